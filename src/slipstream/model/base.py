@@ -1,0 +1,65 @@
+"""What a model is to the rest: ids in, ids out (Completer), or messages in, a message out (ChatModel).
+
+A Completer is what training needs: it returns exactly the tokens that were sampled. A ChatModel hides its tokens, so
+it serves evaluation alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.types import EngineLoad, Message, Sampled, SampleParams, StopReason, ToolSpec
+
+
+class Completer(Protocol):
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        params: SampleParams,
+        *,
+        session: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> Sampled:
+        """Sample one completion. The ids include the stop token if one was sampled.
+
+        `session` names the rollout, for engines that keep its cache; `cache_salt` keeps caches of different policy
+        versions apart. Raises ModelError when the engine fails (after its own retries) or `timeout_s` passes, and
+        ContextOverflow when the prompt does not fit. Cancelling it cancels the request.
+        """
+        ...
+
+    def load(self) -> EngineLoad | None:
+        """The engine's load as last seen, or None if it does not say."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    message: Message
+    stop: StopReason
+    num_prompt_tokens: int = 0
+    num_sampled_tokens: int = 0
+
+
+class ChatModel(Protocol):
+    """A model behind a chat endpoint. Its tokens are not seen, so nothing it says can be trained on."""
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        params: SampleParams,
+        *,
+        session: str = "",
+        timeout_s: float | None = None,
+    ) -> ChatReply:
+        """Raises as `Completer.complete` does."""
+        ...
+
+    async def aclose(self) -> None: ...

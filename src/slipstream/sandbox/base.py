@@ -1,0 +1,138 @@
+"""Sandbox: a place where an agent's commands run, and nothing they do gets out.
+
+Enters: a SandboxSpec. Leaves: results of commands and bytes of files.
+Always holds: whatever was started inside is dead when `aclose` returns; closing twice is fine; cancelling any method
+kills what that call started and leaves the sandbox usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.types import File, SandboxSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """Output of a program, cut in the middle where it was too long: the first bytes, the last bytes, and how many
+    there were in all."""
+
+    head: bytes
+    tail: bytes = b""
+    num_bytes: int = 0
+
+    @property
+    def num_left_out(self) -> int:
+        return max(0, self.num_bytes - len(self.head) - len(self.tail))
+
+    def text(self) -> str:
+        """As UTF-8, undecodable bytes replaced, with a line that says how much was left out."""
+        if not self.num_left_out:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        head, tail = self.head.decode("utf-8", "replace"), self.tail.decode("utf-8", "replace")
+        return f"{head}\n[... {self.num_left_out} bytes left out ...]\n{tail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    exit_code: int | None
+    """None if it was killed at its deadline; 128 + n if signal n ended it."""
+    stdout: Captured
+    stderr: Captured
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellResult:
+    exit_code: int | None
+    """None if the command was killed at its deadline, or if it ended the shell without a status."""
+    output: Captured
+    """Standard output and standard error, as they came."""
+    timed_out: bool = False
+    restarted: bool = False
+    """The shell itself had to be replaced (it exited, or would not be interrupted): the working directory was kept
+    where possible, its variables are gone."""
+
+
+class Shell(Protocol):
+    """A shell that lives on between commands: its working directory, variables and functions last."""
+
+    async def run(self, command: str, *, timeout_s: float, max_output_bytes: int = 1 << 20) -> ShellResult:
+        """Run one command to its end or its deadline. At the deadline whatever it started in the foreground is
+        killed, the whole process group, and the shell goes on. Standard input is empty.
+
+        Raises SandboxError if the sandbox is lost, SandboxLimitError if no process could be started.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float,
+        max_output_bytes: int = 1 << 20,
+    ) -> ExecResult:
+        """Run a program with the sandbox's environment plus `env`, in `cwd` (the workdir by default).
+
+        A program that cannot be found is exit code 127, one that may not be run 126, as in a shell. At the deadline
+        the whole process group is killed. `max_output_bytes` holds for each stream; what exceeds it is read and
+        dropped from the middle. A process left behind in the background does not delay the result.
+
+        Raises SandboxError if the sandbox is lost, SandboxLimitError if no process could be started.
+        """
+        ...
+
+    async def shell(self) -> Shell:
+        """Start a persistent shell in the workdir."""
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
+        """The bytes of a regular file; a relative path is below the workdir, links are followed inside the sandbox.
+
+        Raises SandboxFileError if it is missing, no regular file, unreadable or larger than `max_bytes`.
+        """
+        ...
+
+    async def write(self, files: Mapping[str, File]) -> None:
+        """Write files, making folders as needed and replacing what is there.
+
+        Raises SandboxFileError for a path that cannot be written, SandboxLimitError if the disk limit is reached.
+        """
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether the sandbox still answers. Never raises."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class SandboxProvider(Protocol):
+    """Starts sandboxes of one kind."""
+
+    def check(self) -> None:
+        """Raise ConfigError, with the remedy, if this machine cannot run such sandboxes."""
+        ...
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        """Start one and write the spec's files into it; `setup` is the caller's (see `opening.open_sandbox`).
+
+        Raises SandboxError if it does not come up; nothing is left behind then, nor if this call is cancelled.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close every sandbox that is still open."""
+        ...

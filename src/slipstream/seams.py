@@ -1,0 +1,65 @@
+"""The seams that more than one room needs, and what is written through them. Standard library and `types` only.
+
+`Journal` is how any room makes something durable; `TurnGate` is how dispatch can hold an agent between two turns.
+Every other Protocol lives in the room that calls it: Placement, Attempt and Policy in `dispatch`, Completer and
+ChatModel in `model`, Dialogue in `dialogue`, Tool in `tools`, Runner in `agent`, Sandbox in `sandbox`, Grader in
+`graders`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from slipstream.types import Artifact, Ending, Job, JobKey, Rollout, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAdmitted:
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTaken:
+    key: JobKey
+    attempt: int
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The agent's part of an attempt is over and its artifact is out of the sandbox."""
+
+    key: JobKey
+    attempt: int
+    ending: Ending
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutDone:
+    """The last word on a job. Its turns were written as they were taken, and are not written again."""
+
+    rollout: Rollout
+
+
+Event: TypeAlias = JobAdmitted | TurnTaken | RunEnded | RolloutDone
+
+
+class Journal(Protocol):
+    """The run's memory.
+
+    `append` never blocks and keeps the order; `flush` returns once everything appended before it is durable, and
+    raises JournalError if that cannot be had.
+    """
+
+    def append(self, event: Event) -> None: ...
+
+    async def flush(self) -> None: ...
+
+
+class TurnGate(Protocol):
+    """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them."""
+
+    def turn(self, key: JobKey, num_context_tokens: int) -> AbstractAsyncContextManager[None]: ...

@@ -1,0 +1,431 @@
+"""Every value that crosses a room. Standard library only.
+
+One frozen value per arrow: Task -> Job -> Turn* -> Rollout. All are keyword-only and slotted; per-token data travels
+in one record whose lengths are checked when it is made. Token arrays are `array.array`: four bytes a token, equal by
+value, readable by numpy without a copy. They are never mutated after they were put into a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""What `json.loads` returns."""
+
+TokenIds: TypeAlias = "array[int]"
+
+
+def token_ids(ids: Iterable[int] = ()) -> TokenIds:
+    """A compact, typed copy of `ids`."""
+    return array("i", ids)
+
+
+# ---------------------------------------------------------------- why a rollout ended, and what that is worth
+
+
+class Trust(StrEnum):
+    """How far a rollout may teach. The only place where endings meet training: see TRUST_OF."""
+
+    TRUSTED = "trusted"
+    MASKED = "masked"
+    UNTRUSTED = "untrusted"
+    ABSENT = "absent"
+
+    @property
+    def graded(self) -> bool:
+        """Whether a verdict is asked for."""
+        return self in (Trust.TRUSTED, Trust.MASKED)
+
+    @property
+    def in_baseline(self) -> bool:
+        """Whether its reward counts in the group's baseline."""
+        return self in (Trust.TRUSTED, Trust.MASKED)
+
+    @property
+    def in_loss(self) -> bool:
+        """Whether its sampled tokens are trained on."""
+        return self is Trust.TRUSTED
+
+
+class EndReason(StrEnum):
+    """Why a rollout ended."""
+
+    FINISHED = "finished"
+    STUCK = "stuck"
+    BROKE_SANDBOX = "broke_sandbox"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    TOOL_TIME_LIMIT = "tool_time_limit"
+    WAITED = "waited"
+    """Its time went by waiting for the engine or for a slot."""
+    DEADLINE = "deadline"
+    """A deadline of the dispatcher passed."""
+    INFRASTRUCTURE = "infrastructure"
+    NO_VERDICT = "no_verdict"
+    """It ended well, but the grader failed."""
+    CANCELLED = "cancelled"
+
+    @property
+    def trust(self) -> Trust:
+        return TRUST_OF[self]
+
+
+TRUST_OF: Mapping[EndReason, Trust] = {
+    EndReason.FINISHED: Trust.TRUSTED,
+    EndReason.STUCK: Trust.TRUSTED,
+    EndReason.BROKE_SANDBOX: Trust.TRUSTED,
+    EndReason.TURN_LIMIT: Trust.MASKED,
+    EndReason.TOKEN_LIMIT: Trust.MASKED,
+    EndReason.TOOL_TIME_LIMIT: Trust.MASKED,
+    EndReason.WAITED: Trust.UNTRUSTED,
+    EndReason.DEADLINE: Trust.UNTRUSTED,
+    EndReason.INFRASTRUCTURE: Trust.UNTRUSTED,
+    EndReason.NO_VERDICT: Trust.UNTRUSTED,
+    EndReason.CANCELLED: Trust.ABSENT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the agent's part ended: `Ending(reason=EndReason.FINISHED, answer="42")`."""
+
+    reason: EndReason
+    answer: str | None = None
+    detail: str = ""
+
+
+# ---------------------------------------------------------------- conversation
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class CallProblem(StrEnum):
+    """Why what looks like a tool call is none."""
+
+    BAD_JSON = "bad_json"
+    UNCLOSED = "unclosed"
+    NO_NAME = "no_name"
+    BAD_SHAPE = "bad_shape"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call as the model wrote it. With a problem set, `raw` is all that is known for sure."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    problem: CallProblem | None = None
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    data: bytes
+    media_type: str = "image/png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation. `calls` and `thinking` are an assistant's, `call_id` and `name` a tool's."""
+
+    role: Role
+    content: str = ""
+    thinking: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    name: str = ""
+    images: tuple[Image, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+
+
+# ---------------------------------------------------------------- sampling
+
+
+class StopReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleParams:
+    """What the model is asked for. The defaults sample from the model's own distribution, as training requires."""
+
+    max_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The tokens of one completion: per token its id, its logprob under what was sampled from, its policy version.
+
+    `logprobs` is None where the server gave none: evaluation may go on, training may not.
+    """
+
+    ids: TokenIds
+    logprobs: array[float] | None
+    versions: array[int]
+    stop: StopReason
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.versions)} | ({len(self.logprobs)} if self.logprobs is not None else set())
+        if len(lengths) != 1:
+            raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
+
+    @staticmethod
+    def at_version(
+        ids: Iterable[int], logprobs: Iterable[float] | None, *, version: int, stop: StopReason
+    ) -> Sampled:
+        """All tokens sampled by one version of the policy."""
+        kept = token_ids(ids)
+        return Sampled(
+            ids=kept,
+            logprobs=None if logprobs is None else array("f", logprobs),
+            versions=array("i", [version]) * len(kept),
+            stop=stop,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What an engine says of itself now; None where it does not say."""
+
+    running: int
+    waiting: int
+    kv_used: float | None = None
+    """Share of the KV cache in use, 0 to 1."""
+    kv_tokens: int | None = None
+    """Tokens the KV cache holds when full."""
+
+
+# ---------------------------------------------------------------- tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLimits:
+    """The agent's own limits. Reaching one is the agent's doing: graded, in the baseline, not in the loss."""
+
+    turns: int = 50
+    context_tokens: int = 32_768
+    tool_seconds: float = 1_800.0
+    """Seconds spent inside tools, over the whole rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """All that the agent may see of a task."""
+
+    instruction: str
+    system: str = ""
+    tools: tuple[str, ...] = ()
+    limits: AgentLimits = AgentLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    data: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    memory_mb: int = 2048
+    """Address space of one process."""
+    processes: int = 256
+    disk_mb: int = 512
+    """All that the sandbox may write, together."""
+    file_mb: int = 256
+    """One file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What a sandbox is to look like when the agent first sees it."""
+
+    base: str = "host"
+    """`host`: a minimal read-only view of this machine's programs."""
+    workdir: str = "/work"
+    files: Mapping[str, File] = field(default_factory=dict)
+    """Written before anything runs; relative paths are below `workdir`."""
+    setup: tuple[str, ...] = ()
+    """Shell commands run in `workdir`, in order; each must exit with 0."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: SandboxLimits = SandboxLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grading:
+    """How the work is judged: the grader's name and what it needs. Only the grade stage receives it."""
+
+    kind: str
+    spec: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    id: str
+    brief: Brief
+    grading: Grading
+    sandbox: SandboxSpec = SandboxSpec()
+    artifact: tuple[str, ...] = ()
+    """Files that are the work, taken out of the sandbox when the agent ends; its answer is always taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """What the agent leaves: its answer and the named files that exist."""
+
+    answer: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Named files that were there and could not be taken, and why."""
+
+
+# ---------------------------------------------------------------- jobs and rollouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class JobKey:
+    """One place in a group to be filled. The number of the try is not part of it."""
+
+    phase: str
+    step: int
+    task_id: str
+    sample: int
+
+    def __str__(self) -> str:
+        return f"{self.phase}/{self.step}/{self.task_id}/{self.sample}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    key: JobKey
+    seed: int
+    weight: int = 1
+    """How many of the sandbox limit's units its sandbox takes."""
+
+
+def job_seed(run_seed: int, key: JobKey) -> int:
+    """A seed that depends on the run and on the job alone: the same after a resume, in any order."""
+    digest = hashlib.blake2b(f"{run_seed}:{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One model call.
+
+    The prompt is the first `num_kept` tokens of the parent's prompt and sample, followed by `added`; so no prompt is
+    stored twice, and keeping less than the whole parent is a fork. Without a parent the prompt is `added`.
+
+    Example: a parent of 10 tokens in and 4 sampled, then a tool answer of 6 tokens:
+    `Turn(index=1, parent=0, num_kept=14, added=<6 ids>, sampled=<...>)`.
+    """
+
+    index: int
+    branch: int = 0
+    parent: int | None = None
+    num_kept: int = 0
+    added: TokenIds = field(default_factory=token_ids)
+    sampled: Sampled | None = None
+    """None under the chat dialogue, which sees no tokens."""
+    messages: tuple[Message, ...] = ()
+    """The messages that came in with this turn, then the model's reply."""
+    trainable: bool = True
+
+
+class SpanKind(StrEnum):
+    WAIT_INIT = "wait_init"
+    INIT = "init"
+    WAIT_RUN = "wait_run"
+    RUN = "run"
+    RELEASE = "release"
+    WAIT_GRADE = "wait_grade"
+    GRADE = "grade"
+    MODEL = "model"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of time of one attempt, on the clock of the event loop."""
+
+    kind: SpanKind
+    start_s: float
+    end_s: float
+    attempt: int = 1
+    name: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    reward: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An infrastructure failure of one attempt: where, which error, what it said."""
+
+    attempt: int
+    stage: str
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """The turns of one job, why it ended, and what it was worth."""
+
+    job: Job
+    attempt: int
+    ending: Ending
+    turns: tuple[Turn, ...] = ()
+    verdict: Verdict | None = None
+    spans: tuple[Span, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.verdict is not None) != self.trust.graded:
+            raise ValueError(f"a rollout that ended by {self.ending.reason} with verdict {self.verdict}")
+
+    @property
+    def trust(self) -> Trust:
+        return self.ending.reason.trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rollouts of one task in one step, for a baseline."""
+
+    phase: str
+    step: int
+    task_id: str
+    rollouts: tuple[Rollout, ...]
