@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What `json.loads` returns."""
 
 TokenIds: TypeAlias = "array[int]"
@@ -194,9 +194,7 @@ class Sampled:
             raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
 
     @staticmethod
-    def at_version(
-        ids: Iterable[int], logprobs: Iterable[float] | None, *, version: int, stop: StopReason
-    ) -> Sampled:
+    def at_version(ids: Iterable[int], logprobs: Iterable[float] | None, *, version: int, stop: StopReason) -> Sampled:
         """All tokens sampled by one version of the policy."""
         kept = token_ids(ids)
         return Sampled(
@@ -324,6 +322,8 @@ class Job:
     seed: int
     weight: int = 1
     """How many of the sandbox limit's units its sandbox takes."""
+    group_size: int = 1
+    """How many places its group has."""
 
 
 def job_seed(run_seed: int, key: JobKey) -> int:

@@ -1,0 +1,148 @@
+"""What dispatch schedules, and what it promises. It knows attempts and times, never prompts or tokens.
+
+The promises, each tested on virtual time under injected faults:
+
+1. Every submitted job leaves exactly once, whatever raises, hangs or is cancelled.
+2. Never more live sandboxes, nor more jobs in a stage, than the limits say. An attempt holds at most one sandbox and
+   waits for none while it holds one; sandboxes of graders count; ready grades go before new initialisations.
+3. A failure in one job never delays another and never ends the run.
+4. Every stage, job and run has a deadline, and cancellation reaches what runs in it.
+5. Infrastructure failures are tried again, then recorded as untrusted; never as reward 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+from slipstream.types import Ending, EngineLoad, Job, Rollout, Turn
+
+
+class Stage(StrEnum):
+    INIT = "init"
+    RUN = "run"
+    GRADE = "grade"
+
+
+class Attempt(Protocol):
+    """One try at a job. It owns its sandbox, wherever it is placed. Called in this order, never concurrently."""
+
+    async def init(self) -> None:
+        """Bring up the agent's sandbox."""
+        ...
+
+    async def run(self) -> None:
+        """Run the agent. Returns when the artifact is out of the sandbox and in the journal."""
+        ...
+
+    async def release(self) -> None:
+        """Close the agent's sandbox. Always before `grade` may start."""
+        ...
+
+    @property
+    def grade_weight(self) -> int:
+        """Sandbox units that `grade` will take, known once `run` is over; 0 if it needs no sandbox."""
+        ...
+
+    async def grade(self) -> Rollout:
+        """Grade the artifact, in a sandbox of its own where it needs one. May be called again after it failed."""
+        ...
+
+    def as_ended(self, ending: Ending) -> Rollout:
+        """What there is so far, as a rollout without verdict. Never raises."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of everything that is left. Closing twice is fine."""
+        ...
+
+
+class Placement(Protocol):
+    """Where attempts live. `open` is cheap and local: bringing things up is `Attempt.init`'s work."""
+
+    def open(self, job: Job, number: int, past_turns: Sequence[Turn]) -> Attempt: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be in use at once; None is no limit."""
+
+    sandboxes: int | None = None
+    """Units of live sandboxes, from the start of an initialisation to the end of the release, and of graders."""
+    init: int | None = None
+    run: int | None = None
+    grade: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds after which a part is cancelled."""
+
+    init_s: float = 300.0
+    run_s: float = 3_600.0
+    grade_s: float = 900.0
+    release_s: float = 60.0
+    job_s: float = 7_200.0
+    """From a job's first admission to its end, retries included."""
+    total_s: float = 7 * 86_400.0
+    """The whole run."""
+    grace_s: float = 10.0
+    """How long something cancelled may take to end before it is abandoned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often an infrastructure failure is tried again."""
+
+    attempts: int = 3
+    """Attempts at a job, the first included."""
+    grades: int = 3
+    """Gradings of one attempt, the first included; the agent is not run again for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a policy sees: counters, not lists."""
+
+    waiting: int
+    initialising: int
+    ready: int
+    """Initialised, waiting to run."""
+    running: int
+    ended: int
+    """Run and released, waiting to be graded."""
+    grading: int
+    in_flight: int
+    """Jobs between the start of their initialisation and their end."""
+    live: int
+    """Units of live sandboxes."""
+    done: int
+    abandoned: int
+    """Tasks that outlived their cancellation."""
+    load: EngineLoad | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """How many more jobs may enter each stage now. The dispatcher cuts it to the limits."""
+
+    init: int
+    run: int
+    grade: int
+
+
+Memory = TypeVar("Memory")
+
+
+class Policy(Protocol[Memory]):
+    """Pure: it proposes, the dispatcher enforces."""
+
+    def start(self, limits: Limits) -> Memory: ...
+
+    def decide(self, view: View, memory: Memory) -> tuple[Decision, Memory]: ...
+
+    def rank(self, job: Job, seen_s: float | None) -> float:
+        """Lower goes first; equals go in the order they came. `seen_s`: how long the same task ran before."""
+        ...

@@ -1,0 +1,60 @@
+"""The fixed policies: everything at once, one slot for a whole life, one pool for each stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.dispatch.base import Decision, Limits, View
+from slipstream.types import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """All jobs at once. By definition without limits: give it none."""
+
+    def start(self, limits: Limits) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+        return Decision(init=view.waiting, run=view.ready, grade=view.ended), None
+
+    def rank(self, job: Job, seen_s: float | None) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """One slot covers a job's whole life."""
+
+    slots: int
+
+    def start(self, limits: Limits) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+        return Decision(init=self.slots - view.in_flight, run=view.ready, grade=view.ended), None
+
+    def rank(self, job: Job, seen_s: float | None) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pool of workers for each stage, as the paper describes it. How many initialised sandboxes may pile up before
+    the run pool is a matter of the limits alone."""
+
+    init: int
+    run: int
+    grade: int
+
+    def start(self, limits: Limits) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+        decision = Decision(
+            init=self.init - view.initialising, run=self.run - view.running, grade=self.grade - view.grading
+        )
+        return decision, None
+
+    def rank(self, job: Job, seen_s: float | None) -> float:
+        return 0.0

@@ -1,0 +1,76 @@
+"""Runs one stage of one attempt to its end, its deadline, or its abandonment.
+
+Always holds: `run_stage` returns or raises within its deadline plus the grace, whatever the stage does. A stage that
+ignores its cancellation is left behind and counted; this is the one place where a task may outlive its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from slipstream.errors import InfrastructureError
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class StageDeadline(InfrastructureError):
+    """The stage's deadline passed."""
+
+
+class StageRunner:
+    def __init__(self, *, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self.num_abandoned = 0
+
+    async def run(self, stage: Coroutine[Any, Any, T], *, timeout_s: float, name: str) -> T:
+        """The stage's result. Raises StageDeadline, InfrastructureError, or whatever the stage raised."""
+        task = asyncio.create_task(_contained(stage), name=name)
+        try:
+            await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+        except asyncio.CancelledError:
+            await self._end(task)
+            raise
+        if not task.done() and not await self._end(task):
+            raise StageDeadline(f"{name} passed its deadline of {timeout_s:g} s and ignored its cancellation")
+        if task.cancelled():
+            raise StageDeadline(f"{name} passed its deadline of {timeout_s:g} s")
+        return task.result()
+
+    async def _end(self, task: asyncio.Task[Any]) -> bool:
+        """Cancel, wait for the grace, and say whether it ended; if not, leave it behind."""
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=self._grace_s)
+        finally:
+            if not task.done():
+                self.num_abandoned += 1
+                self._abandoned.add(task)
+                task.add_done_callback(self._forget)
+                logger.warning("%s ignored its cancellation and was abandoned", task.get_name())
+        if task.done() and not task.cancelled():
+            task.exception()  # seen, so that asyncio does not report it again
+        return task.done()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            logger.warning("%s, abandoned before, ended with %r", task.get_name(), raised)
+
+
+async def _contained(stage: Coroutine[Any, Any, T]) -> T:
+    """Keep what would end the event loop, or look like a cancellation from outside, inside the stage."""
+    task = asyncio.current_task()
+    try:
+        return await stage
+    except SystemExit as raised:
+        raise InfrastructureError(f"the stage called sys.exit({raised.code!r})") from raised
+    except asyncio.CancelledError as raised:
+        if task is not None and task.cancelling():
+            raise
+        raise InfrastructureError("the stage cancelled itself") from raised

@@ -1,0 +1,281 @@
+"""One HTTP endpoint: a pool of connections, tried again where that can help, under one deadline.
+
+Enters: a path, a JSON body, a function that reads the answer. Leaves: what that function returned.
+Always holds: whatever goes wrong leaves as ModelError, or as ContextOverflow where the server says that the prompt does
+not fit; the deadline covers all tries and the pauses between them; cancelling closes the connection, so that the server
+sees it; the API key is in the request's header and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NoReturn, TypeVar
+
+import aiohttp
+
+from slipstream.errors import ConfigError, ContextOverflow, ModelError
+from slipstream.model.wire import BadBody
+from slipstream.types import Json
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+
+RETRIED_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+MAX_MESSAGE_CHARS = 400
+SERVER_KEEP_ALIVE_S = 5.0
+"""Uvicorn's, and so vLLM's: a connection idle for longer is about to be closed by the server."""
+
+_OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_OVERFLOW_WORDING = re.compile(
+    r"maximum context length"  # OpenAI, vLLM, SGLang
+    r"|longer than the (maximum model length|model's context length)"  # vLLM, SGLang
+    r"|too long to fit into the model"  # vLLM
+    r"|max_tokens must be at least 1, got (0|-)"  # vLLM, of a prompt that leaves no room at all
+    r"|prompt is too long"  # Anthropic
+    r"|exceeds? (the |your |its )?(available |maximum |model's )*context (size|window|length)"  # llama.cpp, routers
+    r"|tokens \+ .max_new_tokens. must be <=",  # TGI
+    re.IGNORECASE,
+)
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
+
+
+class TryAgain(Exception):
+    """This try failed, the next may not."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a request is tried again, and how long the pauses are."""
+
+    max_retries: int = 5
+    backoff_s: float = 0.5
+    """The longest first pause; each later one may be twice as long. The pause is drawn from zero to that."""
+    backoff_cap_s: float = 30.0
+    retry_after_cap_s: float = 120.0
+
+    def pause_s(self, num_tries: int, retry_after_s: float | None, rng: random.Random) -> float:
+        """The pause after `num_tries` failed tries. What the server asked for is waited at least."""
+        longest_s = min(self.backoff_cap_s, self.backoff_s * 2.0 ** min(num_tries - 1, 64))
+        drawn_s = rng.uniform(0.0, longest_s)
+        return drawn_s if retry_after_s is None else min(retry_after_s, self.retry_after_cap_s) + drawn_s
+
+
+def retry_after_s(header: str | None, now: datetime) -> float | None:
+    """A Retry-After header: seconds, or a date. None if it is neither."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    # A NaN is no number of seconds, and compares false with everything.
+    return max(0.0, seconds) if seconds == seconds else None
+
+
+def shortened(text: str) -> str:
+    """On one line, and short enough for an error."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 4] + " ..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """What the server said was wrong."""
+
+    message: str
+    code: str = ""
+
+    @staticmethod
+    def read(raw: bytes) -> Complaint:
+        """From `{"error": {"message", "code"}}`, `{"message"}` or `{"detail"}`; otherwise the body as it is."""
+        text = raw.decode("utf-8", "replace")
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            return Complaint(message=text)
+        inner = body.get("error", body) if isinstance(body, dict) else body
+        if not isinstance(inner, dict):
+            return Complaint(message=inner if isinstance(inner, str) else text)
+        message = inner.get("message") or inner.get("detail") or text
+        codes = [code for key in ("code", "type") if isinstance(code := inner.get(key), str)]
+        known = next((code for code in codes if code in _OVERFLOW_CODES), codes[0] if codes else "")
+        return Complaint(message=message if isinstance(message, str) else json.dumps(message), code=known)
+
+    def is_overflow(self, status: int) -> bool:
+        worded = self.code in _OVERFLOW_CODES or _OVERFLOW_WORDING.search(self.message) is not None
+        return worded and status in _OVERFLOW_STATUSES
+
+
+class Endpoint:
+    """The HTTP side of a client: `await endpoint.post("/completions", body, read)`.
+
+    The session opens with the first request, on the loop that runs then, and belongs to that loop until `aclose`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        api_key_env: str = "",
+        concurrency: int = 1024,
+        connect_timeout_s: float = 30.0,
+        retries: Retries | None = None,
+        rng: random.Random | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`api_key_env` names a variable that holds the key; it is read when the session opens, without `api_key`."""
+        self.base_url = base_url.rstrip("/")
+        self._api_key = api_key
+        self._api_key_env = api_key_env
+        self._concurrency = concurrency
+        self._connect_timeout_s = connect_timeout_s
+        self._retries = retries or Retries()
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Json],
+        read: Callable[[Json], T],
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Post `body` and return `read(answer)`.
+
+        `read` raises BadBody for an answer that lacks something, and TryAgain for one that the server gave up on.
+        """
+        payload = json.dumps(body).encode()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        last = "the first try got no answer"
+        num_tries = 0
+        try:
+            async with asyncio.timeout_at(deadline) as scope:
+                while True:
+                    num_tries += 1
+                    try:
+                        return read(await self._answer(path, payload, headers or {}))
+                    except TryAgain as again:
+                        last, asked_s = str(again), again.retry_after_s
+                    except BadBody as bad:
+                        last = self._scrubbed(f"POST {path} of {self.base_url} answered with a body that {bad}")
+                        break
+                    if num_tries > self._retries.max_retries:
+                        last = f"{last}; gave up after {num_tries} tries"
+                        break
+                    pause_s = self._retries.pause_s(num_tries, asked_s, self._rng)
+                    if deadline is not None and loop.time() + pause_s >= deadline:
+                        last = f"{last}; the next try would be after the deadline of {timeout_s:g} s"
+                        break
+                    log.info("%s; try %d in %.1f s", last, num_tries + 1, pause_s)
+                    await self._sleep(pause_s)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            last = f"POST {path} of {self.base_url} took longer than {timeout_s:g} s ({num_tries} tries; {last})"
+        # Raised out here, where no exception of aiohttp's is its context: those carry the request's headers.
+        raise ModelError(last)
+
+    async def get(self, url: str, *, timeout_s: float) -> tuple[int, str]:
+        """One try at `url`: its status and text. Raises ModelError if there was no answer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._open().get(url, allow_redirects=False) as response:
+                    return response.status, (await response.read()).decode("utf-8", "replace")
+        except TimeoutError:
+            reason = f"no answer within {timeout_s:g} s"
+        except (aiohttp.ClientError, OSError) as raised:
+            reason = self._scrubbed(_reason(raised))
+        raise ModelError(f"GET {url}: {reason}")
+
+    async def aclose(self) -> None:
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.shield(session.close())
+
+    async def _answer(self, path: str, payload: bytes, headers: Mapping[str, str]) -> Json:
+        """One try: the JSON of a good answer, TryAgain, or the error that another try would meet again."""
+        failure: str | None = None
+        try:
+            async with self._open().post(
+                self.base_url + path, data=payload, headers=headers, allow_redirects=False
+            ) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, OSError) as raised:
+            failure = self._scrubbed(_reason(raised))
+        if failure is not None:
+            raise TryAgain(f"POST {path} of {self.base_url} failed: {failure}")
+        if response.status != 200:
+            self._refuse(path, response, Complaint.read(raw))
+        try:
+            answer: Json = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise BadBody(f"is no JSON: {shortened(raw[:200].decode('utf-8', 'replace'))!r}") from None
+        return answer
+
+    def _refuse(self, path: str, response: aiohttp.ClientResponse, complaint: Complaint) -> NoReturn:
+        status = response.status
+        said = f"POST {path} of {self.base_url} answered {status}: {self._scrubbed(complaint.message)}"
+        if complaint.is_overflow(status):
+            raise ContextOverflow(said)
+        if status in RETRIED_STATUSES and complaint.code != "insufficient_quota":
+            raise TryAgain(said, retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC)))
+        if status in (401, 403):
+            said += f" (set {self._api_key_env or 'the API key'} to a key that this endpoint accepts)"
+        raise ModelError(said)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ModelError(f"the client of {self.base_url} is closed; make a new one")
+        if self._session is None:
+            if self._api_key is None and self._api_key_env:
+                self._api_key = os.environ.get(self._api_key_env)
+            self._api_key = (self._api_key or "").strip()
+            if not (self._api_key.isascii() and self._api_key.isprintable()):
+                raise ConfigError(
+                    f"the API key for {self.base_url} has characters that no header carries; copy it anew"
+                )
+            headers = {"Content-Type": "application/json"}
+            if self._api_key:
+                headers["Authorization"] = f"Bearer {self._api_key}"
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._concurrency, limit_per_host=0, keepalive_timeout=SERVER_KEEP_ALIVE_S - 1.0
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+                headers=headers,
+            )
+        return self._session
+
+    def _scrubbed(self, text: str) -> str:
+        """Without the key, which servers like to repeat in what they complain about."""
+        return shortened(text.replace(self._api_key, "[key]") if self._api_key else text)
+
+
+def _reason(raised: BaseException) -> str:
+    return f"{type(raised).__name__}: {raised}" if str(raised) else type(raised).__name__

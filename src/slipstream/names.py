@@ -1,0 +1,66 @@
+"""From a name that a person wrote to the thing meant. Standard library and `errors` only.
+
+Always holds: a module is imported when it is first asked for, and once; a name that leads nowhere is a ConfigError
+that says what was probably meant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from slipstream.errors import ConfigError
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The most similar known name, upper and lower case alike, or None if none is similar."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean "bash"?)`, or nothing."""
+    found = nearest(name, known)
+    return f' (did you mean "{found}"?)' if found else ""
+
+
+def load_object(path: str, what: str) -> object:
+    """What stands at `package.module:attribute` or `path/to/file.py:attribute`; `what` names it in errors."""
+    place, _, attribute = path.rpartition(":")
+    if not place or not attribute:
+        raise ConfigError(f'{what} "{path}": write package.module:attribute or path/to/file.py:attribute')
+    try:
+        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError:
+        raise
+    except Exception as raised:  # a user's module may raise anything
+        raise ConfigError(f'{what} "{path}": importing {place} failed: {type(raised).__name__}: {raised}') from raised
+    found: object = getattr(module, attribute, None)
+    if found is None:
+        raise ConfigError(f'{what} "{path}": {place} has no "{attribute}"{did_you_mean(attribute, vars(module))}')
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}: give the path of a Python file")
+    name = f"slipstream_file_{hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,118 @@
+"""Tokenizers in the form that the `renderers` library asks for.
+
+`ByteTokenizer` needs no file: a byte is a token, and so is each special token. It makes scripted models, tests and
+demos possible without a vocabulary. `FileTokenizer` reads a `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from slipstream.errors import ConfigError
+
+CHATML_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+)
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer here; the extra arguments are Hugging Face's and are not needed."""
+
+    name_or_path: str
+    unk_token_id: int | None
+    eos_token_id: int | None
+
+    def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str: ...
+
+    def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes of UTF-8; the special tokens follow."""
+
+    def __init__(self, special_tokens: Sequence[str] = CHATML_TOKENS) -> None:
+        self.name_or_path = "bytes"
+        self._ids = {token: 256 + index for index, token in enumerate(special_tokens)}
+        self._tokens = {index: token.encode() for token, index in self._ids.items()}
+        self._split = re.compile("(" + "|".join(re.escape(token) for token in special_tokens) + ")")
+        self.unk_token_id: int | None = None
+        self.eos_token_id: int | None = self._ids.get("<|im_end|>")
+
+    def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
+        ids: list[int] = []
+        for piece in self._split.split(text):
+            if piece in self._ids:
+                ids.append(self._ids[piece])
+            else:
+                ids.extend(piece.encode("utf-8", "surrogatepass"))
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str:
+        data = b"".join(self._tokens[index] if index in self._tokens else bytes((index,)) for index in token_ids)
+        return data.decode("utf-8", "replace")
+
+    def convert_tokens_to_ids(self, tokens: str) -> int | None:
+        return self._ids.get(tokens)
+
+
+class FileTokenizer:
+    """A `tokenizer.json`, read by the `tokenizers` library."""
+
+    def __init__(self, backend: Any, name: str, eos_token: str | None = None) -> None:
+        # Any: the library is optional and ships no types.
+        self._backend = backend
+        self.name_or_path = name
+        self.unk_token_id: int | None = None
+        self.eos_token_id: int | None = None if eos_token is None else backend.token_to_id(eos_token)
+
+    @staticmethod
+    def load(folder: Path) -> FileTokenizer:
+        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        if not path.is_file():
+            raise ConfigError(f"no tokenizer at {path}: name a model folder with a tokenizer.json in it")
+        try:
+            import tokenizers
+        except ImportError:
+            raise ConfigError(
+                f"reading {path} needs the tokenizers package: pip install tokenizers (or slipstream[local])"
+            ) from None
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as raised:
+            raise ConfigError(f"{path} is no tokenizer: {raised}") from raised
+        return FileTokenizer(backend, str(folder), _eos_token(path.parent / "tokenizer_config.json"))
+
+    def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str:
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=False)
+        return text
+
+    def convert_tokens_to_ids(self, tokens: str) -> int | None:
+        index: int | None = self._backend.token_to_id(tokens)
+        return index
+
+
+def _eos_token(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    token = json.loads(path.read_text()).get("eos_token")
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None

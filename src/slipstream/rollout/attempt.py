@@ -1,0 +1,128 @@
+"""One attempt at a job, in this process: sandbox, agent, artifact, grade.
+
+Enters: a task and a job. Leaves: a Rollout; and, into the journal, each turn as it is taken and the artifact.
+Always holds: at most one sandbox is open at a time. The agent's is closed before the grader's opens, and only `grade`
+touches the task's grading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from slipstream.agent.loop import Runner
+from slipstream.dialogue.base import Dialogue, TurnLog
+from slipstream.errors import GraderError, SandboxError, SandboxFileError, ToolFailure, boundary
+from slipstream.graders.base import GradeContext, Grader
+from slipstream.sandbox.base import Sandbox, SandboxProvider
+from slipstream.sandbox.opening import open_sandbox
+from slipstream.seams import Journal, RunEnded, TurnTaken
+from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, Span, Task, Turn
+
+MAX_ARTIFACT_BYTES = 16 << 20
+
+
+class DialogueMaker(Protocol):
+    """Opens the conversation of one attempt."""
+
+    def __call__(self, job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """What all attempts of a run share."""
+
+    provider: SandboxProvider
+    journal: Journal
+    make_dialogue: DialogueMaker
+    make_runner: Callable[[Task], Runner]
+    find_grader: Callable[[str], Grader]
+    start_timeout_s: float = 60.0
+
+
+class RolloutAttempt:
+    """An Attempt of the dispatcher's, made real."""
+
+    def __init__(self, crew: Crew, task: Task, job: Job, number: int, past_turns: Sequence[Turn] = ()) -> None:
+        self._crew = crew
+        self._task = task
+        self._job = job
+        self._number = number
+        self._past_turns = past_turns
+        self._grader = crew.find_grader(task.grading.kind)
+        self._spans: list[Span] = []
+        self._log = TurnLog(seed=job.seed, on_turn=self._record_turn, on_span=self._record_span)
+        self._sandbox: Sandbox | None = None
+        self._ended: RunEnded | None = None
+
+    @property
+    def grade_weight(self) -> int:
+        graded = self._ended is not None and self._ended.ending.reason.trust.graded
+        return self._job.weight if graded and self._grader.needs_sandbox else 0
+
+    async def init(self) -> None:
+        with boundary(SandboxError, "opening the sandbox"):
+            self._sandbox = await open_sandbox(
+                self._crew.provider, self._task.sandbox, timeout_s=self._crew.start_timeout_s
+            )
+
+    async def run(self) -> None:
+        dialogue = self._crew.make_dialogue(self._job, self._number, self._task, self._log)
+        runner = self._crew.make_runner(self._task)
+        with boundary(ToolFailure, "running the agent"):
+            ending = await runner.run(
+                self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
+            )
+        artifact = await self._take_artifact(ending)
+        self._ended = RunEnded(key=self._job.key, attempt=self._number, ending=ending, artifact=artifact)
+        self._crew.journal.append(self._ended)
+        await self._crew.journal.flush()
+
+    async def release(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.aclose()
+
+    async def grade(self) -> Rollout:
+        if self._ended is None:
+            raise GraderError("there is nothing to grade: the agent's run did not end")
+        ending = self._ended.ending
+        if not ending.reason.trust.graded:
+            return self.as_ended(ending)
+        context = GradeContext(
+            provider=self._crew.provider, sandbox=self._task.sandbox, start_timeout_s=self._crew.start_timeout_s
+        )
+        with boundary(GraderError, f"grader {self._task.grading.kind}"):
+            verdict = await self._grader.grade(self._task.grading, self._ended.artifact, context)
+        return replace(self.as_ended(Ending(reason=EndReason.NO_VERDICT)), ending=ending, verdict=verdict)
+
+    def as_ended(self, ending: Ending) -> Rollout:
+        return Rollout(
+            job=self._job,
+            attempt=self._number,
+            ending=ending,
+            turns=tuple(self._log.turns),
+            spans=tuple(self._spans),
+        )
+
+    async def aclose(self) -> None:
+        await self.release()
+
+    async def _take_artifact(self, ending: Ending) -> Artifact:
+        """The answer and the named files. A file the agent made unreadable is its own doing, and is said so."""
+        files: dict[str, bytes] = {}
+        problems: dict[str, str] = {}
+        if self._sandbox is not None and ending.reason is not EndReason.BROKE_SANDBOX:
+            for path in self._task.artifact:
+                try:
+                    files[path] = await self._sandbox.read(path, max_bytes=MAX_ARTIFACT_BYTES)
+                except SandboxFileError as raised:
+                    problems[path] = str(raised)
+        return Artifact(answer=ending.answer, files=files, problems=problems)
+
+    def _record_turn(self, turn: Turn) -> None:
+        self._crew.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))
+
+    def _record_span(self, span: Span) -> None:
+        self._spans.append(replace(span, attempt=self._number))

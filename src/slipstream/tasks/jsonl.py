@@ -1,0 +1,170 @@
+"""Tasks from JSONL: one task a line, strict keys.
+
+    {"id": "sum", "instruction": "Write the sum of data.txt to out.", "tools": ["bash", "finish"],
+     "sandbox": {"files": {"data.txt": "1\\n2\\n"}}, "artifact": ["out"],
+     "grading": {"kind": "command", "command": "cmp -s out expected", "files": {"expected": "3\\n"}}}
+
+Always holds: a file is read whole or not at all; the first thing wrong ends in one sentence with file, line and key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from slipstream.errors import ConfigError
+from slipstream.graders.registry import find_grader
+from slipstream.names import did_you_mean
+from slipstream.tools.registry import resolve
+from slipstream.types import AgentLimits, Brief, File, Grading, Json, SandboxLimits, SandboxSpec, Task
+
+DEFAULT_TOOLS = ("bash", "read_file", "write_file", "finish")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Limits(_Strict):
+    turns: Annotated[int, Field(gt=0)] = AgentLimits().turns
+    context_tokens: Annotated[int, Field(gt=0)] = AgentLimits().context_tokens
+    tool_seconds: Annotated[float, Field(gt=0)] = AgentLimits().tool_seconds
+
+
+class _SandboxLimits(_Strict):
+    memory_mb: Annotated[int, Field(gt=0)] = SandboxLimits().memory_mb
+    processes: Annotated[int, Field(gt=0)] = SandboxLimits().processes
+    disk_mb: Annotated[int, Field(gt=0)] = SandboxLimits().disk_mb
+    file_mb: Annotated[int, Field(gt=0)] = SandboxLimits().file_mb
+
+
+class _File(_Strict):
+    text: str
+    mode: Annotated[int, Field(ge=0, le=0o777)] = 0o644
+
+
+class _Sandbox(_Strict):
+    base: str = SandboxSpec().base
+    workdir: str = SandboxSpec().workdir
+    files: dict[str, str | _File] = Field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    limits: _SandboxLimits = _SandboxLimits()
+
+
+class _Grading(BaseModel):
+    model_config = ConfigDict(extra="allow")  # the rest is the grader's, which checks it
+
+    kind: str
+
+
+class _Line(_Strict):
+    id: Annotated[str, Field(min_length=1)]
+    instruction: Annotated[str, Field(min_length=1)]
+    system: str = ""
+    tools: tuple[str, ...] = DEFAULT_TOOLS
+    limits: _Limits = _Limits()
+    sandbox: _Sandbox = _Sandbox()
+    artifact: tuple[str, ...] = ()
+    grading: _Grading
+
+
+def read_tasks(path: Path) -> tuple[Task, ...]:
+    """All tasks of a file."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no task file {path}") from None
+    except (OSError, UnicodeDecodeError) as raised:
+        raise ConfigError(f"the task file {path} cannot be read: {raised}") from raised
+    tasks: dict[str, Task] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        task = _read_line(line, where)
+        if task.id in tasks:
+            raise ConfigError(f'{where}: the id "{task.id}" was used before: ids must differ')
+        tasks[task.id] = task
+    if not tasks:
+        raise ConfigError(f"the task file {path} holds no task")
+    return tuple(tasks.values())
+
+
+def _read_line(line: str, where: str) -> Task:
+    try:
+        value: Json = json.loads(line)
+    except ValueError as raised:
+        raise ConfigError(f"{where}: not valid JSON: {raised}") from None
+    try:
+        read = _Line.model_validate(value)
+        task = _as_task(read)
+        check_task(task)
+    except ValidationError as raised:
+        raise ConfigError(f"{where}: {_sentence(raised)}") from None
+    except ConfigError as raised:
+        raise ConfigError(f"{where}: {raised}") from None
+    return task
+
+
+def check_task(task: Task) -> None:
+    """Whether its tools and its grader exist and understand what they are given."""
+    for name in task.brief.tools:
+        resolve(name)
+    find_grader(task.grading.kind).check(task.grading.spec)
+
+
+def _as_task(line: _Line) -> Task:
+    files = {
+        path: File(data=file.encode()) if isinstance(file, str) else File(data=file.text.encode(), mode=file.mode)
+        for path, file in line.sandbox.files.items()
+    }
+    sandbox = SandboxSpec(
+        base=line.sandbox.base,
+        workdir=line.sandbox.workdir,
+        files=files,
+        setup=line.sandbox.setup,
+        env=line.sandbox.env,
+        limits=SandboxLimits(**line.sandbox.limits.model_dump()),
+    )
+    return Task(
+        id=line.id,
+        brief=Brief(
+            instruction=line.instruction,
+            system=line.system,
+            tools=line.tools,
+            limits=AgentLimits(**line.limits.model_dump()),
+        ),
+        grading=Grading(kind=line.grading.kind, spec=line.grading.model_extra or {}),
+        sandbox=sandbox,
+        artifact=line.artifact,
+    )
+
+
+def _sentence(raised: ValidationError) -> str:
+    """The first problem, in words."""
+    problem = raised.errors()[0]
+    location = [str(part) for part in problem["loc"]]
+    if problem["type"] == "extra_forbidden":
+        known = list(_known_keys(_Line, location[:-1]))
+        return f'unknown key "{".".join(location)}"{did_you_mean(location[-1], known)}; known are {", ".join(known)}'
+    if problem["type"] == "missing":
+        return f'the key "{".".join(location)}" is missing'
+    where = f'key "{".".join(location)}": ' if location else ""
+    return f"{where}{problem['msg']}"
+
+
+def _known_keys(model: type[BaseModel], path: list[str]) -> Iterator[str]:
+    """The keys of the model that `path` leads to."""
+    for part in path:
+        field = model.model_fields.get(part)
+        kinds: list[Any] = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is None:
+            return
+        model = inner
+    yield from model.model_fields

@@ -1,0 +1,167 @@
+"""Makes tools out of typed code.
+
+Enters: a typed async function, or a class with one typed async `call`. Leaves: a Tool whose JSON schema is the
+signature. Always holds: a bad definition is a ConfigError when it is defined, not when a model first calls it.
+
+    @tool(effect=Effect.SANDBOX)
+    async def grep(pattern: str, path: Annotated[str, "folder to search"] = ".", *, ctx: ToolContext) -> str:
+        \"\"\"Search files for a pattern.\"\"\"
+
+The first paragraph of the docstring is what the model reads; `ctx` is not shown to it, and may be left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from slipstream.errors import ConfigError
+from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, Outcome, ToolContext
+from slipstream.tools.signature import Signature, ToolFunction
+from slipstream.types import Json, ToolSpec
+
+DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_MAX_OUTPUT_CHARS = 16_000
+
+
+class ToolObject(Protocol):
+    """An instance of a class with one typed `call`; if it has `aclose`, that is awaited when its rollout ends."""
+
+    @property
+    def call(self) -> ToolFunction: ...
+
+
+@runtime_checkable
+class _Closes(Protocol):
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedTool:
+    """A Tool over typed code; made by `tool` and `class_tool`."""
+
+    spec: ToolSpec
+    effect: Effect
+    timeout_s: float
+    max_output_chars: int
+    concurrent: bool
+    signature: Signature
+    function: ToolFunction
+    """What is called with the checked arguments."""
+    make: Callable[[], ToolObject] | None = None
+    holder: object = None
+    """The object whose `call` is the function."""
+
+    def fresh(self) -> TypedTool:
+        if self.make is None:
+            return self
+        holder = self.make()
+        return replace(self, holder=holder, function=holder.call)
+
+    async def call(self, arguments: Mapping[str, Json], ctx: ToolContext) -> Outcome:
+        values = self.signature.check(self.spec.name, arguments)
+        return _as_outcome(await self.function(**values, **({"ctx": ctx} if self.signature.takes_ctx else {})))
+
+    async def aclose(self) -> None:
+        if isinstance(self.holder, _Closes):
+            await self.holder.aclose()
+
+
+def tool(
+    *,
+    effect: Effect,
+    name: str = "",
+    description: str = "",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
+    concurrent: bool | None = None,
+) -> Callable[[ToolFunction], TypedTool]:
+    """Make a tool of a typed async function. `name` is the function's, `concurrent` is true for PURE, by default."""
+
+    def define(function: ToolFunction) -> TypedTool:
+        called = getattr(function, "__qualname__", repr(function))
+        return _define(
+            function,
+            where=f"tool {called}",
+            name=name or getattr(function, "__name__", ""),
+            description=description or _first_paragraph(function),
+            effect=effect,
+            timeout_s=timeout_s,
+            max_output_chars=max_output_chars,
+            concurrent=concurrent,
+        )
+
+    return define
+
+
+def class_tool(
+    make: Callable[[], ToolObject],
+    *,
+    name: str,
+    effect: Effect,
+    description: str = "",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
+    concurrent: bool | None = None,
+) -> TypedTool:
+    """Make a tool of a class: `class_tool(Bash, name="bash", effect=Effect.SANDBOX)`.
+
+    `make` is the class, or a partial of it. It is called once now, to read the signature, and once for each rollout;
+    so making one starts nothing. The description is the docstring of `call`, or else of the class.
+    """
+    holder = make()
+    where = f"tool {type(holder).__qualname__}.call"
+    if not callable(getattr(holder, "call", None)):
+        raise ConfigError(f"tool {type(holder).__qualname__} has no method `call`: write `async def call(self, ...)`")
+    defined = _define(
+        holder.call,
+        where=where,
+        name=name,
+        description=description or _first_paragraph(holder.call) or _first_paragraph(type(holder)),
+        effect=effect,
+        timeout_s=timeout_s,
+        max_output_chars=max_output_chars,
+        concurrent=concurrent,
+    )
+    return replace(defined, make=make, holder=holder)
+
+
+def _define(
+    function: ToolFunction,
+    *,
+    where: str,
+    name: str,
+    description: str,
+    effect: Effect,
+    timeout_s: float,
+    max_output_chars: int,
+    concurrent: bool | None,
+) -> TypedTool:
+    signature = Signature.of(function, where)
+    if not description:
+        raise ConfigError(f"{where} has no description: write a docstring, it is what the model reads")
+    return TypedTool(
+        spec=ToolSpec(name=name, description=description, parameters=signature.parameters),
+        effect=effect,
+        timeout_s=timeout_s,
+        max_output_chars=max_output_chars,
+        concurrent=effect is Effect.PURE if concurrent is None else concurrent,
+        signature=signature,
+        function=function,
+    )
+
+
+def _as_outcome(result: object) -> Outcome:
+    if isinstance(result, str):
+        return Observation(text=result)
+    if not isinstance(result, Observation | ContextEdit | Finish):
+        raise TypeError(f"it returned {type(result).__name__}; return a str or an Outcome")
+    return result
+
+
+def _first_paragraph(documented: Any) -> str:
+    """Of its own docstring, not of one it inherited."""
+    text = inspect.cleandoc(getattr(documented, "__doc__", None) or "")
+    return " ".join(text.split("\n\n")[0].split())

@@ -1,0 +1,14 @@
+"""finish: the agent says that it is done. Enters: perhaps an answer. Leaves: a Finish."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from slipstream.tools.base import Effect, Finish
+from slipstream.tools.define import tool
+
+
+@tool(effect=Effect.PURE, concurrent=False)
+async def finish(answer: Annotated[str, "the final answer, if one was asked for"] = "") -> Finish:
+    """End the task. Call this once the work is complete."""
+    return Finish(answer=answer or None)

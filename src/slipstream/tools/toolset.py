@@ -1,0 +1,250 @@
+"""The tools of a rollout, and how the calls of a turn are run.
+
+Enters: the calls a model wrote. Leaves: one CallResult for each, in their order.
+Always holds: every call gets an answer, run or not; what the model did wrong is an error observation; each call has a
+deadline on the event loop's clock; errors of infrastructure, and SandboxBroken, are raised. Tools made for a rollout
+are closed when it ends, each one, whatever is raised or cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from slipstream.errors import (
+    ConfigError,
+    SandboxFileError,
+    SandboxLimitError,
+    SlipstreamError,
+    ToolError,
+    ToolFailure,
+    boundary,
+)
+from slipstream.names import did_you_mean
+from slipstream.sandbox.base import Sandbox
+from slipstream.tools.base import ContextEdit, Effect, Finish, NestedModel, Observation, Outcome, Tool, ToolContext
+from slipstream.tools.cut import cut
+from slipstream.tools.registry import TOOLS, resolve
+from slipstream.tools.signature import describe_arguments
+from slipstream.types import CallProblem, Message, ToolCall, ToolSpec
+
+CALL_FORMAT = '{"name": "<tool>", "arguments": {"<argument>": <value>}}'
+CLOSE_TIMEOUT_S = 10.0
+
+_MAX_REFUSAL_CHARS = 4_000
+_PROBLEMS: Mapping[CallProblem, str] = {
+    CallProblem.BAD_JSON: "it is not valid JSON",
+    CallProblem.UNCLOSED: "it was not closed",
+    CallProblem.NO_NAME: "it names no tool",
+    CallProblem.BAD_SHAPE: "it is not an object with a name and an object of arguments",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """What came of one call; `text` is what the model reads."""
+
+    call: ToolCall
+    outcome: Outcome
+    text: str
+    start_s: float
+    end_s: float
+    num_chars_cut: int = 0
+
+    @property
+    def is_error(self) -> bool:
+        return isinstance(self.outcome, Observation) and self.outcome.is_error
+
+
+class Toolset:
+    """Tools by name: `Toolset.named(("bash", "finish"))`, or `Toolset([my_tool, ...])`."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        by_name: dict[str, Tool] = {}
+        for tool in tools:
+            name = tool.spec.name
+            if name in by_name:
+                raise ConfigError(f'two tools are named "{name}": leave one out, or rename it')
+            if not (0 < tool.timeout_s < math.inf and tool.max_output_chars > 0):
+                raise ConfigError(
+                    f'tool "{name}" has timeout_s={tool.timeout_s} and max_output_chars={tool.max_output_chars}: '
+                    "both must be finite and above 0"
+                )
+            by_name[name] = tool
+        self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
+
+    @staticmethod
+    def named(names: Iterable[str], registry: Mapping[str, str | Tool] = TOOLS) -> Toolset:
+        return Toolset([resolve(name, registry) for name in names])
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self.tools.values())
+
+    @asynccontextmanager
+    async def open(
+        self, *, sandbox: Sandbox | None = None, model: NestedModel | None = None, call_format: str = CALL_FORMAT
+    ) -> AsyncIterator[OpenToolset]:
+        """The tools for one rollout. `call_format` is the line that shows a model how a call is written."""
+        homeless = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
+        if homeless and sandbox is None:
+            raise ConfigError(f"no sandbox, but these tools need one: {', '.join(homeless)}")
+        opened = OpenToolset(self, sandbox=sandbox, model=model, call_format=call_format)
+        try:
+            yield opened
+        finally:
+            await opened.aclose()
+
+    async def aclose(self) -> None:
+        """Close the tools that rollouts share. Those made for one rollout were closed with it."""
+        await _close_all(list(self.tools.values()))
+
+
+class OpenToolset:
+    """The tools of one rollout, and their state."""
+
+    def __init__(
+        self, toolset: Toolset, *, sandbox: Sandbox | None, model: NestedModel | None, call_format: str
+    ) -> None:
+        self.specs = toolset.specs
+        self.state: dict[str, object] = {}
+        self._sandbox = sandbox
+        self._model = model
+        self._call_format = call_format
+        with boundary(ToolFailure, "making the tools of a rollout"):
+            self._tools = {name: tool.fresh() for name, tool in toolset.tools.items()}
+        self._own = [tool for name, tool in self._tools.items() if tool is not toolset.tools[name]]
+
+    async def run(
+        self, calls: Sequence[ToolCall], messages: Sequence[Message], *, deadline_s: float = math.inf
+    ) -> tuple[CallResult, ...]:
+        """Run the calls of one turn; `deadline_s` is the loop's time by which all of them must be over.
+
+        They run beside each other if every tool of the turn allows that. Otherwise they run in order, and those after
+        a Finish or a ContextEdit are answered without being run.
+        """
+        messages = tuple(messages)
+        wanted = [self._tools[call.name] for call in calls if call.problem is None and call.name in self._tools]
+        if len(wanted) > 1 and all(tool.concurrent for tool in wanted):
+            return await self._run_beside(calls, messages, deadline_s)
+        results: list[CallResult] = []
+        last: CallResult | None = None
+        for call in calls:
+            if last is None:
+                result = await self._run_one(call, messages, deadline_s)
+                last = result if isinstance(result.outcome, Finish | ContextEdit) else None
+            else:
+                did = "ended the rollout" if isinstance(last.outcome, Finish) else "rewrote the conversation"
+                told = Observation(text=f"Not run: the call to {last.call.name} before it {did}.", is_error=True)
+                result = self._result(call, told, last.end_s)
+            results.append(result)
+        return tuple(results)
+
+    async def aclose(self) -> None:
+        own, self._own = self._own, []
+        await _close_all(own)
+
+    async def _run_beside(
+        self, calls: Sequence[ToolCall], messages: Sequence[Message], deadline_s: float
+    ) -> tuple[CallResult, ...]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run_one(call, messages, deadline_s)) for call in calls]
+        except BaseExceptionGroup as failed:
+            first = failed.exceptions[0]
+        else:
+            return tuple(task.result() for task in tasks)
+        raise first
+
+    async def _run_one(self, call: ToolCall, messages: Sequence[Message], deadline_s: float) -> CallResult:
+        start_s = asyncio.get_running_loop().time()
+        try:
+            outcome = await self._outcome(call, messages, deadline_s)
+        except (ToolError, SandboxFileError, SandboxLimitError) as told:
+            outcome = Observation(text=str(told), is_error=True)
+        return self._result(call, outcome, start_s)
+
+    async def _outcome(self, call: ToolCall, messages: Sequence[Message], deadline_s: float) -> Outcome:
+        tool = self._runnable(call)
+        now_s = asyncio.get_running_loop().time()
+        deadline_s = min(deadline_s, now_s + tool.timeout_s)
+        if deadline_s <= now_s:
+            raise ToolError(f"{call.name}: not run, no time is left for tools")
+        ctx = ToolContext(
+            sandbox=self._sandbox, deadline_s=deadline_s, state=self.state, messages=messages, model=self._model
+        )
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                with boundary(ToolFailure, f"tool {call.name}"):
+                    return await tool.call(call.arguments, ctx)
+        except TimeoutError:  # of this deadline alone: the boundary has named the tool's own
+            raise ToolError(f"{call.name}: timed out after {round(deadline_s - now_s, 1):g} s") from None
+
+    def _runnable(self, call: ToolCall) -> Tool:
+        """The tool that is called. Raises ToolError if the call is malformed or its tool unknown."""
+        tool = self._tools.get(call.name)
+        known = f"Known tools: {', '.join(self._tools) or 'none'}."
+        if call.problem is not None:
+            about = f"{call.name}: {describe_arguments(tool.spec.parameters)}" if tool else known
+            raise ToolError(
+                f"This tool call was not run: {_PROBLEMS[call.problem]}.\nWrite it as: {self._call_format}\n{about}"
+            )
+        if tool is None:
+            raise ToolError(f'There is no tool "{call.name[:100]}"{did_you_mean(call.name, self._tools)}. {known}')
+        return tool
+
+    def _result(self, call: ToolCall, outcome: Outcome, start_s: float) -> CallResult:
+        match outcome:
+            case Observation():
+                text = outcome.text
+            case ContextEdit():
+                text = outcome.note
+            case Finish():
+                text = outcome.answer or ""
+        tool = self._tools.get(call.name)
+        # A lone surrogate, which JSON can carry, would fail whoever encodes or stores the text.
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        shown = cut(text, tool.max_output_chars if tool else _MAX_REFUSAL_CHARS)
+        return CallResult(
+            call=call,
+            outcome=outcome,
+            text=shown.text,
+            start_s=start_s,
+            end_s=asyncio.get_running_loop().time(),
+            num_chars_cut=shown.num_chars_left_out,
+        )
+
+
+async def _close_all(tools: Sequence[Tool]) -> None:
+    """Close every one, to the end even if cancelled meanwhile.
+
+    A failure to close is logged only: it must not replace the reason why the rollout ended, and what runs in the
+    sandbox dies with it.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    async with asyncio.TaskGroup() as group:
+        closing = group.create_task(_close_each(tools))
+        while not closing.done():
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError as raised:
+                cancelled = raised
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _close_each(tools: Sequence[Tool]) -> None:
+    for tool in tools:
+        try:
+            with boundary(ToolFailure, f"closing tool {tool.spec.name}"):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await tool.aclose()
+        except SlipstreamError as failed:
+            _log.warning("%s", failed)

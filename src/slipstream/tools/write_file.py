@@ -1,0 +1,27 @@
+"""write_file: write a text file of the sandbox, whole.
+
+Enters: a path and the text. Leaves: how much was written. Always holds: what was there before is replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from slipstream.tools.base import Effect, ToolContext
+from slipstream.tools.define import tool
+from slipstream.types import File
+
+
+@tool(effect=Effect.SANDBOX)
+async def write_file(
+    path: Annotated[str, "the file; a relative path is below the working directory"],
+    content: Annotated[str, "all of its text"],
+    *,
+    ctx: ToolContext,
+) -> str:
+    """Write a text file, replacing what is there. Folders are made as needed."""
+    data = content.encode("utf-8")
+    await ctx.need_sandbox().write({path: File(data=data)})
+    num_lines = content.count("\n") + (not content.endswith("\n") and content != "")
+    bytes_word, lines_word = "byte" if len(data) == 1 else "bytes", "line" if num_lines == 1 else "lines"
+    return f"Wrote {len(data)} {bytes_word}, {num_lines} {lines_word}, to {path}."

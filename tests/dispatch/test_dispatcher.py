@@ -1,0 +1,360 @@
+"""The dispatcher's promises, on virtual time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.dispatch.base import Deadlines, Limits, Policy, Retries
+from slipstream.dispatch.dispatcher import Dispatcher
+from slipstream.dispatch.policies import Batch, Bounded, Pipeline
+from slipstream.errors import ConfigError, JournalError
+from slipstream.placement.simulated import Fault, Part, Plan, SimulatedPlacement
+from slipstream.seams import Event, JobAdmitted, RolloutDone
+from slipstream.simulate.clock import run_virtual
+from slipstream.types import EndReason, Job, JobKey, Rollout, SpanKind, Trust
+
+DEADLINES = Deadlines(init_s=50, run_s=500, grade_s=50, release_s=20, job_s=2_000, total_s=1e9, grace_s=5)
+
+
+class ListJournal:
+    """Keeps events; can be told to fail after some flushes."""
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.events: list[Event] = []
+        self._flushes_left = fail_after
+
+    def append(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def flush(self) -> None:
+        if self._flushes_left is not None:
+            self._flushes_left -= 1
+            if self._flushes_left < 0:
+                raise JournalError("the disk is full")
+
+    def done(self) -> list[JobKey]:
+        return [event.rollout.job.key for event in self.events if isinstance(event, RolloutDone)]
+
+
+def make_jobs(number: int, *, group_size: int = 1, weight: int = 1) -> list[Job]:
+    return [
+        Job(
+            key=JobKey(phase="eval", step=0, task_id=f"t{index // group_size}", sample=index % group_size),
+            seed=index,
+            weight=weight,
+            group_size=group_size,
+        )
+        for index in range(number)
+    ]
+
+
+def dispatch(
+    jobs: Sequence[Job],
+    plan: Callable[[Job, int], Plan] = lambda job, number: Plan(),
+    *,
+    policy: Policy[Any] | None = None,
+    limits: Limits | None = None,
+    deadlines: Deadlines = DEADLINES,
+    retries: Retries | None = None,
+) -> tuple[tuple[Rollout, ...], SimulatedPlacement, ListJournal, float]:
+    placement, journal = SimulatedPlacement(plan), ListJournal()
+
+    async def main() -> tuple[tuple[Rollout, ...], float]:
+        async with Dispatcher(
+            placement, policy=policy or Batch(), journal=journal, limits=limits, deadlines=deadlines, retries=retries
+        ) as dispatcher:
+            rollouts = await dispatcher.collect(jobs)
+            view = dispatcher.view()
+            counts = (view.waiting, view.initialising, view.ready, view.running, view.ended, view.grading)
+            assert counts == (0,) * 6
+            assert (view.in_flight, view.live, view.done) == (0, 0, len(jobs))
+        return rollouts, asyncio.get_running_loop().time()
+
+    rollouts, seconds = run_virtual(main())
+    return rollouts, placement, journal, seconds
+
+
+def faulty(stage: str, fault: Fault) -> Callable[[Job, int], Plan]:
+    """The same fault in every attempt."""
+
+    def part(name: str) -> Part:
+        return Part(fault=fault if name == stage else None)
+
+    return lambda job, number: Plan(init=part("init"), run=part("run"), grade=part("grade"))
+
+
+def test_collect_returns_one_rollout_for_each_job_in_the_order_asked_for() -> None:
+    jobs = make_jobs(20)
+    rollouts, _, journal, _ = dispatch(jobs, lambda job, number: Plan(run=Part(seconds=100 - job.seed)))
+    assert [rollout.job for rollout in rollouts] == jobs
+    assert Counter(journal.done()) == Counter(job.key for job in jobs)
+    assert {rollout.trust for rollout in rollouts} == {Trust.TRUSTED}
+
+
+def test_every_stage_and_wait_leaves_a_span() -> None:
+    rollouts, *_ = dispatch(make_jobs(2), policy=Bounded(slots=1))
+    kinds = [span.kind for span in rollouts[1].spans]
+    assert kinds == [
+        SpanKind.WAIT_INIT,
+        SpanKind.INIT,
+        SpanKind.WAIT_RUN,
+        SpanKind.RUN,
+        SpanKind.RELEASE,
+        SpanKind.WAIT_GRADE,
+        SpanKind.GRADE,
+    ]
+    assert rollouts[1].spans[0].seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (Batch(), 3.0),  # everything at once
+        (Bounded(slots=2), 15.0),  # five rounds of three seconds
+        (Pipeline(init=2, run=2, grade=2), 7.0),  # five rounds of one second, two seconds to fill the pipe
+    ],
+)
+def test_policies_take_the_time_that_arithmetic_says(policy: Policy[Any], seconds: float) -> None:
+    assert dispatch(make_jobs(10), policy=policy)[3] == seconds
+
+
+def test_pipeline_without_a_cap_piles_up_sandboxes_and_with_one_does_not() -> None:
+    def slow_run(job: Job, number: int) -> Plan:
+        return Plan(run=Part(seconds=50))
+
+    policy = Pipeline(init=4, run=4, grade=4)
+    _, free, _, _ = dispatch(make_jobs(100), slow_run, policy=policy)
+    _, capped, _, _ = dispatch(make_jobs(100), slow_run, policy=policy, limits=Limits(sandboxes=8))
+    assert free.census.peak_live > 50
+    assert capped.census.peak_live == 8
+
+
+def test_limits_of_the_stages_hold_against_any_policy() -> None:
+    _, placement, _, seconds = dispatch(make_jobs(12), policy=Batch(), limits=Limits(grade=1))
+    assert placement.census.peak_grading == 1
+    assert seconds == 2 + 12
+
+
+def test_a_ready_grade_goes_before_a_new_initialisation() -> None:
+    started: list[str] = []
+
+    def plan(job: Job, number: int) -> Plan:
+        started.append(job.key.task_id)
+        return Plan()
+
+    rollouts, *_ = dispatch(make_jobs(3), plan, limits=Limits(sandboxes=1))
+    graded = [next(span for span in rollout.spans if span.kind is SpanKind.GRADE).start_s for rollout in rollouts]
+    begun = [next(span for span in rollout.spans if span.kind is SpanKind.INIT).start_s for rollout in rollouts]
+    assert graded == [2, 5, 8]
+    assert begun == [0, 3, 6]
+
+
+def test_heavy_sandboxes_take_their_weight() -> None:
+    _, placement, _, _ = dispatch(
+        make_jobs(6, weight=3), lambda job, number: Plan(grade_weight=3), limits=Limits(sandboxes=7)
+    )
+    assert placement.census.peak_live == 6
+
+
+def test_a_job_heavier_than_the_limit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match="weighs 9 sandbox units, but the limit is 8"):
+        dispatch(make_jobs(1, weight=9), limits=Limits(sandboxes=8))
+
+
+@pytest.mark.parametrize("stage", ["init", "run"])
+@pytest.mark.parametrize("fault", [Fault.RAISE, Fault.CRASH, Fault.EXIT, Fault.CANCEL])
+def test_a_failure_is_tried_again_and_then_recorded_as_untrusted(stage: str, fault: Fault) -> None:
+    rollouts, placement, _, _ = dispatch(make_jobs(1), faulty(stage, fault), retries=Retries(attempts=3))
+    (rollout,) = rollouts
+    assert rollout.ending.reason is EndReason.INFRASTRUCTURE
+    assert rollout.verdict is None
+    assert [failure.attempt for failure in rollout.failures] == [1, 2, 3]
+    assert {failure.stage for failure in rollout.failures} == {stage}
+    assert [number for _, number in placement.started] == [1, 2, 3]
+
+
+def test_a_failure_that_passes_leaves_a_trusted_rollout_that_remembers_it() -> None:
+    def plan(job: Job, number: int) -> Plan:
+        return Plan(run=Part(fault=Fault.RAISE if number == 1 else None))
+
+    rollouts, *_ = dispatch(make_jobs(1), plan)
+    assert rollouts[0].trust is Trust.TRUSTED
+    assert rollouts[0].attempt == 2
+    assert [failure.error for failure in rollouts[0].failures] == ["SandboxError"]
+
+
+def test_a_failed_grading_is_repeated_without_running_the_agent_again() -> None:
+    rollouts, placement, _, _ = dispatch(make_jobs(1), faulty("grade", Fault.CRASH), retries=Retries(grades=4))
+    assert rollouts[0].ending.reason is EndReason.NO_VERDICT
+    assert len(rollouts[0].failures) == 4
+    assert len(placement.started) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.DEAF])
+def test_a_hanging_run_ends_at_its_deadline_and_delays_nobody(fault: Fault) -> None:
+    def plan(job: Job, number: int) -> Plan:
+        return Plan(run=Part(fault=fault)) if job.seed == 0 else Plan()
+
+    rollouts, _, _, seconds = dispatch(make_jobs(10), plan)
+    assert rollouts[0].ending.reason is EndReason.DEADLINE
+    assert [rollout.spans[-1].end_s for rollout in rollouts[1:]] == [3.0] * 9
+    assert seconds <= 1 + 500 + 5 + 20 + 5
+
+
+def test_a_hanging_initialisation_is_tried_again() -> None:
+    rollouts, *_ = dispatch(make_jobs(1), lambda job, number: Plan(init=Part(fault=Fault.HANG if number < 3 else None)))
+    assert rollouts[0].trust is Trust.TRUSTED
+    assert rollouts[0].attempt == 3
+
+
+def test_the_deadline_of_the_job_bounds_all_its_retries() -> None:
+    rollouts, _, _, seconds = dispatch(
+        make_jobs(1),
+        faulty("init", Fault.HANG),
+        retries=Retries(attempts=1000),
+        deadlines=Deadlines(init_s=50, job_s=120, grace_s=1, total_s=1e9),
+    )
+    assert rollouts[0].ending.reason is EndReason.DEADLINE
+    assert seconds == 120
+
+
+def test_a_job_that_waits_too_long_for_its_next_stage_says_so() -> None:
+    rollouts, *_ = dispatch(
+        make_jobs(2),
+        lambda job, number: Plan(run=Part(seconds=100)),
+        limits=Limits(run=1),
+        deadlines=Deadlines(job_s=60, total_s=1e9),
+    )
+    assert [rollout.ending.reason for rollout in rollouts] == [EndReason.DEADLINE, EndReason.WAITED]
+    assert rollouts[1].trust is Trust.UNTRUSTED
+
+
+def test_when_the_run_is_out_of_time_every_job_still_leaves_once() -> None:
+    rollouts, _, journal, seconds = dispatch(
+        make_jobs(10), policy=Bounded(slots=2), deadlines=Deadlines(total_s=7.5, grace_s=1)
+    )
+    assert [rollout.ending.reason for rollout in rollouts] == [EndReason.FINISHED] * 4 + [EndReason.DEADLINE] * 6
+    assert sorted(journal.done()) == sorted(rollout.job.key for rollout in rollouts)
+    assert seconds == 7.5
+
+
+def test_leaving_early_closes_every_sandbox_and_records_nothing() -> None:
+    placement, journal = SimulatedPlacement(), ListJournal()
+
+    async def main() -> None:
+        async with Dispatcher(placement, policy=Bounded(slots=4), journal=journal) as dispatcher:
+            for job in make_jobs(9):
+                await dispatcher.submit(job)
+            await asyncio.sleep(0.5)
+            assert placement.census.live == 4
+            raise KeyError("the caller changed its mind")
+
+    with pytest.raises(KeyError):
+        run_virtual(main())
+    assert placement.census.live == 0
+    assert journal.done() == []
+    assert sum(isinstance(event, JobAdmitted) for event in journal.events) == 9
+
+
+def test_a_journal_that_cannot_be_written_ends_the_run_with_its_own_error() -> None:
+    async def main() -> None:
+        async with Dispatcher(SimulatedPlacement(), policy=Batch(), journal=ListJournal(fail_after=2)) as dispatcher:
+            await dispatcher.collect(make_jobs(5))
+
+    with pytest.raises(JournalError, match="disk is full"):
+        run_virtual(main())
+
+
+def test_submit_waits_while_there_is_no_room() -> None:
+    async def main() -> list[float]:
+        times: list[float] = []
+        loop = asyncio.get_running_loop()
+        async with Dispatcher(SimulatedPlacement(), policy=Batch(), journal=ListJournal(), capacity=2) as dispatcher:
+
+            async def feed() -> None:
+                for job in make_jobs(6):
+                    await dispatcher.submit(job)
+                    times.append(loop.time())
+                dispatcher.close()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(feed())
+                seen = [rollout.job.key async for rollout in dispatcher.finished()]
+            assert len(seen) == 6
+        return times
+
+    assert run_virtual(main()) == [0, 0, 3, 3, 6, 6]
+
+
+def test_groups_come_out_whole() -> None:
+    async def main() -> list[tuple[str, list[int]]]:
+        def plan(job: Job, number: int) -> Plan:
+            return Plan(run=Part(seconds=(job.seed * 7) % 5))
+
+        async with Dispatcher(SimulatedPlacement(plan), policy=Batch(), journal=ListJournal()) as dispatcher:
+            for job in make_jobs(12, group_size=4):
+                await dispatcher.submit(job)
+            dispatcher.close()
+            return [
+                (group.task_id, [member.job.key.sample for member in group.rollouts])
+                async for group in dispatcher.groups()
+            ]
+
+    groups = run_virtual(main())
+    assert sorted(groups) == [("t0", [0, 1, 2, 3]), ("t1", [0, 1, 2, 3]), ("t2", [0, 1, 2, 3])]
+
+
+def test_the_same_job_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="submitted twice"):
+        dispatch([make_jobs(1)[0]] * 2)
+
+
+parts = st.builds(
+    Part,
+    seconds=st.sampled_from([0.0, 0.5, 1.0, 7.0, 30.0]),
+    fault=st.sampled_from([None] * 6 + [Fault.RAISE, Fault.CRASH, Fault.EXIT, Fault.CANCEL, Fault.HANG]),
+)
+plans = st.builds(Plan, init=parts, run=parts, release=parts, grade=parts, grade_weight=st.integers(0, 2))
+policies = st.one_of(
+    st.just(Batch()),
+    st.builds(Bounded, slots=st.integers(1, 6)),
+    st.builds(Pipeline, init=st.integers(1, 4), run=st.integers(1, 4), grade=st.integers(1, 4)),
+)
+limits_strategy = st.builds(
+    Limits,
+    sandboxes=st.sampled_from([None, 2, 3, 7]),
+    init=st.sampled_from([None, 1, 3]),
+    run=st.sampled_from([None, 1, 3]),
+    grade=st.sampled_from([None, 1, 3]),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    policies,
+    limits_strategy,
+    st.lists(st.tuples(st.integers(1, 2), st.tuples(plans, plans, plans)), min_size=1, max_size=12),
+)
+def test_every_job_leaves_exactly_once_within_the_limits_whatever_fails(
+    policy: Policy[Any], limits: Limits, chosen: list[tuple[int, tuple[Plan, Plan, Plan]]]
+) -> None:
+    jobs = [
+        Job(key=JobKey(phase="eval", step=0, task_id=str(index), sample=0), seed=index, weight=weight)
+        for index, (weight, _) in enumerate(chosen)
+    ]
+    rollouts, placement, journal, _ = dispatch(
+        jobs, lambda job, number: chosen[job.seed][1][number - 1], policy=policy, limits=limits
+    )
+    assert [rollout.job for rollout in rollouts] == jobs
+    assert Counter(journal.done()) == Counter(job.key for job in jobs)
+    assert placement.census.live == 0
+    if limits.sandboxes is not None:
+        assert placement.census.peak_live <= limits.sandboxes
+    for rollout in rollouts:
+        assert (rollout.verdict is None) == (rollout.trust is Trust.UNTRUSTED)
+        assert rollout.trust is Trust.TRUSTED or rollout.failures

@@ -1,0 +1,361 @@
+"""What the clients ask for, and what they make of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from model_stage import PROMPT, Recorded, chatting, completing, config, saying, scripted, user
+
+from slipstream.errors import ConfigError, ContextOverflow, ModelError
+from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
+from slipstream.model.scripted import ScriptedChat, replies
+from slipstream.model.server import Answer, Fault, ModelServer
+from slipstream.types import EngineLoad, Json, Sampled, SampleParams, StopReason, token_ids
+
+
+def choice(**fields: Json) -> Json:
+    good: dict[str, Json] = {
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "token_ids": [5, 6, 7],
+        "logprobs": {"token_logprobs": [-0.5, -1, -0.25]},
+    }
+    return {"choices": [{**good, **fields}]}
+
+
+def completed(body: Json, params: SampleParams | None = None, **options: Any) -> Sampled:
+    async def main() -> Sampled:
+        async with completing(scripted(replies("a")), faults=saying(body), **options) as (client, _):
+            return await client.complete(PROMPT, params or SampleParams())
+
+    return asyncio.run(main())
+
+
+def asked(params: SampleParams, *, call: dict[str, Any] | None = None, **options: Any) -> dict[str, Json]:
+    async def main() -> Json:
+        async with completing(scripted(replies("a")), **options) as (client, server):
+            await client.complete(PROMPT, params, **(call or {}))
+            return server.log[0].body
+
+    body = asyncio.run(main())
+    assert isinstance(body, dict)
+    return body
+
+
+def test_the_request_is_what_vllm_serves() -> None:
+    params = SampleParams(max_tokens=9, temperature=0.7, top_p=0.9, seed=3, stop_ids=(2,))
+    assert asked(params, call={"priority": -4, "cache_salt": "v7"}) == {
+        "model": "slipstream",
+        "prompt": [104, 105],
+        "max_tokens": 9,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": 3,
+        "stop_token_ids": [2],
+        "logprobs": 1,
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+        "priority": -4,
+        "cache_salt": "v7",
+    }
+
+
+def test_what_is_not_set_is_not_sent() -> None:
+    body = asked(SampleParams(), logprobs=LogprobsKind.NONE, extra={"min_p": None, "vllm_xargs": {"a": 1}})
+    assert not {"priority", "cache_salt", "seed", "stop_token_ids", "logprobs", "min_p"} & set(body)
+    assert body["vllm_xargs"] == {"a": 1}
+
+
+def test_session_priority_and_salt_reach_the_model() -> None:
+    async def main() -> None:
+        async def act() -> Sampled:
+            return Sampled.at_version([1], [0.0], version=0, stop=StopReason.LENGTH)
+
+        model = Recorded(act)
+        async with completing(model) as (client, server):
+            await client.complete(PROMPT, SampleParams(), session="train/1/t/0", priority=5, cache_salt="v1")
+            assert server.log[0].session == "train/1/t/0"
+        params = SampleParams()
+        assert model.calls == [
+            {"prompt_ids": PROMPT, "params": params, "session": "train/1/t/0", "priority": 5, "cache_salt": "v1"}
+        ]
+
+    asyncio.run(main())
+
+
+def test_an_answer_with_the_stop_token_inside() -> None:
+    sampled = completed(choice())
+    assert sampled.ids == token_ids([5, 6, 7])
+    assert sampled.logprobs is not None
+    assert list(sampled.logprobs) == [-0.5, -1.0, -0.25]
+    assert sampled.stop is StopReason.STOP
+
+
+def test_an_answer_whose_logprobs_alone_cover_the_stop_token() -> None:
+    sampled = completed(choice(token_ids=[5, 6], stop_reason=7))
+    assert sampled.ids == token_ids([5, 6, 7])
+
+
+def test_an_empty_answer() -> None:
+    sampled = completed(choice(token_ids=[], logprobs={"token_logprobs": []}, finish_reason="length"))
+    assert len(sampled.ids) == 0
+    assert sampled.stop is StopReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (choice(token_ids=None), "does not return token ids.*vLLM.*chat mode"),
+        (choice(logprobs=None), "lacks logprobs, which were asked for"),
+        (choice(logprobs={}), "lacks logprobs.token_logprobs"),
+        (choice(logprobs={"token_logprobs": [-0.5, -1.0]}), "3 token ids but 2 logprobs"),
+        (choice(logprobs={"token_logprobs": [-0.5, None, -1.0]}), "null among its token logprobs"),
+        (choice(logprobs={"token_logprobs": [-0.5, float("nan"), -1.0]}), "NaN among its token logprobs"),
+        (choice(token_ids=[1, "2", 3]), '"2" among the token ids'),
+        (choice(token_ids=[1, True, 3]), "true among the token ids"),
+        (choice(token_ids=[1, -1, 3]), "-1 among the token ids"),
+        (choice(finish_reason=None), "finish_reason None"),
+        (choice(finish_reason="content_filter"), "finish_reason 'content_filter'"),
+        ({"choices": []}, r"lacks choices\[0\]"),
+        ({"choices": [3]}, r"choices\[0\] should be an object"),
+        ({}, "lacks choices"),
+        ([], "lacks choices"),
+        (None, "lacks choices"),
+    ],
+)
+def test_an_answer_that_lacks_something_is_a_model_error(body: Json, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        completed(body)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"<html>", b'{"choices": [', b"\xff\xfe", b"[" * 100_000])
+def test_garbage_is_a_model_error(garbage: bytes) -> None:
+    async def main() -> None:
+        async with completing(scripted(replies("a")), faults=lambda number: Answer(body=garbage)) as (client, _):
+            with pytest.raises(ModelError, match="is no JSON"):
+                await client.complete(PROMPT, SampleParams())
+
+    asyncio.run(main())
+
+
+def test_an_aborted_request_is_tried_again() -> None:
+    def faults(number: int) -> Fault | None:
+        return Answer(body=json.dumps(choice(finish_reason="abort")).encode()) if number < 2 else None
+
+    async def main() -> None:
+        async with completing(scripted(replies("a")), faults=faults) as (client, server):
+            await client.complete(PROMPT, SampleParams())
+            assert server.num_requests == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "kept"),
+    [
+        (LogprobsKind.PROCESSED, SampleParams(temperature=0.7), True),
+        (LogprobsKind.RAW, SampleParams(), True),
+        (LogprobsKind.RAW, SampleParams(temperature=0.7), False),
+        (LogprobsKind.RAW, SampleParams(top_p=0.9), False),
+        (LogprobsKind.NONE, SampleParams(), False),
+        ("none", SampleParams(), False),
+    ],
+)
+def test_logprobs_of_another_distribution_are_left_out(kind: LogprobsKind, params: SampleParams, kept: bool) -> None:
+    assert (completed(choice(), params, logprobs=kind).logprobs is not None) == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "extra", "said"),
+    [
+        (LogprobsKind.RAW, SampleParams(), {}, None),
+        (LogprobsKind.PROCESSED, SampleParams(temperature=0.7), {}, None),
+        (LogprobsKind.PROCESSED, SampleParams(), {"vllm_xargs": {}}, None),
+        (LogprobsKind.NONE, SampleParams(), {}, "asks for no logprobs"),
+        (LogprobsKind.RAW, SampleParams(temperature=0.7), {}, "temperature 0.7.*--logprobs-mode processed_logprobs"),
+        (LogprobsKind.PROCESSED, SampleParams(temperature=0.0), {}, "greedy"),
+        (LogprobsKind.PROCESSED, SampleParams(top_p=0.95), {}, "top_p 0.95"),
+        (LogprobsKind.PROCESSED, SampleParams(), {"top_k": 20}, "top_k in `extra`"),
+    ],
+)
+def test_what_may_not_be_trained_on_is_refused(
+    kind: LogprobsKind, params: SampleParams, extra: dict[str, Json], said: str | None
+) -> None:
+    client = OpenAICompleter(OpenAIConfig(base_url="http://x/v1", model="m", logprobs=kind, extra=extra))
+    if said is None:
+        client.check_trainable(params)
+    else:
+        with pytest.raises(ConfigError, match=said):
+            client.check_trainable(params)
+
+
+# ---------------------------------------------------------------- probing
+
+
+def probed(client: type[OpenAICompleter] | type[OpenAIChat], faults: Any = None, **options: Any) -> int | None:
+    async def main() -> int | None:
+        server_options = {"api_key": "right", "context_tokens": 2048, "faults": faults}
+        async with ModelServer(completer=scripted(replies("a")), **server_options) as server:
+            made = client(
+                OpenAIConfig(**{"base_url": server.base_url, "model": "slipstream", **options}), api_key="right"
+            )
+            try:
+                await made.probe()
+            finally:
+                await made.aclose()
+            return made.context_tokens
+
+    return asyncio.run(main())
+
+
+both_clients = pytest.mark.parametrize("client", [OpenAICompleter, OpenAIChat])
+
+
+@both_clients
+def test_a_probe_learns_the_window(client: type[OpenAICompleter]) -> None:
+    assert probed(client) == 2048
+    assert probed(client, context_tokens=100) == 100
+
+
+@both_clients
+def test_a_probe_names_what_is_served(client: type[OpenAICompleter]) -> None:
+    with pytest.raises(ConfigError, match=r"http://.*/models does not list the model 'gpt'; it serves slipstream"):
+        probed(client, model="gpt")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Answer(status=401), "/models answered 401; set MY_KEY to a key"),
+        (Answer(status=404, body=b"Not Found"), "answered 404 .*Not Found; base_url should .*/v1"),
+        (Answer(body=b"<html>"), "is no JSON; base_url should"),
+        (Answer(body=b"{}"), "lacks data; base_url should"),
+    ],
+)
+def test_a_probe_says_what_to_do(fault: Fault, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        probed(OpenAICompleter, lambda number: fault, api_key_env="MY_KEY")
+
+
+def test_a_probe_of_nothing_says_so() -> None:
+    async def main() -> None:
+        async with ModelServer() as server:
+            pass
+        client = OpenAICompleter(config(server))
+        with pytest.raises(
+            ConfigError, match=r"http://127.*/v1/models: .*onnect.*; start the server, or correct base_url"
+        ):
+            await client.probe()
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_known_window_cuts_requests_and_refuses_prompts() -> None:
+    assert asked(SampleParams(max_tokens=9000), context_tokens=100)["max_tokens"] == 98
+
+    async def main() -> None:
+        async with completing(scripted(replies("a")), context_tokens=2) as (client, server):
+            with pytest.raises(ContextOverflow, match="2 prompt tokens"):
+                await client.complete(PROMPT, SampleParams())
+            assert server.num_requests == 0
+        async with chatting(ScriptedChat(replies("a")), context_tokens=100) as (chat, server):
+            await chat.chat([user("hi")], [], SampleParams(max_tokens=9000))
+            body = server.log[0].body
+            assert isinstance(body, dict)
+            assert body["max_tokens"] == 100
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- load
+
+
+def loaded(faults: Any = None) -> EngineLoad | None:
+    async def main() -> EngineLoad | None:
+        async with completing(Recorded(lambda: None), faults=faults) as (client, _):
+            assert client.load() is None
+            assert await client.refresh_load() == client.load()
+            return client.load()
+
+    return asyncio.run(main())
+
+
+VLLM_032 = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="smol"} 40.0
+vllm:num_requests_waiting{engine="0",model_name="smol"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="smol",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="smol"} 0.11
+vllm:cache_config_info{block_size="128",engine="0",kv_cache_size_tokens="46592",num_gpu_blocks="364"} 1.0
+"""
+TWO_OLDER_ENGINES = b"""vllm:num_requests_running{engine="0"} 3
+vllm:num_requests_running{engine="1"} 4
+vllm:num_requests_waiting{engine="0"} 0
+vllm:num_requests_waiting{engine="1"} 1e1
+vllm:gpu_cache_usage_perc{engine="0"} 0.5
+vllm:gpu_cache_usage_perc{engine="1"} 0.7
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="10"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="20"} 1.0
+"""
+
+
+def test_the_load_is_read_from_the_metrics() -> None:
+    assert loaded() == EngineLoad(running=3, waiting=4, kv_used=0.25, kv_tokens=1000)
+    assert loaded(lambda number: Answer(body=VLLM_032)) == EngineLoad(
+        running=40, waiting=2, kv_used=0.11, kv_tokens=46592
+    )
+    assert loaded(lambda number: Answer(body=TWO_OLDER_ENGINES)) == EngineLoad(
+        running=7, waiting=10, kv_used=0.6, kv_tokens=480
+    )
+
+
+@pytest.mark.parametrize("fault", [Answer(status=404), Answer(body=b""), Answer(body=b"\xff{"), Answer(status=500)])
+def test_no_metrics_is_no_load(fault: Fault) -> None:
+    assert loaded(lambda number: fault) is None
+
+
+# ---------------------------------------------------------------- configuration
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"base_url": "localhost:8000"}, "'localhost:8000' is no URL; write it like http://"),
+        ({"base_url": ""}, "is no URL"),
+        ({"base_url": "http://me:secret@x/v1"}, "carries a user name or password"),
+        ({"concurrency": 0}, "concurrency 0"),
+        ({"logprobs": "some"}, "logprobs 'some' is none of processed, raw, none"),
+    ],
+)
+def test_a_bad_setting_is_refused_when_it_is_made(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        OpenAIConfig(**{"base_url": "http://x/v1", "model": "m", **options})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_key_that_no_header_carries_is_refused_without_showing_it() -> None:
+    async def main() -> None:
+        async with ModelServer(completer=scripted(replies("a"))) as server:
+            client = OpenAICompleter(config(server), api_key="sec\nret")
+            with pytest.raises(ConfigError, match="characters that no header carries") as caught:
+                await client.complete(PROMPT, SampleParams())
+            assert "ret" not in str(caught.value)
+
+    asyncio.run(main())
+
+
+def test_importing_the_room_loads_no_http_library() -> None:
+    program = "import sys, slipstream.model; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from slipstream.names import did_you_mean, nearest
+
+
+def test_the_most_similar_name_is_found_in_any_case() -> None:
+    assert nearest("readfile", ["ReadFiles", "ReadFile", "write"]) == "ReadFile"
+    assert nearest("cmd", ["command", "timeout_s"]) == "command"
+
+
+def test_nothing_similar_is_no_suggestion() -> None:
+    assert nearest("zzz", ["bash"]) is None
+    assert did_you_mean("zzz", ["bash"]) == ""
+    assert did_you_mean("", []) == ""
