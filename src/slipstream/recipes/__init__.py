@@ -1,0 +1,29 @@
+"""Recipes: one folder per agent, with a function that returns its full settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean, load_object
+from slipstream.settings import EvalConfig
+
+RECIPES: Mapping[str, str] = {
+    "demo": "slipstream.recipes.demo:recipe",
+    "react": "slipstream.recipes.react:recipe",
+}
+
+
+def find_recipe(name: str) -> EvalConfig:
+    """The settings of a built-in recipe, or of a function at `package.module:function` or `file.py:function`."""
+    path = RECIPES.get(name, name)
+    if ":" not in path:
+        raise ConfigError(
+            f'there is no recipe "{name}"{did_you_mean(name, RECIPES)}: '
+            f"use one of {', '.join(RECIPES)}, or file.py:function"
+        )
+    function = load_object(path, "recipe")
+    config = function() if callable(function) else function
+    if not isinstance(config, EvalConfig):
+        raise ConfigError(f'recipe "{name}" gave a {type(config).__name__}: return an EvalConfig')
+    return config

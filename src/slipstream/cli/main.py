@@ -1,0 +1,129 @@
+"""The command line: parse arguments, build the settings, call. Standard output is for results, standard error for
+the rest; a bad input ends in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from slipstream import __version__
+from slipstream.errors import ConfigError, SlipstreamError
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Train and evaluate multi-turn LLM agents with reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"slipstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("eval")
+def eval_command(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Run n rollouts of every task and report rewards, pass@k, endings and times."""
+    from slipstream.cli.progress import ProgressDisplay
+    from slipstream.cli.reports import as_json as report_as_json
+    from slipstream.cli.reports import print_report
+    from slipstream.cli.sessions import open_session
+    from slipstream.evaluate import Report, evaluate
+
+    errors = Console(stderr=True)
+    session = open_session(recipe, overrides or [], resume=resume, runs=runs)
+    errors.print(f"run: {session.folder}", highlight=False, markup=False, soft_wrap=True)
+    start_s = time.monotonic()
+
+    async def main() -> Report:
+        with ProgressDisplay(errors) as display:
+            async with session.store as store:
+                return await evaluate(session.config, store, on_progress=display.show)
+
+    try:
+        report = _run(main())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        errors.print(f"stopped; go on with: slipstream eval --resume {session.folder}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    seconds = time.monotonic() - start_s
+    if as_json:
+        print(report_as_json(report, session.folder, seconds))
+    else:
+        print_report(Console(), report, session.folder, seconds)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
+    rollout: Annotated[str | None, typer.Argument(help="One rollout, as the list names it.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """List the rollouts of a recorded run, or print one of them in full."""
+    from slipstream.cli.sessions import locate_run
+    from slipstream.cli.transcript import rollout_lines, run_lines
+    from slipstream.record import RunStore
+
+    reader = RunStore.read(locate_run(runs, run))
+    for line in run_lines(reader) if rollout is None else rollout_lines(reader, rollout):
+        print(line)
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with SIGTERM as good as ^C."""
+
+    async def stoppable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    return asyncio.run(stoppable())
+
+
+def main() -> None:
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    try:
+        app()
+    except ConfigError as raised:
+        print(f"slipstream: {raised}", file=sys.stderr)
+        sys.exit(2)
+    except SlipstreamError as raised:
+        print(f"slipstream: {type(raised).__name__}: {raised}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,61 @@
+"""What a finished evaluation looks like: a table on a terminal, plain lines elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.evaluate import Report
+
+
+def as_json(report: Report, folder: Path, seconds: float) -> str:
+    fields = dataclasses.asdict(report)
+    return json.dumps({"run": str(folder), "seconds": round(seconds, 3), **fields}, indent=2)
+
+
+def print_report(console: Console, report: Report, folder: Path, seconds: float) -> None:
+    rows = _rows(report, folder, seconds)
+    if not console.is_terminal:
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]:
+    rows = [
+        ("tasks", str(report.num_tasks)),
+        ("rollouts", f"{report.num_rollouts}, of which {report.num_trusted} with a verdict"),
+        ("mean reward", _reward(report)),
+        *((f"pass@{k}", f"{chance:.3f}") for k, chance in report.pass_at_k.items()),
+        ("endings", _counts(report.endings)),
+        ("turns", f"{report.num_turns:.1f} a rollout"),
+        ("stages", ", ".join(f"{name} {value:.2f} s" for name, value in report.stage_s.items()) + " a rollout"),
+    ]
+    if report.failures:
+        rows.append(("failures", _counts(report.failures)))
+    rows.append(("time", f"{seconds:.1f} s"))
+    rows.append(("run", str(folder)))
+    return rows
+
+
+def _reward(report: Report) -> str:
+    if report.mean_reward is None or report.reward_interval is None:
+        return "none: no rollout has a verdict"
+    low, high = report.reward_interval
+    return f"{report.mean_reward:.3f} (95 % interval {low:.3f} to {high:.3f}, over tasks)"
+
+
+def _counts(counts: object) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{name} {number}" for name, number in counts.items())

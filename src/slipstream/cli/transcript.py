@@ -1,0 +1,58 @@
+"""A recorded run, as text: its rollouts a line each, or one of them in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
+from slipstream.record import RunReader
+from slipstream.types import Message, Rollout
+
+
+def run_lines(reader: RunReader) -> Iterator[str]:
+    """One line for each rollout."""
+    for rollout in reader.rollouts(with_turns=False):
+        reward = "-" if rollout.verdict is None else f"{rollout.verdict.reward:g}"
+        yield f"{rollout.job.key}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+
+
+def rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
+    """One rollout, message by message."""
+    rollout = _find(reader, key)
+    for turn in reader.turns(rollout.job.key, rollout.attempt):
+        sampled = "" if turn.sampled is None else f", {len(turn.sampled.ids)} tokens sampled"
+        fork = f", keeps {turn.num_kept} of turn {turn.parent}" if turn.parent is not None and turn.branch else ""
+        yield f"--- turn {turn.index}{sampled}{fork}"
+        for message in turn.messages:
+            yield from _message_lines(message)
+    yield f"--- {rollout.ending.reason}" + (f": {rollout.ending.detail}" if rollout.ending.detail else "")
+    if rollout.ending.answer is not None:
+        yield f"answer: {rollout.ending.answer}"
+    if rollout.verdict is not None:
+        detail = f" ({rollout.verdict.detail})" if rollout.verdict.detail else ""
+        yield f"reward: {rollout.verdict.reward:g}{detail}"
+    for failure in rollout.failures:
+        yield f"attempt {failure.attempt} failed in {failure.stage}: {failure.error}: {failure.message}"
+
+
+def _find(reader: RunReader, key: str) -> Rollout:
+    keys: list[str] = []
+    for rollout in reader.rollouts(with_turns=False):
+        if str(rollout.job.key) == key:
+            return rollout
+        keys.append(str(rollout.job.key))
+    raise ConfigError(f'there is no rollout "{key}" in the run{did_you_mean(key, keys)}')
+
+
+def _message_lines(message: Message) -> Iterator[str]:
+    name = f" {message.name}" if message.name else ""
+    yield f"[{message.role}{name}]"
+    if message.thinking:
+        yield f"(thinking) {message.thinking}"
+    if message.content:
+        yield message.content
+    for call in message.calls:
+        yield (
+            f"{call.name}({call.arguments})" if call.problem is None else f"malformed call ({call.problem}): {call.raw}"
+        )

@@ -1,0 +1,99 @@
+"""Configs: frozen dataclasses of plain data, changed by `key=value`, written to JSON and read back.
+
+Always holds: an unknown key is an error that names the nearest known one; a value of the wrong type is an error that
+names the value; reading back what was written gives an equal config. Importing a config loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
+from slipstream.types import Json
+
+Config = TypeVar("Config")
+
+
+def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
+    """`config` with each `dotted.key=value` put in its place."""
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f'"{pair}" is no setting: write key=value')
+        config = _put(config, key.split("."), _parse(text), key)
+    return config
+
+
+def to_json(config: object) -> Json:
+    """As plain data, for the run store."""
+    return cast("Json", TypeAdapter(type(config)).dump_python(config, mode="json"))
+
+
+def from_json(kind: type[Config], value: Json) -> Config:
+    """What `to_json` wrote."""
+    _refuse_unknown(kind, value, ())
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as raised:
+        problem = raised.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(f"the setting {where} is {problem['input']!r}: {problem['msg']}") from None
+
+
+def _put(config: Config, path: list[str], value: Json, key: str) -> Config:
+    name = path[0]
+    if isinstance(config, Mapping):
+        return cast("Config", {**config, ".".join(path): value})
+    known = _field_types(type(config))
+    if name not in known:
+        raise ConfigError(f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}')
+    current: Any = getattr(config, name)
+    if len(path) > 1:
+        if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
+            raise ConfigError(f'"{key}": {name} is a value and has no settings of its own')
+        value = cast("Json", _put(current, path[1:], value, key))
+    elif dataclasses.is_dataclass(current):
+        inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(current))
+        raise ConfigError(f'"{key}" is a group of settings: set one of {inner}')
+    else:
+        value = _check(known[name], value, key)
+    return cast("Config", dataclasses.replace(cast("Any", config), **{name: value}))
+
+
+def _check(kind: Any, value: Json, key: str) -> Any:
+    """`value` as the field's type: a dataclass annotation is data only at run time, hence Any."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as raised:
+        messages = "; ".join(dict.fromkeys(problem["msg"] for problem in raised.errors()))
+        raise ConfigError(f"{key}={value}: {messages}") from None
+
+
+def _parse(text: str) -> Json:
+    """JSON where it is JSON, text otherwise."""
+    try:
+        return cast("Json", json.loads(text))
+    except ValueError:
+        return text
+
+
+def _field_types(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _refuse_unknown(kind: Any, value: Json, path: tuple[str, ...]) -> None:
+    if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict)):
+        return
+    known = _field_types(kind)
+    for name, inner in value.items():
+        if name not in known:
+            where = ".".join((*path, name))
+            raise ConfigError(f'there is no setting "{where}"{did_you_mean(name, known)}')
+        _refuse_unknown(known[name], inner, (*path, name))

@@ -1,0 +1,343 @@
+"""Values to columns and back: what one row of the run store holds.
+
+Turns, rollouts and ended runs enter and leave; in between are integers, text and bytes. What is decoded always equals
+what was encoded, with logprobs as float32. A blob is one flag byte and then its bytes, deflated only where that is
+smaller; text is UTF-8 in which lone surrogates pass, since models and tools do produce them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, TypeAlias, TypeVar
+
+from slipstream.types import (
+    Artifact,
+    CallProblem,
+    Ending,
+    EndReason,
+    Failure,
+    Image,
+    Job,
+    JobKey,
+    Message,
+    Role,
+    Rollout,
+    Sampled,
+    Span,
+    SpanKind,
+    StopReason,
+    ToolCall,
+    Turn,
+    Verdict,
+)
+
+Fields: TypeAlias = dict[str, Any]
+"""A JSON object that this module wrote itself: Any, since its shape is known here and nowhere else."""
+
+Number = TypeVar("Number", int, float)
+
+Column: TypeAlias = int | str | bytes | None
+
+_RAW = b"\x00"
+_DEFLATED = b"\x01"
+
+# ---------------------------------------------------------------- bytes, text and arrays
+
+
+def pack(raw: bytes) -> bytes:
+    """A flag byte, then `raw` or its deflated form, whichever is smaller."""
+    deflated = zlib.compress(raw, 1)
+    return _DEFLATED + deflated if len(deflated) < len(raw) else _RAW + raw
+
+
+def unpack(blob: bytes) -> bytes:
+    flag, body = blob[:1], blob[1:]
+    if flag == _DEFLATED:
+        return zlib.decompress(body)
+    if flag == _RAW:
+        return body
+    raise ValueError(f"a blob begins with {flag!r}, which is neither {_RAW!r} nor {_DEFLATED!r}")
+
+
+def pack_json(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return pack(text.encode("utf-8", "surrogatepass"))
+
+
+def unpack_json(blob: bytes) -> Any:
+    """What `pack_json` was given; Any, as for `Fields`."""
+    return json.loads(unpack(blob).decode("utf-8", "surrogatepass"))
+
+
+def text_column(text: str) -> str | bytes:
+    """`text` as SQLite can keep it: bytes where lone surrogates make it no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def column_text(column: str | bytes) -> str:
+    return column if isinstance(column, str) else column.decode("utf-8", "surrogatepass")
+
+
+def _pack_ints(values: array[int]) -> bytes:
+    return pack(_little_endian(values if values.typecode == "i" else array("i", values)).tobytes())
+
+
+def _unpack_ints(blob: bytes) -> array[int]:
+    values = array("i")
+    values.frombytes(unpack(blob))
+    return _little_endian(values)
+
+
+def _pack_floats(values: array[float]) -> bytes:
+    return pack(_little_endian(values if values.typecode == "f" else array("f", values)).tobytes())
+
+
+def _unpack_floats(blob: bytes) -> array[float]:
+    values = array("f")
+    values.frombytes(unpack(blob))
+    return _little_endian(values)
+
+
+def _little_endian(values: array[Number]) -> array[Number]:
+    if sys.byteorder == "little":
+        return values
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped
+
+
+def _pack_runs(versions: array[int]) -> bytes:
+    runs = array("i")
+    for version, run in groupby(versions):
+        runs.extend((sum(1 for _ in run), version))
+    return _pack_ints(runs)
+
+
+def _unpack_runs(blob: bytes) -> array[int]:
+    runs = _unpack_ints(blob)
+    versions = array("i")
+    for count, version in zip(runs[::2], runs[1::2], strict=True):
+        versions.extend(array("i", [version]) * count)
+    return versions
+
+
+# ---------------------------------------------------------------- jobs
+
+KEY_COLUMNS = "phase, step, task_id, sample"
+JOB_COLUMNS = f"{KEY_COLUMNS}, seed, weight, group_size"
+
+
+def encode_key(key: JobKey) -> tuple[Column, ...]:
+    """The values of KEY_COLUMNS."""
+    return text_column(key.phase), key.step, text_column(key.task_id), key.sample
+
+
+def decode_key(row: Iterable[Any]) -> JobKey:
+    phase, step, task_id, sample = row
+    return JobKey(phase=column_text(phase), step=step, task_id=column_text(task_id), sample=sample)
+
+
+def encode_job(job: Job) -> tuple[Column, ...]:
+    """The values of JOB_COLUMNS."""
+    return *encode_key(job.key), job.seed, job.weight, job.group_size
+
+
+def decode_job(row: Iterable[Any]) -> Job:
+    *key, seed, weight, group_size = row
+    return Job(key=decode_key(key), seed=seed, weight=weight, group_size=group_size)
+
+
+# ---------------------------------------------------------------- turns
+
+TURN_COLUMNS = "turn, branch, parent, num_kept, trainable, added, stop, sampled_ids, logprobs, version_runs, messages"
+
+
+def encode_turn(turn: Turn) -> tuple[Column, ...]:
+    """The values of TURN_COLUMNS."""
+    sampled = turn.sampled
+    return (
+        turn.index,
+        turn.branch,
+        turn.parent,
+        turn.num_kept,
+        int(turn.trainable),
+        _pack_ints(turn.added),
+        None if sampled is None else sampled.stop.value,
+        None if sampled is None else _pack_ints(sampled.ids),
+        None if sampled is None or sampled.logprobs is None else _pack_floats(sampled.logprobs),
+        None if sampled is None else _pack_runs(sampled.versions),
+        pack_json([_message_fields(message) for message in turn.messages]),
+    )
+
+
+def decode_turn(row: Iterable[Any]) -> Turn:
+    """A turn from the values of TURN_COLUMNS; Any, since SQLite's rows are untyped."""
+    index, branch, parent, num_kept, trainable, added, stop, sampled_ids, logprobs, version_runs, messages = row
+    sampled = None
+    if stop is not None:
+        sampled = Sampled(
+            ids=_unpack_ints(sampled_ids),
+            logprobs=None if logprobs is None else _unpack_floats(logprobs),
+            versions=_unpack_runs(version_runs),
+            stop=StopReason(stop),
+        )
+    return Turn(
+        index=index,
+        branch=branch,
+        parent=parent,
+        num_kept=num_kept,
+        added=_unpack_ints(added),
+        sampled=sampled,
+        messages=tuple(_message(fields) for fields in unpack_json(messages)),
+        trainable=bool(trainable),
+    )
+
+
+def _message_fields(message: Message) -> Fields:
+    fields: Fields = {"role": message.role.value}
+    for name in ("content", "thinking", "call_id", "name"):
+        if text := getattr(message, name):
+            fields[name] = text
+    if message.calls:
+        fields["calls"] = [_call_fields(call) for call in message.calls]
+    if message.images:
+        fields["images"] = [[image.media_type, _base64(image.data)] for image in message.images]
+    return fields
+
+
+def _message(fields: Fields) -> Message:
+    return Message(
+        role=Role(fields["role"]),
+        content=fields.get("content", ""),
+        thinking=fields.get("thinking", ""),
+        calls=tuple(_call(call) for call in fields.get("calls", ())),
+        call_id=fields.get("call_id", ""),
+        name=fields.get("name", ""),
+        images=tuple(
+            Image(media_type=media_type, data=base64.b64decode(data)) for media_type, data in fields.get("images", ())
+        ),
+    )
+
+
+def _call_fields(call: ToolCall) -> Fields:
+    fields: Fields = {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
+    if call.problem is not None:
+        fields["problem"] = call.problem.value
+    if call.raw:
+        fields["raw"] = call.raw
+    return fields
+
+
+def _call(fields: Fields) -> ToolCall:
+    problem = fields.get("problem")
+    return ToolCall(
+        id=fields["id"],
+        name=fields["name"],
+        arguments=fields["arguments"],
+        problem=None if problem is None else CallProblem(problem),
+        raw=fields.get("raw", ""),
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+# ---------------------------------------------------------------- ended runs
+
+
+def encode_run(ending: Ending, artifact: Artifact) -> bytes:
+    return pack_json(
+        {
+            "ending": _ending_fields(ending),
+            "answer": artifact.answer,
+            "files": {path: _base64(data) for path, data in artifact.files.items()},
+            "problems": dict(artifact.problems),
+        }
+    )
+
+
+def decode_run(blob: bytes) -> tuple[Ending, Artifact]:
+    fields = unpack_json(blob)
+    artifact = Artifact(
+        answer=fields["answer"],
+        files={path: base64.b64decode(data) for path, data in fields["files"].items()},
+        problems=fields["problems"],
+    )
+    return _ending(fields["ending"]), artifact
+
+
+def _ending_fields(ending: Ending) -> Fields:
+    return {"reason": ending.reason.value, "answer": ending.answer, "detail": ending.detail}
+
+
+def _ending(fields: Fields) -> Ending:
+    return Ending(reason=EndReason(fields["reason"]), answer=fields["answer"], detail=fields["detail"])
+
+
+# ---------------------------------------------------------------- rollouts
+
+
+def encode_rollout(rollout: Rollout, *, clock_offset_s: float) -> bytes:
+    """All of a rollout but its job, its attempt and the contents of its turns; spans move to epoch seconds."""
+    verdict = rollout.verdict
+    return pack_json(
+        {
+            "ending": _ending_fields(rollout.ending),
+            "turns": [turn.index for turn in rollout.turns],
+            "verdict": None if verdict is None else [verdict.reward, dict(verdict.components), verdict.detail],
+            "spans": [
+                [
+                    span.kind.value,
+                    span.start_s + clock_offset_s,
+                    span.end_s + clock_offset_s,
+                    span.attempt,
+                    span.name,
+                    dict(span.counts),
+                ]
+                for span in rollout.spans
+            ],
+            "failures": [
+                [failure.attempt, failure.stage, failure.error, failure.message] for failure in rollout.failures
+            ],
+        }
+    )
+
+
+def turn_indexes(blob: bytes) -> list[int]:
+    """Which turns of its attempt an encoded rollout is made of, in its order."""
+    indexes: list[int] = unpack_json(blob)["turns"]
+    return indexes
+
+
+def decode_rollout(blob: bytes, *, job: Job, attempt: int, turns: tuple[Turn, ...]) -> Rollout:
+    fields = unpack_json(blob)
+    verdict = None
+    if fields["verdict"] is not None:
+        reward, components, detail = fields["verdict"]
+        verdict = Verdict(reward=reward, components=components, detail=detail)
+    return Rollout(
+        job=job,
+        attempt=attempt,
+        ending=_ending(fields["ending"]),
+        turns=turns,
+        verdict=verdict,
+        spans=tuple(
+            Span(kind=SpanKind(kind), start_s=start_s, end_s=end_s, attempt=number, name=name, counts=counts)
+            for kind, start_s, end_s, number, name, counts in fields["spans"]
+        ),
+        failures=tuple(
+            Failure(attempt=number, stage=stage, error=error, message=message)
+            for number, stage, error, message in fields["failures"]
+        ),
+    )

@@ -1,0 +1,98 @@
+"""What a run may still append: events enter, and those that contradict what was appended before are refused.
+
+Every journal asks its ledger first, so a wrong event fails where it is appended and spoils nothing else. Always: one
+RolloutDone per job, one TurnTaken per (job, attempt, index), one RunEnded per (job, attempt), and a rollout's turns
+are those that were taken. Only unfinished jobs take room here; of a finished one the key is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from slipstream.errors import JournalError
+from slipstream.record.codec import encode_turn
+from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.types import Job, JobKey, Rollout, Turn
+
+
+@dataclass(slots=True)
+class _OpenJob:
+    job: Job | None = None
+    turns: dict[tuple[int, int], Turn] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+
+class Ledger:
+    """The state of every job, as far as it decides which events may come."""
+
+    def __init__(self, *, done: Iterable[JobKey] = (), events: Iterable[Event] = ()) -> None:
+        self._done = set(done)
+        self._open: dict[JobKey, _OpenJob] = {}
+        for event in events:
+            self.accept(event)
+
+    def accept(self, event: Event) -> bool:
+        """Whether `event` is to be kept; JournalError if it contradicts what was.
+
+        Not kept are the second admission of the same job, which a resumed run makes, and what an abandoned attempt
+        still says after its job's last word.
+        """
+        match event:
+            case JobAdmitted(job=job):
+                return self._admit(job)
+            case TurnTaken(key=key, attempt=attempt, turn=turn):
+                if key in self._done:
+                    return False
+                turns = self._opened(key).turns
+                if (attempt, turn.index) in turns:
+                    raise JournalError(f"turn {turn.index} of attempt {attempt} of job {key} was taken before")
+                turns[attempt, turn.index] = turn
+            case RunEnded(key=key, attempt=attempt):
+                if key in self._done:
+                    return False
+                ended = self._opened(key).ended
+                if attempt in ended:
+                    raise JournalError(f"the run of attempt {attempt} of job {key} ended before")
+                ended.add(attempt)
+            case RolloutDone(rollout=rollout):
+                self._finish(rollout)
+        return True
+
+    def _opened(self, key: JobKey) -> _OpenJob:
+        return self._open.setdefault(key, _OpenJob())
+
+    def _admit(self, job: Job) -> bool:
+        if job.key in self._done:
+            raise JournalError(f"job {job.key} is admitted, but its rollout is done: skip the keys that are done")
+        known = self._opened(job.key)
+        if known.job is None:
+            known.job = job
+            return True
+        if known.job != job:
+            raise JournalError(f"job {job.key} is admitted as {job}, but was admitted as {known.job}")
+        return False
+
+    def _finish(self, rollout: Rollout) -> None:
+        key = rollout.job.key
+        if key in self._done:
+            raise JournalError(f"job {key} has a rollout already, and a job has exactly one")
+        known = self._open.get(key, _OpenJob())
+        if known.job is not None and known.job != rollout.job:
+            raise JournalError(f"the rollout of job {key} says {rollout.job}, but {known.job} was admitted")
+        for turn in rollout.turns:
+            taken = known.turns.get((rollout.attempt, turn.index), turn)
+            if not _same(taken, turn):
+                raise JournalError(
+                    f"turn {turn.index} of attempt {rollout.attempt} of job {key} differs from the one that was taken: "
+                    "a new try needs a new attempt number"
+                )
+        if len({turn.index for turn in rollout.turns}) != len(rollout.turns):
+            raise JournalError(f"the rollout of job {key} has two turns of one index")
+        self._done.add(key)
+        self._open.pop(key, None)
+
+
+def _same(left: Turn, right: Turn) -> bool:
+    # The encoded form decides last: a NaN among the logprobs is never equal to itself.
+    return left is right or left == right or encode_turn(left) == encode_turn(right)

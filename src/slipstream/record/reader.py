@@ -1,0 +1,169 @@
+"""Reading a run: a run's folder enters; its config, jobs, turns, rollouts and events leave.
+
+Each call opens a connection of its own and sees one moment of the run, so any number of readers, in any process or
+thread, may read while the run is written; nothing is held between calls. What is read was committed. A damaged file is
+a ConfigError. Spans are in epoch seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import ConfigError
+from slipstream.record.codec import (
+    JOB_COLUMNS,
+    KEY_COLUMNS,
+    TURN_COLUMNS,
+    decode_job,
+    decode_key,
+    decode_rollout,
+    decode_run,
+    decode_turn,
+    encode_key,
+    turn_indexes,
+)
+from slipstream.record.schema import check_database, reading
+from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.types import JobKey, Json, Rollout, Turn
+
+_ROLLOUTS = (
+    f"SELECT rollouts.seq, rollouts.job, attempt, body, {JOB_COLUMNS} FROM rollouts JOIN jobs ON jobs.id = rollouts.job"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts:
+    """How much of a run is on record."""
+
+    jobs: int
+    turns: int
+    runs_ended: int
+    rollouts: int
+
+
+class RunReader:
+    """A run as it is on disk: `RunReader(Path("runs/demo-20261115-174530")).done_keys()`."""
+
+    def __init__(self, folder: Path) -> None:
+        check_database(folder)
+        self.folder = folder
+
+    def config(self) -> Json:
+        return self._meta("config")
+
+    def created_s(self) -> float:
+        """When the run began, in epoch seconds."""
+        created_s = self._meta("created_s")
+        if not isinstance(created_s, float):
+            raise ConfigError(f"{self.folder} has the time {created_s!r} of its beginning: restore it from a copy")
+        return created_s
+
+    def done_keys(self) -> set[JobKey]:
+        with reading(self.folder) as connection:
+            return {
+                decode_key(row)
+                for row in connection.execute(f"SELECT {KEY_COLUMNS} FROM rollouts JOIN jobs ON jobs.id = rollouts.job")
+            }
+
+    def rollouts(self, with_turns: bool = True) -> Iterator[Rollout]:
+        """Every finished rollout, by job key."""
+        with reading(self.folder) as connection:
+            for row in connection.execute(f"{_ROLLOUTS} ORDER BY {KEY_COLUMNS}"):
+                yield _rollout(connection, row, with_turns=with_turns)[1]
+
+    def turns(self, key: JobKey, attempt: int) -> tuple[Turn, ...]:
+        """The turns of one attempt that are on record, by index."""
+        with reading(self.folder) as connection:
+            rows = connection.execute(
+                f"SELECT {TURN_COLUMNS} FROM turns JOIN jobs ON jobs.id = turns.job "
+                "WHERE phase = ? AND step = ? AND task_id = ? AND sample = ? AND attempt = ? ORDER BY turn",
+                (*encode_key(key), attempt),
+            )
+            return tuple(decode_turn(row) for row in rows)
+
+    def events(self, *, unfinished_only: bool = False) -> Iterator[Event]:
+        """Every event in the order it was appended; or those alone whose job has no rollout yet."""
+        with reading(self.folder) as connection:
+            streams = [
+                _admissions(connection, unfinished_only),
+                _turns_taken(connection, unfinished_only),
+                _runs_ended(connection, unfinished_only),
+            ]
+            if not unfinished_only:
+                streams.append(_rollouts_done(connection))
+            for _, event in merge(*streams, key=itemgetter(0)):
+                yield event
+
+    def counts(self) -> RunCounts:
+        with reading(self.folder) as connection:
+            jobs, turns, runs_ended, rollouts = (
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("jobs", "turns", "artifacts", "rollouts")
+            )
+        return RunCounts(jobs=jobs, turns=turns, runs_ended=runs_ended, rollouts=rollouts)
+
+    def _meta(self, key: str) -> Json:
+        with reading(self.folder) as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                raise ValueError(f"meta has no {key}")
+            value: Json = json.loads(row[0])
+            return value
+
+
+def _unless_done(unfinished_only: bool, job: str) -> str:
+    return f"AND {job} NOT IN (SELECT job FROM rollouts)" if unfinished_only else ""
+
+
+def _admissions(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+    for seq, *job in connection.execute(
+        f"SELECT seq, {JOB_COLUMNS} FROM jobs "
+        f"WHERE seq IS NOT NULL {_unless_done(unfinished_only, 'jobs.id')} ORDER BY seq"
+    ):
+        yield seq, JobAdmitted(job=decode_job(job))
+
+
+def _turns_taken(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+    for seq, attempt, *columns in connection.execute(
+        f"SELECT turns.seq, attempt, {KEY_COLUMNS}, {TURN_COLUMNS} FROM turns JOIN jobs ON jobs.id = turns.job "
+        f"WHERE is_event {_unless_done(unfinished_only, 'turns.job')} ORDER BY turns.seq"
+    ):
+        yield seq, TurnTaken(key=decode_key(columns[:4]), attempt=attempt, turn=decode_turn(columns[4:]))
+
+
+def _runs_ended(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+    for seq, *key, attempt, body in connection.execute(
+        f"SELECT artifacts.seq, {KEY_COLUMNS}, attempt, body FROM artifacts JOIN jobs ON jobs.id = artifacts.job "
+        f"WHERE true {_unless_done(unfinished_only, 'artifacts.job')} ORDER BY artifacts.seq"
+    ):
+        ending, artifact = decode_run(body)
+        yield seq, RunEnded(key=decode_key(key), attempt=attempt, ending=ending, artifact=artifact)
+
+
+def _rollouts_done(connection: sqlite3.Connection) -> Iterator[tuple[int, Event]]:
+    for row in connection.execute(f"{_ROLLOUTS} ORDER BY rollouts.seq"):
+        seq, rollout = _rollout(connection, row, with_turns=True)
+        yield seq, RolloutDone(rollout=rollout)
+
+
+def _rollout(
+    connection: sqlite3.Connection,
+    row: tuple[Any, ...],
+    *,
+    with_turns: bool,
+) -> tuple[int, Rollout]:
+    """The rollout of a row of _ROLLOUTS, and its place among the events; Any, since SQLite's rows are untyped."""
+    seq, job_id, attempt, body, *job = row
+    turns: tuple[Turn, ...] = ()
+    if with_turns:
+        rows = connection.execute(f"SELECT {TURN_COLUMNS} FROM turns WHERE job = ? AND attempt = ?", (job_id, attempt))
+        by_index = {columns[0]: columns for columns in rows}
+        turns = tuple(decode_turn(by_index[index]) for index in turn_indexes(body))
+    return seq, decode_rollout(body, job=decode_job(job), attempt=attempt, turns=turns)

@@ -1,0 +1,76 @@
+"""What a stopped run has done and what it goes on with. Pure: events enter, a plan leaves.
+
+The turns of an attempt are those journaled under its number: an attempt that goes on keeps its number, and one that
+starts over takes the next. What an abandoned attempt says after a later one began changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.types import JobKey, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt:
+    """The last attempt at a job that has no rollout yet."""
+
+    attempt: int
+    """0 where no attempt left a trace: the job was admitted, and no turn of it was finished."""
+    turns: tuple[Turn, ...]
+    """Its complete turns, by index."""
+    run_ended: RunEnded | None
+    """Set where the agent's part is over: only grading is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePlan:
+    done: frozenset[JobKey]
+    unfinished: Mapping[JobKey, PastAttempt]
+    """In the order of admission."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    attempt: int
+    turns: dict[int, Turn]
+    run_ended: RunEnded | None = None
+
+    def reach(self, attempt: int) -> bool:
+        """Move on to `attempt` if it is new; whether what happens in it still counts."""
+        if attempt > self.attempt:
+            self.attempt, self.turns, self.run_ended = attempt, {}, None
+        return attempt == self.attempt and self.run_ended is None
+
+
+def plan_resume(events: Iterable[Event]) -> ResumePlan:
+    """Which jobs are done, and where each of the admitted others stopped."""
+    done: set[JobKey] = set()
+    progress: dict[JobKey, _Progress] = {}
+    for event in events:
+        match event:
+            case JobAdmitted(job=job):
+                if job.key not in done:
+                    progress.setdefault(job.key, _Progress(0, {}))
+            case TurnTaken(key=key, attempt=attempt, turn=turn):
+                if key in progress and progress[key].reach(attempt):
+                    progress[key].turns[turn.index] = turn
+            case RunEnded(key=key, attempt=attempt):
+                if key in progress and progress[key].reach(attempt):
+                    progress[key].run_ended = event
+            case RolloutDone(rollout=rollout):
+                done.add(rollout.job.key)
+                progress.pop(rollout.job.key, None)
+    return ResumePlan(
+        done=frozenset(done),
+        unfinished={
+            key: PastAttempt(
+                attempt=past.attempt,
+                turns=tuple(past.turns[index] for index in sorted(past.turns)),
+                run_ended=past.run_ended,
+            )
+            for key, past in progress.items()
+        },
+    )

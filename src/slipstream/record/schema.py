@@ -1,0 +1,211 @@
+"""A run's folder and the tables of its database: made, opened and recognised here.
+
+A folder enters; a connection to its `run.db` leaves. A database that is missing, damaged, no run store, or of a version
+that this code does not know is refused with a ConfigError: what a connection returned from here reads is version
+SCHEMA_VERSION.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from slipstream.errors import ConfigError
+from slipstream.types import Json
+
+SCHEMA_VERSION = 1
+DATABASE_NAME = "run.db"
+LOCK_NAME = "lock"
+
+_PAGE_BYTES = 8192
+"""A turn is one or two kilobytes: SQLite's usual 4096 would leave a fifth of the file empty."""
+
+_TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY,
+        phase TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        task_id TEXT NOT NULL,
+        sample INTEGER NOT NULL,
+        seed INTEGER,
+        weight INTEGER,
+        group_size INTEGER,
+        seq INTEGER UNIQUE,
+        UNIQUE (phase, step, task_id, sample)
+    )
+    """,
+    """
+    CREATE TABLE turns (
+        seq INTEGER PRIMARY KEY,
+        is_event INTEGER NOT NULL,
+        job INTEGER NOT NULL REFERENCES jobs (id),
+        attempt INTEGER NOT NULL,
+        turn INTEGER NOT NULL,
+        branch INTEGER NOT NULL,
+        parent INTEGER,
+        num_kept INTEGER NOT NULL,
+        trainable INTEGER NOT NULL,
+        added BLOB NOT NULL,
+        stop TEXT,
+        sampled_ids BLOB,
+        logprobs BLOB,
+        version_runs BLOB,
+        messages BLOB NOT NULL,
+        UNIQUE (job, attempt, turn)
+    )
+    """,
+    """
+    CREATE TABLE artifacts (
+        seq INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL REFERENCES jobs (id),
+        attempt INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (job, attempt)
+    )
+    """,
+    """
+    CREATE TABLE rollouts (
+        seq INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL UNIQUE REFERENCES jobs (id),
+        attempt INTEGER NOT NULL,
+        body BLOB NOT NULL
+    )
+    """,
+)
+"""`seq` is the place of an event among all events of the run. A job known only by its key has neither that nor a seed;
+a turn that arrived inside its rollout, never taken on its own, is no event."""
+
+
+def database_path(folder: Path) -> Path:
+    return folder / DATABASE_NAME
+
+
+def run_folders(root: Path) -> list[Path]:
+    """The folders directly below `root` that hold a run, by name."""
+    if not root.is_dir():
+        return []
+    return sorted(folder for folder in root.iterdir() if database_path(folder).is_file())
+
+
+def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.Connection:
+    """A new, empty run store in `folder`, whose tables and config are durable, open for writing."""
+    path = database_path(folder)
+    if path.exists():
+        raise ConfigError(f"{folder} already holds a run: open it to resume, or choose another folder")
+    with _cannot_be_made(path):
+        connection = _open_for_writing(path, "rwc")
+        try:
+            meta: dict[str, Json] = {"schema_version": SCHEMA_VERSION, "config": config, "created_s": created_s}
+            connection.execute("BEGIN IMMEDIATE")
+            for table in _TABLES:
+                connection.execute(table)
+            connection.executemany(
+                "INSERT INTO meta (key, value) VALUES (?, ?)",
+                [(key, json.dumps(value)) for key, value in meta.items()],
+            )
+            connection.execute("COMMIT")
+            _sync_folder(folder.parent)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_database(folder: Path) -> sqlite3.Connection:
+    """The run store in `folder`, which was checked before, open for writing."""
+    path = database_path(folder)
+    with refusing_damage(path):
+        return _open_for_writing(path, "rw")
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection that sees one moment of the run, whoever writes meanwhile."""
+    path = database_path(folder)
+    if not path.is_file():
+        raise ConfigError(f"there is no run in {folder}: {_runs_beside(folder)}")
+    with refusing_damage(path), closing(_connect(path, "ro")) as connection:
+        connection.execute("BEGIN")
+        yield connection
+
+
+def check_database(folder: Path) -> None:
+    """Refuse what is not a run store of SCHEMA_VERSION."""
+    path = database_path(folder)
+    with reading(folder) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        row = None
+        if "meta" in tables:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+        found = None if row is None else json.loads(row[0])
+    if found is None:
+        raise ConfigError(
+            f"{path} is no run store: it has no schema version, and version {SCHEMA_VERSION} is known; "
+            "name a folder that `slipstream train` or `slipstream eval` made"
+        )
+    if found != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} has schema version {found}, and this Slipstream knows version {SCHEMA_VERSION}: "
+            "use the Slipstream that wrote it, or a newer one"
+        )
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Say in one sentence that `path` cannot be read, whether SQLite or the codec found out."""
+    try:
+        yield
+    except (sqlite3.Error, zlib.error, ValueError, LookupError, TypeError) as raised:
+        raise ConfigError(
+            f"{path} cannot be read as a run store of version {SCHEMA_VERSION} ({raised}): "
+            "the file is damaged, truncated or of another kind; restore it from a copy, or start a new run"
+        ) from raised
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    # Whoever opens a connection hands it to one thread at a time, which SQLite allows and its Python default does not.
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
+def _open_for_writing(path: Path, mode: str) -> sqlite3.Connection:
+    connection = _connect(path, mode)
+    try:
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _cannot_be_made(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as raised:
+        raise ConfigError(f"{path} cannot be made ({raised}): choose a folder that can be written") from raised
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _runs_beside(folder: Path) -> str:
+    names = [beside.name for beside in run_folders(folder.parent)]
+    if not names:
+        return f"no run exists in {folder.parent}"
+    return f"the runs in {folder.parent} are {', '.join(names)}"

@@ -1,0 +1,180 @@
+"""The run store: the Journal on one SQLite file per run.
+
+Events enter by `append`, which keeps them in memory, and are on disk when `flush` returns. One thread writes. All that
+waits when it begins to write goes into one transaction, so flushes that arrive while a commit is under way share the
+next one. Always: one process writes a run; a job has at most one rollout; what a flush returned for survives a kill;
+after a failed write nothing more is kept and every flush says so, while what was committed stays readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from slipstream.errors import ConfigError, JournalError
+from slipstream.record.ledger import Ledger
+from slipstream.record.lock import RunLock
+from slipstream.record.reader import RunReader
+from slipstream.record.schema import check_database, create_database, database_path, open_database
+from slipstream.record.writer import EventWriter
+from slipstream.seams import Event
+from slipstream.types import Json
+
+_log = logging.getLogger(__name__)
+
+
+class RunStore(RunReader):
+    """A run that is being written, and can be read.
+
+    `async with RunStore.create(Path("runs/demo"), config={}) as store: store.append(event); await store.flush()`
+    """
+
+    num_commits: int
+    """Transactions committed since the store was opened."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock, *, clock_offset_s: float) -> None:
+        """For `create` and `open`, which alone can make the connection and the lock."""
+        super().__init__(folder)
+        self.num_commits = 0
+        self._connection = connection
+        self._lock = lock
+        self._ledger = Ledger(done=self.done_keys(), events=self.events(unfinished_only=True))
+        self._writer = EventWriter(connection, clock_offset_s=clock_offset_s)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"record-{folder.name}")
+        self._pending: deque[Event] = deque()
+        self._failure: str | None = None
+        self._failure_told = False
+        self._handoff = threading.Lock()
+        self._queued: Future[str | None] | None = None
+        """The commit that has not begun: it will take whatever is pending by then, so later flushes wait for it too."""
+        self._closing: Future[str | None] | None = None
+
+    @staticmethod
+    def create(folder: Path, *, config: Json, clock_offset_s: float | None = None) -> RunStore:
+        """A new run in `folder`, which may exist if it holds none."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as raised:
+            raise ConfigError(f"{folder} cannot be made ({raised}): choose another folder for the run") from raised
+        lock = RunLock(folder)
+        try:
+            connection = create_database(folder, config=config, created_s=time.time())
+        except BaseException:
+            lock.release()
+            raise
+        return _store(folder, connection, lock, clock_offset_s)
+
+    @staticmethod
+    def open(folder: Path, *, clock_offset_s: float | None = None) -> RunStore:
+        """The run in `folder`, to be gone on with."""
+        check_database(folder)
+        lock = RunLock(folder)
+        try:
+            connection = open_database(folder)
+        except BaseException:
+            lock.release()
+            raise
+        return _store(folder, connection, lock, clock_offset_s)
+
+    @staticmethod
+    def read(folder: Path) -> RunReader:
+        """The run in `folder`, to be looked at, whether or not another process writes it."""
+        return RunReader(folder)
+
+    def append(self, event: Event) -> None:
+        """Keep `event` for the next flush; JournalError if it contradicts what was appended, which spoils nothing."""
+        if self._closing is not None:
+            raise JournalError(f"run store {database_path(self.folder)} is closed: open it again to write")
+        if self._ledger.accept(event):
+            self._pending.append(event)
+
+    async def flush(self) -> None:
+        """Return once everything appended is durable. Cancelling it cancels the waiting, not the writing."""
+        with self._handoff:
+            commit = self._closing or self._queued
+            if commit is None:
+                commit = self._queued = self._thread.submit(self._commit_pending)
+        failure = await asyncio.shield(asyncio.wrap_future(commit))
+        if failure is not None:
+            self._failure_told = True
+            raise JournalError(failure)
+
+    async def aclose(self) -> None:
+        """Flush, fold the write-ahead log into the file, release the lock.
+
+        JournalError if events were lost and no flush has said so.
+        """
+        if self._closing is None:
+            self._closing = self._thread.submit(self._finish)
+            self._thread.shutdown(wait=False)
+        failure = await asyncio.shield(asyncio.wrap_future(self._closing))
+        if failure is not None and not self._failure_told:
+            self._failure_told = True
+            raise JournalError(failure)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _commit_pending(self) -> str | None:
+        """Write all that is pending, in the writing thread; returns why nothing can be written any more, if so."""
+        with self._handoff:
+            self._queued = None
+        batch = [self._pending.popleft() for _ in range(len(self._pending))]
+        if batch and self._failure is None:
+            try:
+                self._writer.write(batch)
+                self.num_commits += 1
+            except Exception as raised:
+                self._failure = (
+                    f"run store {database_path(self.folder)} cannot be written ({type(raised).__name__}: {raised}): "
+                    "see that its disk has room and can be written, then resume the run"
+                )
+        return self._failure
+
+    def _finish(self) -> str | None:
+        try:
+            failure = self._commit_pending()
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error as raised:
+                _log.warning("%s keeps its write-ahead log: %s", database_path(self.folder), raised)
+            return failure
+        finally:
+            self._connection.close()
+            self._lock.release()
+
+
+def _store(folder: Path, connection: sqlite3.Connection, lock: RunLock, clock_offset_s: float | None) -> RunStore:
+    try:
+        return RunStore(
+            folder,
+            connection,
+            lock,
+            clock_offset_s=_clock_offset_s() if clock_offset_s is None else clock_offset_s,
+        )
+    except BaseException:
+        connection.close()
+        lock.release()
+        raise
+
+
+def _clock_offset_s() -> float:
+    """What turns a time of the event loop into epoch seconds."""
+    try:
+        loop_s = asyncio.get_running_loop().time()
+    except RuntimeError:
+        loop_s = time.monotonic()
+    return time.time() - loop_s

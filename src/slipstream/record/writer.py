@@ -1,0 +1,126 @@
+"""Writing a run: lists of events enter, each becomes one transaction.
+
+A list is committed whole or not at all, its events numbered in their order after all that came before. Used by one
+thread at a time. The UNIQUE constraints of the tables hold what the ledger promised.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from slipstream.record.codec import (
+    JOB_COLUMNS,
+    KEY_COLUMNS,
+    TURN_COLUMNS,
+    Column,
+    encode_job,
+    encode_key,
+    encode_rollout,
+    encode_run,
+    encode_turn,
+)
+from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.types import Job, JobKey, Rollout, Turn
+
+_NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
+_INSERT_TURN = (
+    f"INSERT INTO turns (seq, is_event, job, attempt, {TURN_COLUMNS}) "
+    f"VALUES (?, ?, ?, ?, {', '.join('?' * _NUM_TURN_COLUMNS)})"
+)
+_INSERT_KEY = f"""
+    INSERT INTO jobs ({KEY_COLUMNS}) VALUES (?, ?, ?, ?)
+    ON CONFLICT ({KEY_COLUMNS}) DO UPDATE SET id = id
+    RETURNING id
+"""
+_INSERT_JOB = f"""
+    INSERT INTO jobs ({JOB_COLUMNS}, seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT ({KEY_COLUMNS}) DO UPDATE SET
+        seed = excluded.seed,
+        weight = excluded.weight,
+        group_size = excluded.group_size,
+        seq = coalesce(seq, excluded.seq)
+    RETURNING id
+"""
+
+
+class EventWriter:
+    """The writing end of a run's database."""
+
+    def __init__(self, connection: sqlite3.Connection, *, clock_offset_s: float) -> None:
+        self._connection = connection
+        self._clock_offset_s = clock_offset_s
+        self._job_ids: dict[JobKey, int] = {}
+        self._last_seq: int = connection.execute(
+            "SELECT max((SELECT coalesce(max(seq), 0) FROM jobs), (SELECT coalesce(max(seq), 0) FROM turns), "
+            "(SELECT coalesce(max(seq), 0) FROM artifacts), (SELECT coalesce(max(seq), 0) FROM rollouts))"
+        ).fetchone()[0]
+
+    def write(self, events: Sequence[Event]) -> None:
+        """Durable on return; on any error nothing of `events` is kept."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            for event in events:
+                self._insert(event)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # SQLite ends the transaction by itself on some errors, a full disk among them.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _insert(self, event: Event) -> None:
+        match event:
+            case JobAdmitted(job=job):
+                self._insert_job(job, self._next_seq())
+            case TurnTaken(key=key, attempt=attempt, turn=turn):
+                self._insert_turn(self._job_id(key), attempt, turn, is_event=True)
+            case RunEnded(key=key, attempt=attempt, ending=ending, artifact=artifact):
+                self._connection.execute(
+                    "INSERT INTO artifacts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
+                    (self._next_seq(), self._job_id(key), attempt, encode_run(ending, artifact)),
+                )
+            case RolloutDone(rollout=rollout):
+                self._insert_rollout(rollout)
+
+    def _insert_rollout(self, rollout: Rollout) -> None:
+        job_id = self._insert_job(rollout.job, None)
+        rows = self._connection.execute(
+            "SELECT turn FROM turns WHERE job = ? AND attempt = ?", (job_id, rollout.attempt)
+        )
+        taken = {index for (index,) in rows}
+        for turn in rollout.turns:
+            if turn.index not in taken:
+                self._insert_turn(job_id, rollout.attempt, turn, is_event=False)
+        self._connection.execute(
+            "INSERT INTO rollouts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
+            (
+                self._next_seq(),
+                job_id,
+                rollout.attempt,
+                encode_rollout(rollout, clock_offset_s=self._clock_offset_s),
+            ),
+        )
+        self._job_ids.pop(rollout.job.key, None)
+
+    def _insert_turn(self, job_id: int, attempt: int, turn: Turn, *, is_event: bool) -> None:
+        self._connection.execute(_INSERT_TURN, (self._next_seq(), int(is_event), job_id, attempt, *encode_turn(turn)))
+
+    def _job_id(self, key: JobKey) -> int:
+        """The row of a job, which is made if nothing was known of it."""
+        job_id = self._job_ids.get(key)
+        if job_id is None:
+            job_id = self._job_ids[key] = self._returned_id(_INSERT_KEY, encode_key(key))
+        return job_id
+
+    def _insert_job(self, job: Job, seq: int | None) -> int:
+        job_id = self._job_ids[job.key] = self._returned_id(_INSERT_JOB, (*encode_job(job), seq))
+        return job_id
+
+    def _returned_id(self, statement: str, values: tuple[Column, ...]) -> int:
+        returned: int = self._connection.execute(statement, values).fetchone()[0]
+        return returned
+
+    def _next_seq(self) -> int:
+        self._last_seq += 1
+        return self._last_seq

@@ -1,0 +1,181 @@
+"""From settings to live parts: the model, the sandboxes, the crew that every attempt shares.
+
+Always holds: everything that can be checked is checked before the first rollout starts, and what is opened here is
+closed when the context ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from slipstream.agent.loop import ToolAgent
+from slipstream.dialogue.base import Dialogue, TurnLog
+from slipstream.dialogue.chat import ChatDialogue, ChatVoice
+from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dispatch.base import Limits, Policy
+from slipstream.dispatch.policies import Batch, Bounded, Pipeline
+from slipstream.errors import ConfigError
+from slipstream.graders.registry import find_grader
+from slipstream.model.base import ChatModel, Completer
+from slipstream.names import load_object
+from slipstream.render.renderer import Renderer
+from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
+from slipstream.rollout.attempt import Crew, DialogueMaker
+from slipstream.sandbox.base import SandboxProvider
+from slipstream.sandbox.local import LocalProvider
+from slipstream.seams import Journal, TurnGate
+from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig
+from slipstream.tools.toolset import Toolset
+from slipstream.types import Job, SampleParams, Task
+
+
+@asynccontextmanager
+async def open_crew(
+    config: EvalConfig, tasks: Mapping[str, Task], *, journal: Journal, gate: TurnGate
+) -> AsyncIterator[Crew]:
+    """All that the attempts of a run share, checked and open."""
+    toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
+    async with AsyncExitStack() as stack:
+        provider = make_provider(config.sandbox)
+        stack.push_async_callback(provider.aclose)
+        provider.check()
+        make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
+        for toolset in toolsets.values():
+            stack.push_async_callback(toolset.aclose)
+        yield Crew(
+            provider=provider,
+            journal=journal,
+            make_dialogue=make_dialogue,
+            make_runner=lambda task: ToolAgent(toolsets[task.brief.tools]),
+            find_grader=find_grader,
+            start_timeout_s=config.sandbox.start_timeout_s,
+        )
+
+
+def make_provider(config: SandboxConfig) -> SandboxProvider:
+    return LocalProvider()
+
+
+def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:
+    """The policy, and the limits it runs under."""
+    if config.slots < 1:
+        raise ConfigError(f"dispatch.slots={config.slots}: at least one job must be able to run")
+    match config.policy:
+        case "batch":
+            return Batch(), Limits()
+        case "bounded":
+            return Bounded(slots=config.slots), config.limits
+        case "pipeline":
+            return Pipeline(init=config.slots, run=config.slots, grade=config.slots), config.limits
+
+
+@asynccontextmanager
+async def _open_model(config: ModelConfig, gate: TurnGate) -> AsyncIterator[DialogueMaker]:
+    if config.max_tokens < 1:
+        raise ConfigError(f"model.max_tokens={config.max_tokens}: a reply needs at least one token")
+    if config.kind == "chat":
+        from slipstream.model.openai import OpenAIChat
+
+        chat = OpenAIChat(_endpoint(config))
+        try:
+            await chat.probe()
+            yield _chat_maker(config, chat, gate)
+        finally:
+            await chat.aclose()
+        return
+    renderer = Renderer(config.family, _tokenizer(config))
+    completer = await _completer(config, renderer)
+    try:
+        yield _token_maker(config, completer, renderer, gate)
+    finally:
+        await completer.aclose()
+
+
+async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
+    if config.kind == "scripted":
+        from slipstream.model.scripted import ScriptedModel
+
+        make: Any = load_object(config.script, "model.script")
+        try:
+            script = make(**config.script_args)
+        except TypeError as raised:
+            raise ConfigError(f"model.script {config.script} does not take model.script_args: {raised}") from raised
+        return ScriptedModel(
+            script, decode=renderer.decode, encode=renderer.encode_reply, encode_text=renderer.encode_text
+        )
+    from slipstream.model.openai import OpenAICompleter
+
+    client = OpenAICompleter(_endpoint(config))
+    try:
+        await client.probe()
+    except BaseException:
+        await client.aclose()
+        raise
+    return client
+
+
+def _endpoint(config: ModelConfig) -> Any:
+    from slipstream.model.http import Retries
+    from slipstream.model.openai import LogprobsKind, OpenAIConfig
+
+    return OpenAIConfig(
+        base_url=config.base_url,
+        model=config.name,
+        api_key_env=config.api_key_env,
+        logprobs=LogprobsKind(config.logprobs),
+        context_tokens=config.context_tokens,
+        retries=Retries(max_retries=config.max_retries),
+    )
+
+
+def _tokenizer(config: ModelConfig) -> ByteTokenizer | FileTokenizer:
+    if config.tokenizer != "bytes":
+        return FileTokenizer.load(Path(config.tokenizer))
+    if config.kind == "tokens":
+        raise ConfigError("model.kind=tokens needs the model's own tokenizer: set model.tokenizer to its folder")
+    return ByteTokenizer()
+
+
+def _params(config: ModelConfig) -> SampleParams:
+    return SampleParams(max_tokens=config.max_tokens, temperature=config.temperature, top_p=config.top_p)
+
+
+def _window(config: ModelConfig, task: Task) -> int:
+    asked = task.brief.limits.context_tokens
+    return asked if config.context_tokens is None else min(asked, config.context_tokens)
+
+
+def _token_maker(config: ModelConfig, completer: Completer, renderer: Renderer, gate: TurnGate) -> DialogueMaker:
+    def make(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
+        voice = TokenVoice(
+            renderer=renderer,
+            completer=completer,
+            params=_params(config),
+            max_context_tokens=_window(config, task),
+            gate=gate,
+            key=job.key,
+            attempt=attempt,
+            timeout_s=config.timeout_s,
+        )
+        return TokenDialogue(voice, log)
+
+    return make
+
+
+def _chat_maker(config: ModelConfig, chat: ChatModel, gate: TurnGate) -> DialogueMaker:
+    def make(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
+        voice = ChatVoice(
+            model=chat,
+            params=_params(config),
+            max_context_tokens=_window(config, task),
+            gate=gate,
+            key=job.key,
+            attempt=attempt,
+            timeout_s=config.timeout_s,
+        )
+        return ChatDialogue(voice, log)
+
+    return make

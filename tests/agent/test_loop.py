@@ -1,0 +1,210 @@
+"""The agent loop, driven by a scripted model through the real dialogue, renderer and tools."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from slipstream.agent.loop import NO_CALL, ToolAgent
+from slipstream.dialogue.base import TurnLog
+from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dispatch.gate import OpenGate
+from slipstream.errors import ModelError, SandboxBroken, ToolFailure
+from slipstream.model.scripted import Line, Scene, ScriptedModel, replies
+from slipstream.render.renderer import Renderer
+from slipstream.render.tokenizers import ByteTokenizer
+from slipstream.sandbox.fake import FakeProvider
+from slipstream.simulate.clock import run_virtual
+from slipstream.tools import ContextEdit, Effect, Observation, Tool, ToolContext, Toolset, tool
+from slipstream.types import (
+    AgentLimits,
+    Brief,
+    Ending,
+    EndReason,
+    JobKey,
+    Message,
+    Role,
+    SampleParams,
+    SandboxSpec,
+    Span,
+    SpanKind,
+    ToolCall,
+    Turn,
+)
+
+RENDERER = Renderer("qwen3", ByteTokenizer())
+
+
+@dataclass
+class Seen:
+    ending: Ending
+    turns: list[Turn]
+    spans: list[Span]
+    prompts: list[str] = field(default_factory=list)
+
+    def told(self, turn: int) -> list[str]:
+        """What the model was told before its reply of that turn."""
+        return [message.content for message in self.turns[turn].messages[:-1]]
+
+
+def call(name: str, **arguments: str) -> Message:
+    return Message(role=Role.ASSISTANT, calls=(ToolCall(id="x", name=name, arguments=dict(arguments)),))
+
+
+def run(
+    script: Callable[[Scene], Line],
+    *,
+    extra: tuple[Tool, ...] = (),
+    limits: AgentLimits | None = None,
+    max_tokens: int = 500,
+) -> Seen:
+    prompts: list[str] = []
+
+    def watched(scene: Scene) -> Line:
+        prompts.append(scene.prompt_text)
+        return script(scene)
+
+    async def main() -> Seen:
+        limits_ = limits or AgentLimits(turns=10, context_tokens=100_000)
+        turns: list[Turn] = []
+        spans: list[Span] = []
+        model = ScriptedModel(
+            watched, decode=RENDERER.decode, encode=RENDERER.encode_reply, encode_text=RENDERER.encode_text
+        )
+        voice = TokenVoice(
+            renderer=RENDERER,
+            completer=model,
+            params=SampleParams(max_tokens=max_tokens),
+            max_context_tokens=limits_.context_tokens,
+            gate=OpenGate(),
+            key=JobKey(phase="eval", step=0, task_id="t", sample=0),
+            attempt=1,
+        )
+        dialogue = TokenDialogue(voice, TurnLog(seed=0, on_turn=turns.append, on_span=spans.append))
+        sandbox = await FakeProvider().open(SandboxSpec())
+        toolset = Toolset([*Toolset.named(["bash", "finish"]).tools.values(), *extra])
+        brief = Brief(instruction="Do it.", system="Be good.", limits=limits_)
+        ending = await ToolAgent(toolset).run(brief, sandbox, dialogue, (), on_span=spans.append)
+        await sandbox.aclose()
+        return Seen(ending, turns, spans, prompts)
+
+    return run_virtual(main())
+
+
+def test_it_goes_on_until_the_model_finishes() -> None:
+    seen = run(replies(call("bash", command="echo hello"), call("finish", answer="42")))
+    assert seen.ending == Ending(reason=EndReason.FINISHED, answer="42")
+    assert seen.told(0) == ["Be good.", "Do it."]
+    assert seen.told(1) == ["hello"]
+    assert [span.name for span in seen.spans if span.kind is SpanKind.TOOL] == ["bash", "finish"]
+
+
+def test_several_calls_of_a_turn_are_all_run_and_answered_in_order() -> None:
+    both = Message(
+        role=Role.ASSISTANT,
+        calls=tuple(ToolCall(id="x", name="bash", arguments={"command": f"echo {word}"}) for word in ("a", "b")),
+    )
+    assert run(replies(both, call("finish"))).told(1) == ["a", "b"]
+
+
+def test_the_model_sees_what_was_wrong_with_its_call_and_can_mend_it() -> None:
+    seen = run(
+        replies(
+            "<tool_call>{oops}</tool_call><|im_end|>",
+            call("bassh", command="ls"),
+            call("bash", comand="echo hi"),
+            call("bash", command="echo mended"),
+            call("finish"),
+        )
+    )
+    assert "not valid JSON" in seen.told(1)[0]
+    assert 'no tool "bassh" (did you mean "bash"?)' in seen.told(2)[0]
+    assert '"comand"' in seen.told(3)[0] and '"command"' in seen.told(3)[0]
+    assert seen.told(4) == ["mended"]
+    assert "not valid JSON" in seen.prompts[1]
+    assert seen.ending.reason is EndReason.FINISHED
+
+
+def test_a_reply_without_a_call_is_answered_and_does_not_fork_the_sample() -> None:
+    seen = run(replies("<think>Hm.</think>I think I am done.<|im_end|>", call("finish")))
+    assert seen.told(1) == [NO_CALL]
+    assert seen.turns[1].num_kept == len(seen.prompts[0].encode()) - _saved(seen.prompts[0]) + _sampled(seen.turns[0])
+
+
+def _sampled(turn: Turn) -> int:
+    assert turn.sampled is not None
+    return len(turn.sampled.ids)
+
+
+def _saved(text: str) -> int:
+    """How many bytes a text is longer than its tokens: special tokens are one each."""
+    return len(text.encode()) - len(RENDERER.encode_text(text))
+
+
+def test_nonsense_ends_at_the_turn_limit() -> None:
+    seen = run(lambda scene: "lorem ipsum<|im_end|>", limits=AgentLimits(turns=3, context_tokens=100_000))
+    assert seen.ending.reason is EndReason.TURN_LIMIT
+    assert len(seen.turns) == 3
+
+
+def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> None:
+    seen = run(
+        lambda scene: call("bash", command=f"echo {'x' * 300}"), limits=AgentLimits(turns=50, context_tokens=4_000)
+    )
+    assert seen.ending.reason is EndReason.TOKEN_LIMIT
+    assert len(seen.turns) > 1
+
+
+def test_time_in_tools_is_the_agents_own_limit() -> None:
+    seen = run(
+        lambda scene: call("bash", command="sleep 40"),
+        limits=AgentLimits(turns=50, context_tokens=100_000, tool_seconds=100),
+    )
+    assert seen.ending.reason is EndReason.TOOL_TIME_LIMIT
+    assert sum(span.seconds for span in seen.spans if span.kind is SpanKind.TOOL) == pytest.approx(100, abs=6)
+
+
+def test_a_hanging_command_is_told_and_the_agent_goes_on() -> None:
+    seen = run(replies(call("bash", command="sleep 100000"), call("finish")))
+    assert "timed out after 60 s" in seen.told(1)[0]
+    assert seen.ending.reason is EndReason.FINISHED
+
+
+def test_a_context_edit_rewrites_the_conversation() -> None:
+    @tool(effect=Effect.PURE)
+    async def summarise(memory: str, *, ctx: ToolContext) -> ContextEdit:
+        """Start afresh from a memory."""
+        return ContextEdit(messages=(ctx.messages[0], Message(role=Role.USER, content=f"Memory: {memory}")))
+
+    seen = run(
+        replies(call("bash", command="echo long"), call("summarise", memory="long was said"), call("finish")),
+        extra=(summarise,),
+    )
+    assert "Do it." not in seen.prompts[2]
+    assert "Memory: long was said" in seen.prompts[2]
+    assert [(turn.branch, turn.parent) for turn in seen.turns] == [(0, None), (0, 0), (1, 1)]
+    assert seen.ending.reason is EndReason.FINISHED
+
+
+def test_a_broken_sandbox_is_the_agents_doing_and_a_failing_tool_is_not() -> None:
+    @tool(effect=Effect.PURE)
+    async def smash() -> Observation:
+        """Break everything."""
+        raise SandboxBroken("the agent killed its own sandbox")
+
+    @tool(effect=Effect.PURE)
+    async def crash() -> Observation:
+        """Crash."""
+        raise ZeroDivisionError("a defect of the tool")
+
+    assert run(replies(call("smash")), extra=(smash,)).ending.reason is EndReason.BROKE_SANDBOX
+    with pytest.raises(ToolFailure, match="ZeroDivisionError"):
+        run(replies(call("crash")), extra=(crash,))
+
+
+def test_a_failing_model_is_an_error_and_not_an_ending() -> None:
+    def broken(scene: Scene) -> str:
+        raise ModelError("the engine is gone")
+
+    with pytest.raises(ModelError):
+        run(broken)

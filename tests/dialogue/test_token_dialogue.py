@@ -1,0 +1,195 @@
+"""What the token dialogue records, pinned to ids written by hand."""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from slipstream.dialogue.base import TurnLog
+from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dispatch.gate import OpenGate
+from slipstream.errors import ContextOverflow
+from slipstream.render.renderer import Renderer
+from slipstream.render.tokenizers import ByteTokenizer
+from slipstream.types import (
+    EngineLoad,
+    JobKey,
+    Message,
+    Role,
+    Sampled,
+    SampleParams,
+    Span,
+    StopReason,
+    Turn,
+)
+
+TOKENIZER = ByteTokenizer()
+START, END = TOKENIZER.encode("<|im_start|>")[0], TOKENIZER.encode("<|im_end|>")[0]
+RESPONSE, RESPONSE_END = TOKENIZER.encode("<tool_response>")[0], TOKENIZER.encode("</tool_response>")[0]
+KEY = JobKey(phase="eval", step=0, task_id="t", sample=0)
+
+
+class Engine:
+    """Samples the given texts in order, and remembers what it was asked."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = list(texts)
+        self.prompts: list[list[int]] = []
+        self.params: list[SampleParams] = []
+        self.sessions: list[str] = []
+
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        params: SampleParams,
+        *,
+        session: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> Sampled:
+        self.prompts.append(list(prompt_ids))
+        self.params.append(params)
+        self.sessions.append(session)
+        ids = TOKENIZER.encode(self.texts.pop(0))[: params.max_tokens]
+        stop = StopReason.STOP if ids and ids[-1] == END else StopReason.LENGTH
+        return Sampled.at_version(ids, [-0.5] * len(ids), version=7, stop=stop)
+
+    def load(self) -> EngineLoad | None:
+        return None
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Scene:
+    def __init__(self, *texts: str, max_tokens: int = 100, max_context_tokens: int = 1000) -> None:
+        self.engine = Engine(*texts)
+        self.turns: list[Turn] = []
+        self.spans: list[Span] = []
+        self.log = TurnLog(seed=3, on_turn=self.turns.append, on_span=self.spans.append)
+        voice = TokenVoice(
+            renderer=Renderer("qwen3", TOKENIZER),
+            completer=self.engine,
+            params=SampleParams(max_tokens=max_tokens),
+            max_context_tokens=max_context_tokens,
+            gate=OpenGate(),
+            key=KEY,
+            attempt=2,
+        )
+        self.dialogue = TokenDialogue(voice, self.log)
+
+
+def user(text: str) -> Message:
+    return Message(role=Role.USER, content=text)
+
+
+def text(value: str) -> list[int]:
+    return list(value.encode())
+
+
+def test_the_second_turn_keeps_the_first_and_adds_the_answer_alone() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        await scene.dialogue.respond([Message(role=Role.TOOL, content="ok", call_id="c")], ())
+
+    asyncio.run(main())
+    first, second = scene.turns
+    opening = [START, *text("user\nhi"), END, 10, START, *text("assistant\n")]
+    assert first.added.tolist() == opening
+    assert (first.parent, first.num_kept, first.branch) == (None, 0, 0)
+    assert first.sampled is not None and second.sampled is not None
+    assert first.sampled.ids.tolist() == [65, END]
+    assert first.sampled.logprobs == array("f", [-0.5, -0.5])
+    assert first.sampled.versions.tolist() == [7, 7]
+    assert (second.parent, second.num_kept, second.branch) == (0, len(opening) + 2, 0)
+    assert second.added.tolist() == [
+        10, START, *text("user\n"), RESPONSE, *text("\nok\n"), RESPONSE_END, END, 10, START, *text("assistant\n"),
+    ]  # fmt: skip
+    assert scene.engine.prompts[1] == [*opening, 65, END, *second.added.tolist()]
+    assert [message.content for message in second.messages] == ["ok", "B"]
+
+
+def test_a_rewritten_history_is_a_fork_that_says_how_much_it_keeps() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        branch = scene.dialogue.rewrite([user("history")])
+        await branch.respond([], ())
+        await branch.respond([user("more")], ())
+        assert [message.content for message in branch.messages] == ["history", "B", "more", "C"]
+
+    asyncio.run(main())
+    _, fork, after = scene.turns
+    common = [START, *text("user\nhi")]
+    assert (fork.branch, fork.parent, fork.num_kept) == (1, 0, len(common))
+    assert fork.added.tolist() == [*text("story"), END, 10, START, *text("assistant\n")]
+    assert (after.branch, after.parent) == (1, 1)
+    assert after.num_kept == len(common) + len(fork.added) + 2
+    assert [message.content for message in fork.messages] == ["history", "B"]
+
+
+def test_seeds_differ_by_turn_and_repeat_by_job() -> None:
+    def seeds() -> list[int | None]:
+        scene = Scene("A<|im_end|>", "B<|im_end|>")
+
+        async def main() -> None:
+            await scene.dialogue.respond([user("hi")], ())
+            await scene.dialogue.respond([user("ho")], ())
+
+        asyncio.run(main())
+        return [params.seed for params in scene.engine.params]
+
+    first, second = seeds()
+    assert first != second
+    assert seeds() == [first, second]
+
+
+def test_the_stop_tokens_and_the_session_reach_the_engine() -> None:
+    scene = Scene("A<|im_end|>")
+    asyncio.run(scene.dialogue.respond([user("hi")], ()))
+    assert END in scene.engine.params[0].stop_ids
+    assert scene.engine.sessions == ["eval/0/t/0#2"]
+
+
+def test_a_reply_may_not_outgrow_the_window_and_the_next_turn_says_so() -> None:
+    scene = Scene("x" * 50, max_context_tokens=30)
+
+    async def main() -> None:
+        reply = await scene.dialogue.respond([user("hi")], ())
+        assert reply.stop is StopReason.LENGTH
+        with pytest.raises(ContextOverflow, match="30 allowed"):
+            await scene.dialogue.respond([user("ho")], ())
+
+    asyncio.run(main())
+    (turn,) = scene.turns
+    assert turn.sampled is not None
+    assert len(turn.added) + len(turn.sampled.ids) == 30
+
+
+def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        await scene.dialogue.respond([user("ho")], ())
+
+    asyncio.run(main())
+    first, second = (dict(span.counts) for span in scene.spans)
+    assert first == {"new": 21, "kept": 0, "sampled": 2}
+    assert second["kept"] == 23
+
+
+def test_the_work_of_a_turn_does_not_grow_with_the_conversation() -> None:
+    scene = Scene(*["A<|im_end|>"] * 50, max_context_tokens=100_000)
+
+    async def main() -> None:
+        for _ in range(50):
+            await scene.dialogue.respond([user("hi")], ())
+
+    asyncio.run(main())
+    assert len({len(turn.added) for turn in scene.turns[1:]}) == 1

