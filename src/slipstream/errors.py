@@ -1,20 +1,20 @@
 """Errors, named by the boundary that failed. Standard library only.
 
-    SlipstreamError
-    ├── ConfigError            bad input: one sentence that names the value and the remedy; ends the command
-    ├── ToolError              shown to the model as the tool's answer; an ordinary part of a rollout
-    └── InfrastructureError    never the agent's doing: tried again, then recorded as untrusted
-        ├── ModelError         the endpoint or engine
-        ├── ToolFailure        a tool raised what is not a ToolError
-        ├── SandboxError       the provider or the host
-        │   ├── SandboxFileError   a path that cannot be read or written (asked for by the agent, so tools show it)
-        │   └── SandboxLimitError  a limit of the sandbox was reached (the agent's doing, so tools show it)
-        ├── GraderError
-        ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
-        └── BridgeError        a trainer
+SlipstreamError
+├── ConfigError            bad input: one sentence that names the value and the remedy; ends the command
+├── ToolError              shown to the model as the tool's answer; an ordinary part of a rollout
+└── InfrastructureError    never the agent's doing: tried again, then recorded as untrusted
+    ├── ModelError         the endpoint or engine
+    ├── ToolFailure        a tool raised what is not a ToolError
+    ├── SandboxError       the provider or the host
+    │   ├── SandboxFileError   a path that cannot be read or written (asked for by the agent, so tools show it)
+    │   └── SandboxLimitError  a limit of the sandbox was reached (the agent's doing, so tools show it)
+    ├── GraderError
+    ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
+    └── BridgeError        a trainer
 
-    ContextOverflow is no failure: it says that the conversation no longer fits the model.
-    SandboxBroken is no failure either: the agent broke its own sandbox, which is a trusted ending.
+ContextOverflow is no failure: it says that the conversation no longer fits the model.
+SandboxBroken is no failure either: the agent broke its own sandbox, which is a trusted ending.
 """
 
 from __future__ import annotations

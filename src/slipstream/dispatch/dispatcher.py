@@ -17,6 +17,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
+from slipstream.aio import task_group
 from slipstream.dispatch.admission import Admission
 from slipstream.dispatch.base import Deadlines, Limits, Placement, Policy, Retries, View
 from slipstream.dispatch.life import Life
@@ -119,15 +120,12 @@ class Dispatcher:
     async def collect(self, jobs: Sequence[Job]) -> tuple[Rollout, ...]:
         """All of `jobs`, and one rollout for each, in their order."""
         found: dict[JobKey, Rollout] = {}
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._submit_all(jobs))
-                async with aclosing(self.finished()) as finished:
-                    while len(found) < len(jobs):
-                        rollout = await anext(finished)
-                        found[rollout.job.key] = rollout
-        except ExceptionGroup as raised:
-            raise raised.exceptions[0] from None
+        async with task_group() as group:
+            group.create_task(self._submit_all(jobs))
+            async with aclosing(self.finished()) as finished:
+                while len(found) < len(jobs):
+                    rollout = await anext(finished)
+                    found[rollout.job.key] = rollout
         return tuple(found[job.key] for job in jobs)
 
     def view(self) -> View:

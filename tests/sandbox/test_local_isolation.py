@@ -1,0 +1,169 @@
+"""What code inside a local sandbox cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from slipstream.errors import SandboxLimitError
+from slipstream.sandbox import LocalProvider, Sandbox
+from slipstream.types import SandboxLimits, SandboxSpec
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
+
+
+def within(body: Callable[[Sandbox], Awaitable[None]], limits: SandboxLimits | None = None) -> None:
+    async def main() -> None:
+        provider = LocalProvider()
+        try:
+            async with asyncio.timeout(60):
+                await body(await provider.open(SandboxSpec(limits=limits or SandboxLimits())))
+        finally:
+            await provider.aclose()
+
+    asyncio.run(main())
+
+
+async def bash(sandbox: Sandbox, script: str) -> tuple[int | None, str]:
+    result = await sandbox.exec(["bash", "-c", script], timeout_s=30)
+    return result.exit_code, result.stdout.text() + result.stderr.text()
+
+
+def test_no_network() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            code, _ = await bash(sandbox, f"exec 3<>/dev/tcp/127.0.0.1/{port}")
+            assert code != 0
+        _, devices = await bash(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")
+        assert devices.split() == ["lo"]
+
+    within(body)
+
+
+def test_no_process_of_the_host_is_visible() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        _, listed = await bash(sandbox, "ps -e -o comm=; true")
+        assert sorted(listed.split()) == ["bash", "ps", "python3"]
+        assert (await bash(sandbox, f"kill -0 {os.getpid()}"))[0] != 0
+
+    within(body)
+
+
+def test_nothing_of_the_host_environment() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        names = {"PATH", "HOME", "LANG", "TERM", "USER"}
+        _, listed = await bash(sandbox, "env")
+        assert {line.partition("=")[0] for line in listed.splitlines()} - {"SHLVL", "PWD", "_"} == names
+        assert (await bash(sandbox, "hostname || cat /proc/sys/kernel/hostname"))[1] == "sandbox\n"
+
+    within(body)
+
+
+def test_private_places_of_the_host_are_not_there() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        for path in ("/root", "/home", "/etc/shadow", __file__, "/sys", "/var/log", "/mnt"):
+            assert (await bash(sandbox, f"ls {path}"))[0] != 0, path
+        assert "root:x:0:0:root:/root:/usr/sbin/nologin" in (await bash(sandbox, "cat /etc/passwd"))[1]
+
+    within(body)
+
+
+def test_only_the_workdir_and_tmp_can_be_written() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        for path in ("/x", "/usr/x", "/etc/x", "/bin/x", "/dev/x", "/proc/x", "/run/x", "/var/x", "/run/slipstream/x"):
+            code, said = await bash(sandbox, f"echo > {path}")
+            assert code != 0, (path, said)
+        for path in ("/work/x", "/tmp/x", "/var/tmp/x", "/dev/shm/x"):
+            assert await bash(sandbox, f"echo > {path}") == (0, "")
+        _, writable = await bash(sandbox, "find / -xdev -type d -writable 2>/dev/null -exec sh -c 'echo>$0/.x' {} ';'")
+        assert writable.count("Read-only") == writable.count("\n")
+
+    within(body)
+
+
+def test_no_privileges() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        assert (await bash(sandbox, "id -u; id -g; id -G"))[1] == "1000\n1000\n1000\n"
+        _, status = await bash(sandbox, "cat /proc/self/status")
+        lines = dict(line.split(":", 1) for line in status.splitlines())
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(lines[name], 16) == 0
+        assert lines["NoNewPrivs"].strip() == "1"
+        assert (await bash(sandbox, "unshare -U true"))[0] != 0
+        assert (await bash(sandbox, "unshare -Ur true"))[0] != 0
+        assert (await bash(sandbox, "mount -t tmpfs none /tmp"))[0] != 0
+        assert (await bash(sandbox, "echo x > /proc/sys/kernel/hostname"))[0] != 0
+
+    within(body)
+
+
+def test_the_supervisor_cannot_be_touched() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        await bash(sandbox, "for s in $(seq 1 64); do kill -$s 1; done; kill -9 -1")
+        assert await sandbox.healthy()
+        for path in ("fd", "mem", "environ", "cwd/"):
+            assert (await bash(sandbox, f"ls /proc/1/{path} && cat /proc/1/{path}"))[0] != 0, path
+        attach = "import ctypes; exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0)"
+        assert (await sandbox.exec(["python3", "-c", attach], timeout_s=30)).exit_code == 0
+        assert await sandbox.healthy()
+
+    within(body)
+
+
+def test_descriptors_of_the_host_do_not_come_in() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        _, listed = await bash(sandbox, "exec ls /proc/self/fd")
+        assert listed.split() == ["0", "1", "2", "3"]
+
+    within(body)
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_memory_file_and_disk_limits() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        code, said = await bash(sandbox, "python3 -c 'bytearray(300 << 20)'")
+        assert (code, "MemoryError" in said) == (1, True)
+        code, _ = await bash(sandbox, "head -c 5M /dev/zero > big")
+        assert code != 0
+        assert (await bash(sandbox, "stat -c %s big"))[1] == f"{4 << 20}\n"
+        for folder, number in (("/work", 4), ("/tmp", 3), ("/dev/shm", 2)):
+            script = f"for n in {' '.join(map(str, range(number)))}; do head -c 3M /dev/zero > {folder}/$n; done"
+            assert "No space left" in (await bash(sandbox, script))[1], folder
+        assert (await bash(sandbox, "rm -f /work/* && echo x > y"))[0] == 0
+
+    within(body, SandboxLimits(memory_mb=256, disk_mb=16, file_mb=4))
+
+
+def test_the_number_of_processes_is_limited() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        forks = (
+            "import os\nfor n in range(50):\n  try: pid = os.fork()\n  except OSError: print(n, flush=True); break\n"
+        )
+        forks += "  if not pid: import signal; signal.pause()\n"
+        result = await sandbox.exec(["python3", "-c", forks], timeout_s=30)
+        assert result.stdout.text() == "11\n"
+        assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
+        crowd = (sandbox.exec(["sleep", "1000"], timeout_s=0.5) for _ in range(30))
+        results = await asyncio.gather(*crowd, return_exceptions=True)
+        assert any(isinstance(result, SandboxLimitError) for result in results)
+        await bash(sandbox, "kill -9 -1")
+        assert await bash(sandbox, "echo $(echo works)") == (0, "works\n")
+
+    within(body, SandboxLimits(processes=12))
+
+
+def test_a_fork_bomb_is_over_at_its_deadline() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        result = await sandbox.exec(["bash", "-c", "f() { f | f & }; f; sleep 1000"], timeout_s=0.5)
+        assert result.timed_out
+        assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
+
+    within(body, SandboxLimits(processes=64))

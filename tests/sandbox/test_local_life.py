@@ -1,0 +1,297 @@
+"""How local sandboxes start, die and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import ConfigError, SandboxError
+from slipstream.sandbox import LocalProvider, Sandbox
+from slipstream.sandbox.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
+from slipstream.sandbox.local import launch, try_out
+from slipstream.types import File, SandboxSpec
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
+needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root becomes someone else")
+
+
+MARK = f"9{os.getpid()}"
+"""What no other process of this machine has in its command line."""
+
+
+def within(body: Callable[[Sandbox], Awaitable[None]]) -> None:
+    async def main() -> None:
+        provider = LocalProvider()
+        try:
+            async with asyncio.timeout(60):
+                await body(await provider.open(SandboxSpec()))
+        finally:
+            await provider.aclose()
+
+    asyncio.run(main())
+
+
+def children(parent: int) -> list[int]:
+    """Live and dead children of a process of this machine."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def running(marker: str) -> list[str]:
+    """Processes of this machine with `marker` in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in line:
+            found.append(line.decode())
+    return found
+
+
+def mounts() -> str:
+    return Path("/proc/self/mountinfo").read_text()
+
+
+def status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# ---------------------------------------------------------------- nothing is left
+
+
+def test_nothing_survives_closing() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        script = f"(setsid sleep {MARK}1 & ) ; sleep {MARK}2 & setsid bash -c '(trap \"\" TERM HUP; sleep {MARK}3)' &"
+        await sandbox.exec(["bash", "-c", script + " wait -n & disown -a"], timeout_s=30)
+        shell = await sandbox.shell()
+        await shell.run("until [ $(pgrep -c sleep) = 3 ]; do :; done", timeout_s=30)
+        assert len(running(f"sleep\0{MARK}")) == 3
+        await sandbox.aclose()
+        assert running(f"sleep\0{MARK}") == []
+        assert children(os.getpid()) == []
+
+    within(body)
+
+
+def test_fifty_sandboxes_leave_no_descriptor_process_or_mount() -> None:
+    async def life(provider: LocalProvider) -> None:
+        sandbox = await provider.open(SandboxSpec(files={"a": File(data=b"x")}))
+        shell = await sandbox.shell()
+        await shell.run("true", timeout_s=30)
+        await sandbox.exec(["sleep", "1000"], timeout_s=0)
+        await sandbox.read("a")
+        await sandbox.aclose()
+        with pytest.raises(SandboxError):
+            await sandbox.exec(["true"], timeout_s=30)
+        with pytest.raises(SandboxError):
+            await sandbox.shell()
+
+    async def main() -> None:
+        provider = LocalProvider()
+        await life(provider)
+        mounted, descriptors = mounts(), open_descriptors()
+        for _ in range(10):
+            await asyncio.gather(*(life(provider) for _ in range(5)))
+        assert open_descriptors() == descriptors
+        assert children(os.getpid()) == []
+        assert mounts() == mounted
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_start_at_any_moment_leaves_nothing() -> None:
+    async def main() -> None:
+        provider = LocalProvider()
+        await (await provider.open(SandboxSpec(workdir=f"/work{MARK}"))).aclose()
+        descriptors = open_descriptors()
+        for milliseconds in range(0, 40, 2):
+            try:
+                async with asyncio.timeout(milliseconds / 1000):
+                    sandbox = await provider.open(SandboxSpec(workdir=f"/work{MARK}"))
+                await sandbox.aclose()
+            except TimeoutError:
+                pass
+            assert children(os.getpid()) == []
+        assert open_descriptors() == descriptors
+        assert running(f"/work{MARK}") == []
+
+    asyncio.run(main())
+
+
+def test_a_start_that_takes_too_long_is_an_error() -> None:
+    async def main() -> None:
+        provider = LocalProvider(start_timeout_s=0.0)
+        with pytest.raises(SandboxError, match="did not start within 0 s"):
+            await provider.open(SandboxSpec())
+        assert children(os.getpid()) == []
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_shows_what_bwrap_said(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho told you so >&2\nexit 1\n")
+    program.chmod(0o755)
+
+    async def main() -> None:
+        descriptors = open_descriptors()
+        launched, channel = launch(SandboxSpec(), Program(path=program), base_interpreter())
+        with pytest.raises(SandboxError):
+            await launched.find_first()
+        assert "told you so" in launched.stderr() or "denied" in launched.stderr()
+        channel.lose("done")
+        await launched.end()
+        assert open_descriptors() == descriptors
+
+    asyncio.run(main())
+
+
+def test_closing_goes_on_when_it_is_cancelled() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        closing = asyncio.ensure_future(sandbox.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await sandbox.aclose()
+        assert children(os.getpid()) == []
+
+    within(body)
+
+
+HOST_PROGRAM = """
+import asyncio
+import sys
+from slipstream.sandbox import LocalProvider
+from slipstream.types import SandboxSpec
+
+async def main():
+    sandbox = await LocalProvider().open(SandboxSpec())
+    print("open", flush=True)
+    await sandbox.exec(["sleep", sys.argv[1]], timeout_s=500)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_host_takes_its_sandboxes_along() -> None:
+    with subprocess.Popen([sys.executable, "-c", HOST_PROGRAM, MARK], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == "open\n"
+        (outer,) = children(host.pid)
+        (inner,) = children(outer)
+        pidfd = os.pidfd_open(inner)
+        host.kill()
+        assert select.select([pidfd], [], [], 30)[0] == [pidfd]
+        os.close(pidfd)
+        assert running(f"sleep\0{MARK}") == []
+
+
+# ---------------------------------------------------------------- a sandbox that is lost
+
+
+@pytest.mark.parametrize("victim", ["bwrap", "supervisor"])
+def test_a_lost_sandbox_says_so_at_once(victim: str) -> None:
+    async def body(sandbox: Sandbox) -> None:
+        shell = await sandbox.shell()
+        pending = asyncio.gather(
+            sandbox.exec(["sleep", "1000"], timeout_s=500),
+            shell.run("sleep 1000", timeout_s=500),
+            return_exceptions=True,
+        )
+        assert await sandbox.healthy()
+        (outer,) = children(os.getpid())
+        (inner,) = children(outer)
+        os.kill(outer if victim == "bwrap" else inner, signal.SIGKILL)
+        for error in await pending:
+            assert type(error) is SandboxError and "gone" in str(error)
+        assert not await sandbox.healthy()
+        with pytest.raises(SandboxError, match="gone"):
+            await sandbox.exec(["true"], timeout_s=30)
+        with pytest.raises(SandboxError, match="gone"):
+            await shell.run("true", timeout_s=30)
+        with pytest.raises(SandboxError, match="gone"):
+            await sandbox.read("x")
+
+    within(body)
+
+
+# ---------------------------------------------------------------- whom bwrap runs as
+
+
+@needs_root
+def test_root_runs_sandboxes_as_nobody() -> None:
+    async def body(sandbox: Sandbox) -> None:
+        (outer,) = children(os.getpid())
+        for pid in (outer, *children(outer)):
+            assert "Uid:\t65534\t65534\t65534\t65534\n" in status(pid)
+            assert "Gid:\t65534\t65534\t65534\t65534\n" in status(pid)
+            assert re.search(r"Groups:\t(65534)? ?\n", status(pid))
+
+    within(body)
+
+
+@needs_root
+def test_bwrap_and_python_may_lie_where_nobody_can_go(tmp_path: Path) -> None:
+    found = find_bwrap()
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    library = shutil.copy(found.library, private) if found.library else None
+    hidden = Program(path=Path(shutil.copy(found.path, private)), library=Path(library) if library else None)
+    assert not can_be_reached(hidden.path)
+    assert try_out(hidden, base_interpreter()) == ""
+    assert try_out(hidden, own_interpreter()) == ""
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("workdir", ["work", "/", "/usr/x", "/etc", "/tmp/../usr", ""])
+def test_a_workdir_that_cannot_be_had(workdir: str) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="workdir"):
+            await LocalProvider().open(SandboxSpec(workdir=workdir))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("workdir", ["/tmp", "/tmp/deep/er", "/home/agent", "/testbed"])
+def test_workdirs_that_can(workdir: str) -> None:
+    async def main() -> None:
+        sandbox = await LocalProvider().open(SandboxSpec(workdir=workdir))
+        result = await sandbox.exec(["sh", "-c", "pwd; echo $HOME; echo x > ~/file"], timeout_s=30)
+        assert (result.exit_code, result.stdout.text()) == (0, f"{workdir}\n{workdir}\n")
+        await sandbox.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_unknown_base_is_refused() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="'debian'"):
+            await LocalProvider().open(SandboxSpec(base="debian"))
+
+    asyncio.run(main())
