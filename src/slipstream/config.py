@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast, get_type_hints
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,7 +27,7 @@ def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f'"{pair}" is no setting: write key=value')
-        config = _put(config, key.split("."), _parse(text), key)
+        config = _put(config, key.split("."), text, key)
     return config
 
 
@@ -46,10 +47,10 @@ def from_json(kind: type[Config], value: Json) -> Config:
         raise ConfigError(f"the setting {where} is {problem['input']!r}: {problem['msg']}") from None
 
 
-def _put(config: Config, path: list[str], value: Json, key: str) -> Config:
+def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     name = path[0]
     if isinstance(config, Mapping):
-        return cast("Config", {**config, ".".join(path): value})
+        return cast("Config", {**config, ".".join(path): _parse(text)})
     known = _field_types(type(config))
     if name not in known:
         raise ConfigError(f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}')
@@ -57,30 +58,37 @@ def _put(config: Config, path: list[str], value: Json, key: str) -> Config:
     if len(path) > 1:
         if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
             raise ConfigError(f'"{key}": {name} is a value and has no settings of its own')
-        value = cast("Json", _put(current, path[1:], value, key))
+        value: Any = _put(current, path[1:], text, key)
     elif dataclasses.is_dataclass(current):
         inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(current))
         raise ConfigError(f'"{key}" is a group of settings: set one of {inner}')
     else:
-        value = _check(known[name], value, key)
+        value = _check(known[name], text, key)
     return cast("Config", dataclasses.replace(cast("Any", config), **{name: value}))
 
 
-def _check(kind: Any, value: Json, key: str) -> Any:
-    """`value` as the field's type: a dataclass annotation is data only at run time, hence Any."""
+def _check(kind: Any, text: str, key: str) -> Any:
+    """`text` as the field's type: a dataclass annotation is data only at run time, hence Any."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return adapter.validate_python(_parse(text))
     except ValidationError as raised:
+        with suppress(ValidationError):
+            return adapter.validate_python(text)  # what looks like JSON may be meant as text: model.name=7
         messages = "; ".join(dict.fromkeys(problem["msg"] for problem in raised.errors()))
-        raise ConfigError(f"{key}={value}: {messages}") from None
+        raise ConfigError(f"{key}={text}: {messages}") from None
 
 
 def _parse(text: str) -> Json:
-    """JSON where it is JSON, text otherwise."""
+    """JSON where it is JSON, text otherwise. NaN and Infinity are no JSON."""
     try:
-        return cast("Json", json.loads(text))
-    except ValueError:
+        return cast("Json", json.loads(text, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError):
         return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 def _field_types(kind: type) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 Enters: an EvalConfig and a run store. Leaves: a Report over every rollout of the run, those of earlier sessions
 included. Always holds: a job that is in the store is not run again.
+
+    async with RunStore.create(folder, config=to_json(config)) as store:
+        report = await evaluate(config, store)
 """
 
 from __future__ import annotations
@@ -12,21 +15,27 @@ import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from slipstream.aio import task_group
-from slipstream.dispatch.base import View
+from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ConfigError
 from slipstream.placement.inprocess import InProcess
-from slipstream.record import RunStore, plan_resume
-from slipstream.settings import EvalConfig
+from slipstream.record import RunReader, RunStore, plan_resume
+from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import load_tasks
-from slipstream.types import Job, JobKey, Rollout, SpanKind, Trust, job_seed
+from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust, job_seed
 from slipstream.wiring import make_policy, open_crew
 
 PHASE = "eval"
+
+MAX_ROLLOUTS = 10_000_000
+"""Of one run. Each is a job that is kept in memory."""
+
+TELL_EVERY_S = 0.25
 
 _STAGES = (
     SpanKind.WAIT_INIT, SpanKind.INIT, SpanKind.WAIT_RUN, SpanKind.RUN, SpanKind.RELEASE, SpanKind.WAIT_GRADE,
@@ -65,15 +74,36 @@ class Progress:
     before: int
     """Done in earlier sessions."""
     view: View
+    """Of this session."""
     num_solved: int
+    """Of the whole run, as is the next."""
     num_untrusted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an evaluation is going to do."""
+
+    config: EvalConfig
+    tasks: Mapping[str, Task]
+    jobs: tuple[Job, ...]
+
+
+def plan_evaluation(config: EvalConfig) -> Plan:
+    """Check the settings and load the tasks. May take as long as a task source takes."""
+    check_settings(config)
+    loaded = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    tasks = {task.id: task for task in loaded}
+    return Plan(config=config, tasks=tasks, jobs=plan_jobs(config, tasks))
 
 
 def plan_jobs(config: EvalConfig, task_ids: Iterable[str]) -> tuple[Job, ...]:
     """Every place to be filled: all tasks once, then all again, so that early results cover all of them."""
-    if config.samples < 1:
-        raise ConfigError(f"samples={config.samples}: ask for at least one rollout of each task")
     ids = list(task_ids)
+    if len(ids) * config.samples > MAX_ROLLOUTS:
+        raise ConfigError(
+            f"samples={config.samples} of {len(ids)} tasks: a run holds {MAX_ROLLOUTS:,} rollouts at most"
+        )
     keys = [
         JobKey(phase=PHASE, step=0, task_id=task_id, sample=sample)
         for sample in range(config.samples)
@@ -86,69 +116,88 @@ async def evaluate(
     config: EvalConfig, store: RunStore, *, on_progress: Callable[[Progress], None] = lambda progress: None
 ) -> Report:
     """Run whatever of the run is not in the store yet, then report on all of it."""
-    tasks = {task.id: task for task in load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)}
-    jobs = plan_jobs(config, tasks)
-    done = store.done_keys()
-    left = [job for job in jobs if job.key not in done]
-    unfinished = plan_resume(store.events(unfinished_only=True)).unfinished
-    policy, limits = make_policy(config.dispatch)
-    if left:
-        async with open_crew(config, tasks, journal=store, gate=OpenGate()) as crew:
-            dispatcher = Dispatcher(
-                InProcess(crew, tasks),
-                policy=policy,
-                journal=store,
-                limits=limits,
-                deadlines=config.dispatch.deadlines,
-                retries=config.dispatch.retries,
-                first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
-            )
-            async with dispatcher:
-                await _run_all(dispatcher, left, config, len(jobs), on_progress)
-    await store.flush()
-    return report(store.rollouts(with_turns=True), config)
+    return await carry_out(plan_evaluation(config), lambda: nullcontext(store), past=store, on_progress=on_progress)
 
 
-async def _run_all(
-    dispatcher: Dispatcher,
-    jobs: Sequence[Job],
-    config: EvalConfig,
-    total: int,
+async def carry_out(
+    plan: Plan,
+    open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
+    *,
+    past: RunReader | None,
     on_progress: Callable[[Progress], None],
-) -> None:
-    num_solved = num_untrusted = 0
+) -> Report:
+    """`evaluate` for a run that may not exist yet: `open_store` is called when model and sandboxes are there and all
+    that can be checked was, so bad input leaves no run behind. `past` is the run so far, where there is one."""
+    if past is not None and past.done_keys().issuperset(job.key for job in plan.jobs):
+        return report(past.rollouts(), plan.config)
+    async with open_crew(plan.config, plan.tasks, gate=OpenGate()) as crew_for, open_store() as store:
+        await _run_missing(plan, InProcess(crew_for(store), plan.tasks), store, on_progress)
+        await store.flush()
+        return report(store.rollouts(), plan.config)
 
-    def tell() -> None:
-        on_progress(
-            Progress(
-                total=total,
-                before=total - len(jobs),
-                view=dispatcher.view(),
-                num_solved=num_solved,
-                num_untrusted=num_untrusted,
-            )
+
+async def _run_missing(
+    plan: Plan, placement: Placement, store: RunStore, on_progress: Callable[[Progress], None]
+) -> None:
+    before = list(store.rollouts(with_turns=False))
+    done = {rollout.job.key for rollout in before}
+    unfinished = plan_resume(store.events(unfinished_only=True)).unfinished
+    policy, limits = make_policy(plan.config.dispatch)
+    tally = _Tally(plan, before)
+    dispatcher = Dispatcher(
+        placement,
+        policy=policy,
+        journal=store,
+        limits=limits,
+        deadlines=plan.config.dispatch.deadlines,
+        retries=plan.config.dispatch.retries,
+        first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
+    )
+    async with dispatcher, task_group() as group:
+        group.create_task(_submit(dispatcher, [job for job in plan.jobs if job.key not in done]))
+        ticking = group.create_task(_tick(lambda: on_progress(tally.progress(dispatcher.view()))))
+        async for rollout in dispatcher.finished():
+            tally.add(rollout)
+        ticking.cancel()
+    on_progress(tally.progress(dispatcher.view()))
+
+
+class _Tally:
+    """What the finished rollouts of a run came to so far."""
+
+    def __init__(self, plan: Plan, before: Sequence[Rollout]) -> None:
+        self._plan = plan
+        self._num_before = len(before)
+        self._num_solved = self._num_untrusted = 0
+        for rollout in before:
+            self.add(rollout)
+
+    def add(self, rollout: Rollout) -> None:
+        self._num_solved += _solved(rollout, self._plan.config)
+        self._num_untrusted += rollout.trust is Trust.UNTRUSTED
+
+    def progress(self, view: View) -> Progress:
+        return Progress(
+            total=len(self._plan.jobs),
+            before=self._num_before,
+            view=view,
+            num_solved=self._num_solved,
+            num_untrusted=self._num_untrusted,
         )
 
-    async def tick() -> None:
-        while True:
-            tell()
-            await asyncio.sleep(0.25)
 
-    async def submit() -> None:
-        try:
-            for job in jobs:
-                await dispatcher.submit(job)
-        finally:
-            dispatcher.close()
+async def _submit(dispatcher: Dispatcher, jobs: Iterable[Job]) -> None:
+    try:
+        for job in jobs:
+            await dispatcher.submit(job)
+    finally:
+        dispatcher.close()
 
-    async with task_group() as group:
-        group.create_task(submit())
-        ticking = group.create_task(tick())
-        async for rollout in dispatcher.finished():
-            num_solved += _solved(rollout, config)
-            num_untrusted += rollout.trust is Trust.UNTRUSTED
-        ticking.cancel()
-    tell()
+
+async def _tick(tell: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        tell()
 
 
 def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:

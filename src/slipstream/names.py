@@ -40,6 +40,9 @@ def load_object(path: str, what: str) -> object:
         module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except ConfigError:
         raise
+    except ModuleNotFoundError as raised:
+        remedy = "install it, or give a path/to/file.py" if raised.name == place.split(".")[0] else "install it"
+        raise ConfigError(f'{what} "{path}": there is no module {raised.name}: {remedy}') from raised
     except Exception as raised:  # a user's module may raise anything
         raise ConfigError(f'{what} "{path}": importing {place} failed: {type(raised).__name__}: {raised}') from raised
     found: object = getattr(module, attribute, None)

@@ -5,13 +5,16 @@ Nothing here imports a model, a sandbox or a trainer: `wiring` turns settings in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,30 @@ class EvalConfig:
     seed: int = 0
     solved_at: float = 1.0
     """The reward from which a rollout counts as a success, for pass@k."""
+
+
+_FROM_ZERO = frozenset({"model.temperature", "model.max_retries", "dispatch.deadlines.grace_s"})
+_ANY = frozenset({"seed", "solved_at"})
+
+
+def check_settings(config: EvalConfig) -> None:
+    """Refuse a number that no run can go by. All must be above 0, but for a few."""
+    for key, value in _numbers(config, ""):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key}={value}: give a finite number")
+        if key not in _ANY and value < 0:
+            raise ConfigError(f"{key}={value}: give a number {'from' if key in _FROM_ZERO else 'above'} 0")
+        if key not in _ANY | _FROM_ZERO and value == 0:
+            raise ConfigError(f"{key}=0: give a number above 0")
+    if config.model.top_p > 1:
+        raise ConfigError(f"model.top_p={config.model.top_p}: give a probability, at most 1")
+
+
+def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, int | float]]:
+    """Every number in a dataclass and those within it, by its dotted key."""
+    for item in dataclasses.fields(group):
+        value = getattr(group, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{item.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{item.name}", value

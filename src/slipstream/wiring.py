@@ -6,7 +6,7 @@ closed when the context ends.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ from slipstream.types import Job, SampleParams, Task
 
 @asynccontextmanager
 async def open_crew(
-    config: EvalConfig, tasks: Mapping[str, Task], *, journal: Journal, gate: TurnGate
-) -> AsyncIterator[Crew]:
-    """All that the attempts of a run share, checked and open."""
+    config: EvalConfig, tasks: Mapping[str, Task], *, gate: TurnGate
+) -> AsyncIterator[Callable[[Journal], Crew]]:
+    """All that the attempts of a run share, checked and open; it becomes a crew with the journal, which comes last."""
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
     async with AsyncExitStack() as stack:
         provider = make_provider(config.sandbox)
@@ -45,7 +45,7 @@ async def open_crew(
         make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)
-        yield Crew(
+        yield lambda journal: Crew(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,
@@ -56,13 +56,11 @@ async def open_crew(
 
 
 def make_provider(config: SandboxConfig) -> SandboxProvider:
-    return LocalProvider()
+    return LocalProvider(start_timeout_s=config.start_timeout_s)
 
 
 def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:
     """The policy, and the limits it runs under."""
-    if config.slots < 1:
-        raise ConfigError(f"dispatch.slots={config.slots}: at least one job must be able to run")
     match config.policy:
         case "batch":
             return Batch(), Limits()
@@ -74,8 +72,6 @@ def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:
 
 @asynccontextmanager
 async def _open_model(config: ModelConfig, gate: TurnGate) -> AsyncIterator[DialogueMaker]:
-    if config.max_tokens < 1:
-        raise ConfigError(f"model.max_tokens={config.max_tokens}: a reply needs at least one token")
     if config.kind == "chat":
         from slipstream.model.openai import OpenAIChat
 
@@ -98,13 +94,8 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
     if config.kind == "scripted":
         from slipstream.model.scripted import ScriptedModel
 
-        make: Any = load_object(config.script, "model.script")
-        try:
-            script = make(**config.script_args)
-        except TypeError as raised:
-            raise ConfigError(f"model.script {config.script} does not take model.script_args: {raised}") from raised
         return ScriptedModel(
-            script, decode=renderer.decode, encode=renderer.encode_reply, encode_text=renderer.encode_text
+            _script(config), decode=renderer.decode, encode=renderer.encode_reply, encode_text=renderer.encode_text
         )
     from slipstream.model.openai import OpenAICompleter
 
@@ -115,6 +106,19 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
         await client.aclose()
         raise
     return client
+
+
+def _script(config: ModelConfig) -> Any:
+    make: Any = load_object(config.script, "model.script")
+    try:
+        script = make(**config.script_args)
+    except ConfigError as raised:
+        raise ConfigError(f"model.script {config.script}: {raised}") from raised
+    except Exception as raised:  # a user's function may raise anything
+        raise ConfigError(f"model.script {config.script} failed: {type(raised).__name__}: {raised}") from raised
+    if not callable(script):
+        raise ConfigError(f"model.script {config.script} gave a {type(script).__name__}: return a function of a Scene")
+    return script
 
 
 def _endpoint(config: ModelConfig) -> Any:

@@ -10,7 +10,7 @@ from slipstream.dialogue.base import TurnLog
 from slipstream.dialogue.token import TokenDialogue, TokenVoice
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ModelError, SandboxBroken, ToolFailure
-from slipstream.model.scripted import Line, Scene, ScriptedModel, replies
+from slipstream.model.scripted import Line, Scene, ScriptedModel, act, replies
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.sandbox.fake import FakeProvider
@@ -45,10 +45,6 @@ class Seen:
     def told(self, turn: int) -> list[str]:
         """What the model was told before its reply of that turn."""
         return [message.content for message in self.turns[turn].messages[:-1]]
-
-
-def call(name: str, **arguments: str) -> Message:
-    return Message(role=Role.ASSISTANT, calls=(ToolCall(id="x", name=name, arguments=dict(arguments)),))
 
 
 def run(
@@ -92,7 +88,7 @@ def run(
 
 
 def test_it_goes_on_until_the_model_finishes() -> None:
-    seen = run(replies(call("bash", command="echo hello"), call("finish", answer="42")))
+    seen = run(replies(act("bash", command="echo hello"), act("finish", answer="42")))
     assert seen.ending == Ending(reason=EndReason.FINISHED, answer="42")
     assert seen.told(0) == ["Be good.", "Do it."]
     assert seen.told(1) == ["hello"]
@@ -104,17 +100,17 @@ def test_several_calls_of_a_turn_are_all_run_and_answered_in_order() -> None:
         role=Role.ASSISTANT,
         calls=tuple(ToolCall(id="x", name="bash", arguments={"command": f"echo {word}"}) for word in ("a", "b")),
     )
-    assert run(replies(both, call("finish"))).told(1) == ["a", "b"]
+    assert run(replies(both, act("finish"))).told(1) == ["a", "b"]
 
 
 def test_the_model_sees_what_was_wrong_with_its_call_and_can_mend_it() -> None:
     seen = run(
         replies(
             "<tool_call>{oops}</tool_call><|im_end|>",
-            call("bassh", command="ls"),
-            call("bash", comand="echo hi"),
-            call("bash", command="echo mended"),
-            call("finish"),
+            act("bassh", command="ls"),
+            act("bash", comand="echo hi"),
+            act("bash", command="echo mended"),
+            act("finish"),
         )
     )
     assert "not valid JSON" in seen.told(1)[0]
@@ -126,7 +122,7 @@ def test_the_model_sees_what_was_wrong_with_its_call_and_can_mend_it() -> None:
 
 
 def test_a_reply_without_a_call_is_answered_and_does_not_fork_the_sample() -> None:
-    seen = run(replies("<think>Hm.</think>I think I am done.<|im_end|>", call("finish")))
+    seen = run(replies("<think>Hm.</think>I think I am done.<|im_end|>", act("finish")))
     assert seen.told(1) == [NO_CALL]
     assert seen.turns[1].num_kept == len(seen.prompts[0].encode()) - _saved(seen.prompts[0]) + _sampled(seen.turns[0])
 
@@ -149,7 +145,7 @@ def test_nonsense_ends_at_the_turn_limit() -> None:
 
 def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> None:
     seen = run(
-        lambda scene: call("bash", command=f"echo {'x' * 300}"), limits=AgentLimits(turns=50, context_tokens=4_000)
+        lambda scene: act("bash", command=f"echo {'x' * 300}"), limits=AgentLimits(turns=50, context_tokens=4_000)
     )
     assert seen.ending.reason is EndReason.TOKEN_LIMIT
     assert len(seen.turns) > 1
@@ -157,7 +153,7 @@ def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> No
 
 def test_time_in_tools_is_the_agents_own_limit() -> None:
     seen = run(
-        lambda scene: call("bash", command="sleep 40"),
+        lambda scene: act("bash", command="sleep 40"),
         limits=AgentLimits(turns=50, context_tokens=100_000, tool_seconds=100),
     )
     assert seen.ending.reason is EndReason.TOOL_TIME_LIMIT
@@ -165,7 +161,7 @@ def test_time_in_tools_is_the_agents_own_limit() -> None:
 
 
 def test_a_hanging_command_is_told_and_the_agent_goes_on() -> None:
-    seen = run(replies(call("bash", command="sleep 100000"), call("finish")))
+    seen = run(replies(act("bash", command="sleep 100000"), act("finish")))
     assert "timed out after 60 s" in seen.told(1)[0]
     assert seen.ending.reason is EndReason.FINISHED
 
@@ -177,7 +173,7 @@ def test_a_context_edit_rewrites_the_conversation() -> None:
         return ContextEdit(messages=(ctx.messages[0], Message(role=Role.USER, content=f"Memory: {memory}")))
 
     seen = run(
-        replies(call("bash", command="echo long"), call("summarise", memory="long was said"), call("finish")),
+        replies(act("bash", command="echo long"), act("summarise", memory="long was said"), act("finish")),
         extra=(summarise,),
     )
     assert "Do it." not in seen.prompts[2]
@@ -197,9 +193,9 @@ def test_a_broken_sandbox_is_the_agents_doing_and_a_failing_tool_is_not() -> Non
         """Crash."""
         raise ZeroDivisionError("a defect of the tool")
 
-    assert run(replies(call("smash")), extra=(smash,)).ending.reason is EndReason.BROKE_SANDBOX
+    assert run(replies(act("smash")), extra=(smash,)).ending.reason is EndReason.BROKE_SANDBOX
     with pytest.raises(ToolFailure, match="ZeroDivisionError"):
-        run(replies(call("crash")), extra=(crash,))
+        run(replies(act("crash")), extra=(crash,))
 
 
 def test_a_failing_model_is_an_error_and_not_an_ending() -> None:

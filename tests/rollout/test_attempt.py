@@ -13,7 +13,7 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import GraderError, SandboxError
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
-from slipstream.model.scripted import Line, Scene, ScriptedChat, replies
+from slipstream.model.scripted import Line, Scene, ScriptedChat, act, replies
 from slipstream.record import MemoryJournal
 from slipstream.rollout.attempt import Crew, RolloutAttempt
 from slipstream.sandbox.base import SandboxProvider
@@ -29,13 +29,10 @@ from slipstream.types import (
     Grading,
     Job,
     JobKey,
-    Message,
-    Role,
     SampleParams,
     SandboxSpec,
     SpanKind,
     Task,
-    ToolCall,
     Verdict,
 )
 
@@ -60,10 +57,6 @@ class WatchedProvider(FakeProvider):
         sandbox = await super().open(spec)
         self.opened.append(sandbox)
         return sandbox
-
-
-def call(name: str, **arguments: str) -> Message:
-    return Message(role=Role.ASSISTANT, calls=(ToolCall(id="x", name=name, arguments=dict(arguments)),))
 
 
 def make_crew(
@@ -94,7 +87,7 @@ def test_the_artifact_leaves_the_sandbox_and_is_graded_after_it_is_closed() -> N
     provider, journal = WatchedProvider(), MemoryJournal()
 
     async def main() -> None:
-        script = replies(call("write_file", path="out", content="7\n"), call("finish", answer="yes"))
+        script = replies(act("write_file", path="out", content="7\n"), act("finish", answer="yes"))
         journal.append(JobAdmitted(job=JOB))
         attempt = RolloutAttempt(make_crew(script, provider=provider, journal=journal), TASK, JOB, 1)
         await attempt.init()
@@ -126,7 +119,7 @@ def test_the_agent_never_sees_the_grading_and_the_grader_never_the_agents_sandbo
 
     def script(scene: Scene) -> Line:
         seen.append(scene.prompt_text)
-        return call("finish", answer="no")
+        return act("finish", answer="no")
 
     class Watching:
         needs_sandbox = True
@@ -176,7 +169,7 @@ def test_an_unforeseen_error_of_a_grader_is_a_grader_error_and_grading_can_be_tr
 
     async def main() -> None:
         journal.append(JobAdmitted(job=JOB))
-        crew = make_crew(replies(call("finish")), provider=provider, journal=journal, grader=lambda kind: Fickle())
+        crew = make_crew(replies(act("finish")), provider=provider, journal=journal, grader=lambda kind: Fickle())
         attempt = RolloutAttempt(crew, TASK, JOB, 1)
         await attempt.init()
         await attempt.run()
@@ -194,7 +187,7 @@ def test_a_failed_attempt_shows_what_there_was() -> None:
     def script(scene: Scene) -> Line:
         if scene.num_calls == 1:
             provider.opened[0].die()
-        return call("write_file", path="out", content="7\n")
+        return act("write_file", path="out", content="7\n")
 
     async def main() -> None:
         journal.append(JobAdmitted(job=JOB))

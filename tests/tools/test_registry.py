@@ -56,7 +56,7 @@ def test_a_tool_of_a_file_is_loaded_once(tmp_path: Path) -> None:
         ("read_fil", r'there is no tool "read_fil" \(did you mean "read_file"\?\): use one of bash, finish'),
         (":x", 'tool ":x": write package.module:attribute'),
         ("slipstream.tools.bash:", "write package.module:attribute"),
-        ("no_such_package.tools:x", "importing no_such_package.tools failed: ModuleNotFoundError"),
+        ("no_such_package.tools:x", "there is no module no_such_package"),
         ("slipstream.tools.bash:bsh", r'slipstream.tools.bash has no "bsh" \(did you mean "bash"\?\)'),
         ("slipstream.tools.bash:Bash", 'tool "slipstream.tools.bash:Bash" is a type and no tool'),
         ("{folder}/none.py:x", r"there is no file .*/none.py"),

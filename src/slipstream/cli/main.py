@@ -4,11 +4,13 @@ the rest; a bad input ends in one sentence and exit code 2."""
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
-from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
 
 T = TypeVar("T")
 
@@ -55,32 +57,48 @@ def eval_command(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Run n rollouts of every task and report rewards, pass@k, endings and times."""
-    from slipstream.cli.progress import ProgressDisplay
+    from slipstream.cli.progress import ProgressDisplay, QuietConsole
     from slipstream.cli.reports import as_json as report_as_json
     from slipstream.cli.reports import print_report
-    from slipstream.cli.sessions import open_session
-    from slipstream.evaluate import Report, evaluate
+    from slipstream.cli.sessions import find_session
+    from slipstream.evaluate import carry_out, plan_evaluation
+    from slipstream.record import RunStore
 
-    errors = Console(stderr=True)
-    session = open_session(recipe, overrides or [], resume=resume, runs=runs)
-    errors.print(f"run: {session.folder}", highlight=False, markup=False, soft_wrap=True)
     start_s = time.monotonic()
+    display = ProgressDisplay(QuietConsole(stderr=True))
+    session = find_session(recipe, overrides or [], resume=resume, runs=runs)
 
-    async def main() -> Report:
-        with ProgressDisplay(errors) as display:
-            async with session.store as store:
-                return await evaluate(session.config, store, on_progress=display.show)
+    def open_store() -> RunStore:
+        store = session.open_store()
+        display.say(f"run: {store.folder}")
+        return store
 
     try:
-        report = _run(main())
+        plan = plan_evaluation(session.config)
+        with display:
+            report = _run(carry_out(plan, open_store, past=session.past, on_progress=display.show))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        errors.print(f"stopped; go on with: slipstream eval --resume {session.folder}", highlight=False, soft_wrap=True)
+        display.say("stopped" + _how_to_go_on(session.folder))
         raise typer.Exit(130) from None
+    except InfrastructureError as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder)}")
+        raise typer.Exit(1) from raised
+    assert session.folder is not None
     seconds = time.monotonic() - start_s
-    if as_json:
-        print(report_as_json(report, session.folder, seconds))
-    else:
-        print_report(Console(), report, session.folder, seconds)
+    try:
+        if as_json:
+            print(report_as_json(report, session.folder, seconds), flush=True)
+        else:
+            print_report(Console(), report, session.folder, seconds)
+    except BrokenPipeError:
+        raise
+    except OSError as raised:
+        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder)}")
+        raise typer.Exit(1) from raised
+
+
+def _how_to_go_on(folder: Path | None) -> str:
+    return "" if folder is None else f"; go on with: slipstream eval --resume {shlex.quote(str(folder))}"
 
 
 @app.command()
@@ -111,14 +129,18 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(stoppable())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that `arguments` spell, by default those of the process; ends in SystemExit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
         handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
     )
     try:
-        app()
+        app(args=arguments)
     except ConfigError as raised:
         print(f"slipstream: {raised}", file=sys.stderr)
         sys.exit(2)

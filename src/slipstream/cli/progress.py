@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from slipstream.evaluate import Progress
 
 LINE_EVERY_S = 5.0
+RATE_OVER_S = 60.0
+"""The time left is judged by what finished in the last minute."""
+
+
+class QuietConsole(Console):
+    """One that falls silent when nobody reads it any more: a run does not end because its display did."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class ProgressDisplay:
@@ -21,10 +33,11 @@ class ProgressDisplay:
         self._live: Live | None = None
         self._start_s = time.monotonic()
         self._last_line_s = -LINE_EVERY_S
+        self._pace = Pace()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+            self._live = Live(Text("starting", style="dim"), console=self._console, transient=True)
             self._live.__enter__()
         return self
 
@@ -34,50 +47,95 @@ class ProgressDisplay:
         if self._live is not None:
             self._live.__exit__(kind, raised, trace)
 
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        try:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        except OSError:  # a log on a full disk
+            self._console.quiet = True
+
     def show(self, progress: Progress) -> None:
         now_s = time.monotonic()
+        self._pace.note(now_s, progress.view.done)
+        left = self._pace.left(_num_left(progress))
         if self._live is not None:
-            self._live.update(self._table(progress, now_s))
-        elif now_s - self._last_line_s >= LINE_EVERY_S or _finished(progress):
+            self._live.update(_picture(progress, clock(now_s - self._start_s), left))
+        elif now_s - self._last_line_s >= LINE_EVERY_S or not _num_left(progress):
             self._last_line_s = now_s
-            self._console.print(self._line(progress, now_s), highlight=False, soft_wrap=True)
+            self.say(_line(progress, left))
 
-    def _table(self, progress: Progress, now_s: float) -> Table:
-        view = progress.view
-        table = Table(box=None, pad_edge=False)
-        for name in ("waiting", "init", "ready", "run", "ended", "grade", "done", "solved", "untrusted", "left"):
-            table.add_column(name, justify="right", min_width=6)
-        table.add_row(
-            str(view.waiting),
-            str(view.initialising),
-            str(view.ready),
-            str(view.running),
-            str(view.ended),
-            str(view.grading),
-            f"{progress.before + view.done}/{progress.total}",
-            str(progress.num_solved),
-            str(progress.num_untrusted),
-            self._time_left(progress, now_s),
-        )
-        return table
 
-    def _line(self, progress: Progress, now_s: float) -> str:
-        view = progress.view
-        return (
-            f"{progress.before + view.done}/{progress.total} done, {progress.num_solved} solved, "
-            f"{progress.num_untrusted} untrusted; {view.waiting} waiting, {view.initialising} in init, "
-            f"{view.ready} ready, {view.running} in run, {view.ended} ended, {view.grading} in grade; "
-            f"{self._time_left(progress, now_s)} left"
-        )
+class Pace:
+    """How fast jobs finish, from the first that did: what goes before it fills the stages and says nothing."""
 
-    def _time_left(self, progress: Progress, now_s: float) -> str:
-        done = progress.view.done
-        if not done:
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, now_s: float, num_done: int) -> None:
+        if not num_done:
+            return
+        self._seen.append((now_s, num_done))
+        while now_s - self._seen[0][0] > RATE_OVER_S and len(self._seen) > 2:
+            self._seen.popleft()
+
+    def left(self, num_left: int) -> str:
+        """`1:40`, or `?` while nothing can be said."""
+        if not num_left:
+            return "0:00"
+        if len(self._seen) < 2:
             return "?"
-        seconds = (now_s - self._start_s) / done * (progress.total - progress.before - done)
-        minutes, seconds = divmod(round(seconds), 60)
-        return f"{minutes}:{seconds:02d}"
+        (start_s, num_before), (now_s, num_now) = self._seen[0], self._seen[-1]
+        if num_now == num_before:
+            return "?"
+        return clock((now_s - start_s) / (num_now - num_before) * num_left)
 
 
-def _finished(progress: Progress) -> bool:
-    return progress.before + progress.view.done == progress.total
+def clock(seconds: float) -> str:
+    """`0:05`, `12:40`, `3:00:00`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _stages(progress: Progress) -> dict[str, int]:
+    view = progress.view
+    return {
+        "waiting": view.waiting,
+        "init": view.initialising,
+        "ready": view.ready,
+        "run": view.running,
+        "ended": view.ended,
+        "grade": view.grading,
+    }
+
+
+def _num_left(progress: Progress) -> int:
+    return progress.total - progress.before - progress.view.done
+
+
+def _picture(progress: Progress, elapsed: str, left: str) -> Group:
+    done = progress.before + progress.view.done
+    top = Table.grid(padding=(0, 2))
+    top.add_row(
+        ProgressBar(total=progress.total, completed=done, width=40),
+        f"{done}/{progress.total} done",
+        f"[green]{progress.num_solved} solved[/]",
+        f"[red]{progress.num_untrusted} untrusted[/]" if progress.num_untrusted else "",
+        f"[dim]{elapsed} gone, {left} left[/]",
+    )
+    counts = _stages(progress)
+    stages = Table.grid(padding=(0, 2))
+    for _ in counts:
+        stages.add_column(justify="right", min_width=7)
+    stages.add_row(*(f"[dim]{name}[/]" for name in counts))
+    stages.add_row(*(str(number) for number in counts.values()))
+    return Group(top, stages)
+
+
+def _line(progress: Progress, left: str) -> str:
+    done = progress.before + progress.view.done
+    start = f"{done}/{progress.total} done, {progress.num_solved} solved, {progress.num_untrusted} untrusted"
+    if not _num_left(progress):
+        return start
+    stages = ", ".join(f"{name} {number}" for name, number in _stages(progress).items())
+    return f"{start}; {stages}; {left} left"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from slipstream.evaluate import Report
 
@@ -24,11 +27,11 @@ def print_report(console: Console, report: Report, folder: Path, seconds: float)
         for name, value in rows:
             console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
         return
-    table = Table(show_header=False)
-    table.add_column(style="bold")
+    table = Table(show_header=False, box=box.ROUNDED)
+    table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     console.print(table)
 
 
@@ -40,7 +43,7 @@ def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]
         *((f"pass@{k}", f"{chance:.3f}") for k, chance in report.pass_at_k.items()),
         ("endings", _counts(report.endings)),
         ("turns", f"{report.num_turns:.1f} a rollout"),
-        ("stages", ", ".join(f"{name} {value:.2f} s" for name, value in report.stage_s.items()) + " a rollout"),
+        ("mean times", _stages(report.stage_s)),
     ]
     if report.failures:
         rows.append(("failures", _counts(report.failures)))
@@ -56,6 +59,15 @@ def _reward(report: Report) -> str:
     return f"{report.mean_reward:.3f} (95 % interval {low:.3f} to {high:.3f}, over tasks)"
 
 
-def _counts(counts: object) -> str:
-    assert isinstance(counts, dict)
+def _stages(stage_s: Mapping[str, float]) -> str:
+    """`init 0.44 s (waited 1.86), run 0.86 s (waited 0.13)`."""
+    waits = {name.removeprefix("wait_"): value for name, value in stage_s.items() if name.startswith("wait_")}
+    return ", ".join(
+        f"{name} {value:.2f} s" + (f" (waited {waits[name]:.2f})" if name in waits else "")
+        for name, value in stage_s.items()
+        if not name.startswith("wait_")
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in counts.items())

@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
 
 from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
-from slipstream.record import RunStore, find_run, latest_run, new_run_folder
+from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.settings import EvalConfig
 from slipstream.types import Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    config: EvalConfig
-    folder: Path
-    store: RunStore
+    """The settings of a run and, once there is one, its folder."""
+
+    def __init__(self, config: EvalConfig, runs: Path, past: RunReader | None = None) -> None:
+        self.config = config
+        self.past = past
+        """The run so far; None if it is new."""
+        self.folder = None if past is None else past.folder
+        self._runs = runs
+
+    def open_store(self) -> RunStore:
+        """The run's store, which is made now if the run is new."""
+        if self.folder is not None:
+            return RunStore.open(self.folder)
+        folder = new_run_folder(self._runs, self.config.name)
+        try:
+            store = RunStore.create(folder, config=to_json(self.config))
+        except ConfigError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self.folder = folder
+        return store
 
 
-def open_session(recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path) -> Session:
-    asked = None if recipe is None else apply_overrides(find_recipe(recipe), overrides)
+def find_session(recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path) -> Session:
+    """What the arguments of a command ask for. Nothing is made or locked yet."""
+    asked = None if recipe is None else _settings(recipe, overrides)
     if resume is None:
         if asked is None:
             raise ConfigError(f"name a recipe ({', '.join(RECIPES)}), or a run with --resume")
-        folder = new_run_folder(runs, asked.name)
-        return Session(config=asked, folder=folder, store=RunStore.create(folder, config=to_json(asked)))
-    folder = locate_run(runs, resume)
-    config = from_json(EvalConfig, RunStore.read(folder).config())
+        return Session(asked, runs)
+    past = RunStore.read(locate_run(runs, resume))
+    try:
+        config = from_json(EvalConfig, past.config())
+    except ConfigError as raised:
+        raise ConfigError(
+            f"the run {past.folder} has settings of another version ({raised}): start a new run"
+        ) from raised
     if asked is not None and asked != config:
         changed = ", ".join(_differences(to_json(asked), to_json(config)))
         raise ConfigError(
-            f"the run {folder} was started with other settings ({changed}): resume it with --resume alone"
+            f"the run {past.folder} was started with other settings ({changed}): resume it with --resume alone"
         )
-    return Session(config=config, folder=folder, store=RunStore.open(folder))
+    return Session(config, runs, past)
 
 
 def locate_run(runs: Path, text: str) -> Path:
     return latest_run(runs) if text == "latest" else find_run(runs, text)
+
+
+def _settings(recipe: str, overrides: list[str]) -> EvalConfig:
+    if "=" in recipe and ":" not in recipe:
+        raise ConfigError(f'"{recipe}" stands where a recipe belongs: name one ({", ".join(RECIPES)}) before it')
+    return apply_overrides(find_recipe(recipe), overrides)
 
 
 def _differences(new: Json, old: Json, path: str = "") -> list[str]:

@@ -1,7 +1,12 @@
-"""A recorded run, as text: its rollouts a line each, or one of them in full."""
+"""A recorded run, as text: its rollouts a line each, or one of them in full.
+
+Always holds: what leaves can be printed. Control characters of a model or a tool are spelled out, so that none of
+them reaches the terminal.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from slipstream.errors import ConfigError
@@ -9,16 +14,27 @@ from slipstream.names import did_you_mean
 from slipstream.record import RunReader
 from slipstream.types import Message, Rollout
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
 
 def run_lines(reader: RunReader) -> Iterator[str]:
     """One line for each rollout."""
     for rollout in reader.rollouts(with_turns=False):
         reward = "-" if rollout.verdict is None else f"{rollout.verdict.reward:g}"
-        yield f"{rollout.job.key}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+        yield f"{printable(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
 
 
 def rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
     """One rollout, message by message."""
+    return map(printable, _rollout_lines(reader, key))
+
+
+def printable(text: str) -> str:
+    """With control characters, but for tabs and line ends, spelled out: `\\x1b`."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def _rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
     rollout = _find(reader, key)
     for turn in reader.turns(rollout.job.key, rollout.attempt):
         sampled = "" if turn.sampled is None else f", {len(turn.sampled.ids)} tokens sampled"

@@ -1,8 +1,8 @@
 """A command run in a fresh sandbox over the agent's artifact.
 
 The sandbox starts as the task's did; the artifact's files are written into it, then the grading's own hidden files,
-which therefore win; then the command runs. Nothing that the agent left running, and no file that the task does not
-name as its artifact, is there.
+which therefore win; then the command runs. An artifact that does not fit in is worth 0. Nothing that the agent left
+running, and no file that the task does not name as its artifact, is there.
 
 Example: `{"kind": "command", "command": "cmp -s out expected", "files": {"expected": "7\\n"}}`.
 """
@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slipstream.errors import GraderError
+from slipstream.errors import GraderError, SandboxFileError, SandboxLimitError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.sandbox.base import ExecResult
@@ -33,7 +33,7 @@ class CommandSpec(GraderSpec):
     reward: Literal["exit", "stdout"] = "exit"
     """`exit`: code 0 is reward 1, code 1 is reward 0, any other is a failure of the grader.
     `stdout`: the last line is the reward, and any code but 0 is a failure of the grader."""
-    timeout_s: float = 60.0
+    timeout_s: float = Field(default=60.0, gt=0)
     """Set it from what the reference solution takes: work that is slower than this is worth 0."""
 
 
@@ -46,9 +46,15 @@ class CommandGrader:
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("command", CommandSpec, grading.spec)
         sandbox = await open_sandbox(context.provider, context.sandbox, timeout_s=context.start_timeout_s)
+        hidden = {path: File(data=text.encode()) for path, text in spec.files.items()}
         try:
-            await sandbox.write({path: File(data=data) for path, data in artifact.files.items()})
-            await sandbox.write({path: File(data=text.encode()) for path, text in spec.files.items()})
+            await sandbox.write(hidden)
+            try:
+                await sandbox.write({path: File(data=data) for path, data in artifact.files.items()})
+            except (SandboxFileError, SandboxLimitError) as raised:
+                # All else fitted, so it is the work that does not. Untrusted, too large would pay.
+                return Verdict(reward=0.0, detail=f"the artifact cannot be put into a fresh sandbox: {raised}")
+            await sandbox.write(hidden)
             result = await sandbox.exec(["/bin/sh", "-c", spec.command], timeout_s=spec.timeout_s)
         finally:
             await sandbox.aclose()

@@ -24,7 +24,10 @@ def find_grader(kind: str) -> Grader:
         )
     found = load_object(kind, "grader")
     if isinstance(found, type):
-        found = found()
+        try:
+            found = found()
+        except Exception as raised:  # a user's class may raise anything
+            raise ConfigError(f'grader "{kind}" cannot be made: {type(raised).__name__}: {raised}') from raised
     if not (hasattr(found, "grade") and hasattr(found, "check") and hasattr(found, "needs_sandbox")):
         raise ConfigError(f'grader "{kind}" is a {type(found).__name__} without grade, check and needs_sandbox')
     return found

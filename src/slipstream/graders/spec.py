@@ -13,7 +13,7 @@ from slipstream.types import Json
 
 
 class GraderSpec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Spec = TypeVar("Spec", bound=GraderSpec)

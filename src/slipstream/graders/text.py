@@ -9,6 +9,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
 
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
@@ -19,7 +22,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class AnswerSpec(GraderSpec):
-    expected: str | list[str]
+    expected: str | Annotated[list[str], Field(min_length=1)]
     """One answer, or several that are equally right."""
     normalise: bool = True
     """Compare without case, punctuation, articles and extra space."""

@@ -100,6 +100,9 @@ class Request:
     status: int | None = None
 
 
+_SEEN = web.RequestKey("seen", Request)
+
+
 class ModelServer:
     """Serves on `host:port` while it is entered; port 0 takes a free one. `base_url` is what a client wants."""
 
@@ -174,7 +177,7 @@ class ModelServer:
         seen = Request(number=self.num_requests, path=request.path, session=session_from_headers(request.headers))
         self.num_requests += 1
         self.log.append(seen)
-        request["seen"] = seen
+        request[_SEEN] = seen
         self.num_in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.num_in_flight)
         try:
@@ -279,7 +282,7 @@ class ModelServer:
             raise BadBody("is no JSON") from None
         if not isinstance(body, dict):
             raise BadBody("is no JSON object")
-        seen: Request = http["seen"]
+        seen = http[_SEEN]
         seen.body = body
         if (model := body.get("model", self.model)) != self.model:
             raise web.HTTPNotFound(reason=f"the model {text_of(model)!r} is not served; {self.model!r} is")

@@ -23,7 +23,12 @@ def find_recipe(name: str) -> EvalConfig:
             f"use one of {', '.join(RECIPES)}, or file.py:function"
         )
     function = load_object(path, "recipe")
-    config = function() if callable(function) else function
+    try:
+        config = function() if callable(function) else function
+    except ConfigError:
+        raise
+    except Exception as raised:  # a user's function may raise anything
+        raise ConfigError(f'recipe "{name}" failed: {type(raised).__name__}: {raised}') from raised
     if not isinstance(config, EvalConfig):
         raise ConfigError(f'recipe "{name}" gave a {type(config).__name__}: return an EvalConfig')
     return config

@@ -26,7 +26,7 @@ DEFAULT_TOOLS = ("bash", "read_file", "write_file", "finish")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class _Limits(_Strict):
@@ -76,10 +76,14 @@ class _Line(_Strict):
 def read_tasks(path: Path) -> tuple[Task, ...]:
     """All tasks of a file."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
-        raise ConfigError(f"there is no task file {path}") from None
-    except (OSError, UnicodeDecodeError) as raised:
+        raise ConfigError(f"there is no task file {path}: give the path of a JSONL file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder: give the path of a JSONL file in it") from None
+    except UnicodeDecodeError as raised:
+        raise ConfigError(f"the task file {path} is not UTF-8 (at byte {raised.start}): save it as UTF-8") from None
+    except OSError as raised:
         raise ConfigError(f"the task file {path} cannot be read: {raised}") from raised
     tasks: dict[str, Task] = {}
     for number, line in enumerate(lines, start=1):
@@ -91,15 +95,17 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
             raise ConfigError(f'{where}: the id "{task.id}" was used before: ids must differ')
         tasks[task.id] = task
     if not tasks:
-        raise ConfigError(f"the task file {path} holds no task")
+        raise ConfigError(f"the task file {path} holds no task: write one a line")
     return tuple(tasks.values())
 
 
 def _read_line(line: str, where: str) -> Task:
     try:
         value: Json = json.loads(line)
-    except ValueError as raised:
+    except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: a {type(value).__name__}: write one JSON object a line")
     try:
         read = _Line.model_validate(value)
         task = _as_task(read)

@@ -1,0 +1,58 @@
+"""From the name of a task source to tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import ConfigError
+from slipstream.names import load_object
+from slipstream.tasks.jsonl import check_task, read_tasks
+from slipstream.types import Json, Task
+
+
+def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
+    """The tasks of a JSONL file or of a Python function, the first `num` of them, each checked."""
+    if not source:
+        raise ConfigError("no tasks: set tasks.source to a JSONL file or to package.module:function")
+    if num is not None and num < 1:
+        raise ConfigError(f"tasks.num={num}: ask for at least one task")
+    if ":" in source and not Path(source).is_file():
+        tasks = _from_function(source, num, args)
+    elif args:
+        raise ConfigError(f"tasks.args are for Python functions, and {source} is a file: leave them out")
+    else:
+        tasks = read_tasks(Path(source))
+    if num is not None and len(tasks) < num:
+        raise ConfigError(f"tasks.num={num}, but {source} has {len(tasks)} tasks")
+    return tasks[:num]
+
+
+def _from_function(source: str, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
+    make: Any = load_object(source, "tasks.source")
+    if not callable(make):
+        raise ConfigError(f"tasks.source {source} is a {type(make).__name__}: name a function that returns tasks")
+    given: dict[str, Json] = dict(args)
+    if num is not None and "num" in (getattr(make, "__kwdefaults__", None) or {}):
+        given["num"] = num
+    try:
+        made: object = make(**given)
+    except ConfigError:
+        raise
+    except Exception as raised:  # a user's function may raise anything
+        raise ConfigError(f"tasks.source {source} failed: {type(raised).__name__}: {raised}") from raised
+    if not isinstance(made, Iterable):
+        raise ConfigError(f"tasks.source {source} returned a {type(made).__name__}: return Task values")
+    tasks: dict[str, Task] = {}
+    for task in islice(made, num):
+        if not isinstance(task, Task):
+            raise ConfigError(f"tasks.source {source} returned a {type(task).__name__} among its tasks")
+        if task.id in tasks:
+            raise ConfigError(f'tasks.source {source} gives the id "{task.id}" twice: ids must differ')
+        check_task(task)
+        tasks[task.id] = task
+    if not tasks:
+        raise ConfigError(f"tasks.source {source} returned no task")
+    return tuple(tasks.values())

@@ -1,0 +1,111 @@
+"""Bad input ends in one sentence that names the value and the remedy, with exit code 2, and leaves nothing behind."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from cli_stage import refused
+
+from slipstream.cli.main import main
+from slipstream.model.scripted import ScriptedChat, replies
+from slipstream.model.server import Answer, ModelServer
+
+RECIPES = """
+def boom(): raise RuntimeError("no luck")
+"""
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says on standard error, in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert said.err.startswith("slipstream: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("slipstream: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["eval"], r"name a recipe \(demo, react\), or a run with --resume"),
+        (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
+        (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),
+        (["eval", "HERE/mine.py:boom"], "failed: RuntimeError: no luck"),
+        (["eval", "HERE/syntax.py:recipe"], "SyntaxError"),
+        (["eval", "demo", "sampels=3"], r'there is no setting "sampels" \(did you mean "samples"\?\)'),
+        (["eval", "demo", "samples"], r'"samples" is no setting: write key=value'),
+        (["eval", "demo", "samples=abc"], "samples=abc: .*valid integer"),
+        (["eval", "demo", "samples=0"], "samples=0: give a number above 0"),
+        (["eval", "demo", "dispatch.limits.sandboxes=0"], "dispatch.limits.sandboxes=0: give a number above 0"),
+        (["eval", "demo", "tasks.source=HERE"], "is a folder: give the path of a JSONL file"),
+        (["eval", "demo", "model.kind=nonsense"], "model.kind=nonsense: .*'scripted', 'tokens' or 'chat'"),
+        (["eval", "demo", "model.kind=tokens"], "set model.tokenizer to its folder"),
+        (["eval", "demo", "model.script_args.quality=2"], "quality=2: give a probability"),
+        (
+            ["eval", "demo", "model.script=HERE/mine.py:boom"],
+            "model.script .*/mine.py:boom failed: RuntimeError: no luck",
+        ),
+        (["eval", "demo", "name=a/b"], "'a/b' cannot name a run"),
+        (["eval", "demo", "--runs", "HERE/mine.py"], r"mine\.py is a file: choose a folder"),
+        (["eval", "demo", "--runs", "HERE/mine.py/runs"], "choose another folder for the runs"),
+        (["eval", "react"], "set tasks.source"),
+        (["eval", "--resume", "latest"], "there is no run in .*runs: start one"),
+        (["eval", "--resume", "demo-1"], "there is no run 'demo-1'"),
+        (["show", "demo-1"], "there is no run 'demo-1'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_sentence_and_leaves_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(RECIPES)
+    (tmp_path / "syntax.py").write_text("def recipe(:\n")
+    runs = tmp_path / "runs"
+    placed = [argument.replace("HERE", str(tmp_path)) for argument in arguments]
+    message = refusal(capsys, *placed, *([] if "--runs" in arguments else ["--runs", str(runs)]))
+    assert re.search(said, message)
+    assert not runs.exists()
+
+
+def test_bad_input_of_a_whole_process_leaves_no_traceback_and_no_run(tmp_path: Path) -> None:
+    assert refused("eval", "demo", "samples=0", cwd=tmp_path) == "samples=0: give a number above 0"
+    assert "there is no run in runs" in refused("eval", "--resume", "latest", cwd=tmp_path)
+
+
+def against_a_server(tmp_path: Path, answer: Answer) -> str:
+    async def main() -> str:
+        async with ModelServer(chat=ScriptedChat(replies("hello")), faults=lambda number: answer) as server:
+            url = f"model.base_url={server.base_url}"
+            return await asyncio.to_thread(refused, "eval", "demo", "model.kind=chat", url, cwd=tmp_path)
+
+    return asyncio.run(main())
+
+
+def test_an_endpoint_that_serves_web_pages_is_named(tmp_path: Path) -> None:
+    message = against_a_server(tmp_path, Answer(body=b"<html><body>Welcome!</body></html>"))
+    assert "/models answered 200 with a body that is no JSON" in message
+    assert "usually ends in /v1" in message
+
+
+def test_a_key_that_is_refused_names_the_variable(tmp_path: Path) -> None:
+    assert "set OPENAI_API_KEY" in against_a_server(tmp_path, Answer(status=401, body=b"{}"))
+
+
+def test_a_dead_endpoint_is_named_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "model.base_url=http://127.0.0.1:9/v1"
+    message = refusal(capsys, "eval", "demo", "model.kind=chat", url, "--runs", str(tmp_path / "runs"))
+    assert list(tmp_path.iterdir()) == []
+    assert "http://127.0.0.1:9/v1/models" in message
+    assert message.endswith("start the server, or correct base_url")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["eval", "demo", "--nonsense"], ["show"]])
+def test_wrong_usage_shows_the_right_one(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert "Usage:" in said.err

@@ -1,0 +1,156 @@
+"""Configs: changed by `key=value`, written and read back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pytest
+from pydantic import JsonValue
+
+from slipstream.config import apply_overrides, from_json, to_json
+from slipstream.errors import ConfigError
+from slipstream.recipes import RECIPES, find_recipe
+from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    depth: int = 1
+    kind: Literal["flat", "round"] = "flat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    name: str = "outer"
+    ratio: float = 0.5
+    most: int | None = None
+    inner: Inner = Inner()
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def refusal(*pairs: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(Outer(), pairs)
+    return str(raised.value)
+
+
+def test_overrides_reach_nested_keys_in_order() -> None:
+    changed = apply_overrides(Outer(), ["inner.depth=3", "ratio=2", "inner.depth=4", "most=7"])
+    assert changed == Outer(ratio=2.0, most=7, inner=Inner(depth=4))
+
+
+def test_without_overrides_a_config_stays_what_it_is() -> None:
+    config = Outer()
+    assert apply_overrides(config, []) is config
+
+
+def test_a_config_is_never_changed_in_place() -> None:
+    config = Outer(extra={"a": 1})
+    apply_overrides(config, ["inner.depth=3", "extra.b=2"])
+    assert config == Outer(extra={"a": 1})
+
+
+def test_null_unsets_what_may_be_unset() -> None:
+    assert apply_overrides(Outer(most=3), ["most=null"]).most is None
+
+
+@pytest.mark.parametrize("text", ["7", "true", "null", "1e5", "NaN", "a=b", "", "[1]"])
+def test_a_text_setting_takes_any_text_as_it_is(text: str) -> None:
+    assert apply_overrides(Outer(), [f"name={text}"]).name == text
+
+
+def test_a_mapping_takes_new_keys_and_json_values() -> None:
+    changed = apply_overrides(Outer(), ["extra.seed=3", "extra.split=train", 'extra.list=["a", 1]', "extra.off=false"])
+    assert changed.extra == {"seed": 3, "split": "train", "list": ["a", 1], "off": False}
+
+
+def test_a_mapping_can_be_set_whole() -> None:
+    assert apply_overrides(Outer(extra={"a": 1}), ['extra={"b": 2}']).extra == {"b": 2}
+
+
+def test_not_a_number_stays_text_in_a_mapping_since_json_has_none() -> None:
+    assert apply_overrides(Outer(), ["extra.x=NaN"]).extra == {"x": "NaN"}
+
+
+def test_the_settings_of_a_run_take_the_documented_overrides() -> None:
+    base = EvalConfig(name="x", tasks=TasksConfig(args={"split": "train"}))
+    changed = apply_overrides(
+        base, ["tasks.args.seed=3", "model.script_args.quality=0.5", "dispatch.limits.sandboxes=2"]
+    )
+    assert changed.tasks.args == {"split": "train", "seed": 3}
+    assert changed.model.script_args == {"quality": 0.5}
+    assert changed.dispatch.limits.sandboxes == 2
+
+
+def test_an_unknown_key_names_the_nearest_and_the_known_ones() -> None:
+    message = refusal("ration=2")
+    assert 'there is no setting "ration"' in message
+    assert 'did you mean "ratio"?' in message
+    assert "name, ratio, most, inner, extra" in message
+
+
+def test_an_unknown_nested_key_is_named_in_full_and_compared_with_its_neighbours() -> None:
+    message = refusal("inner.dept=2")
+    assert '"inner.dept"' in message
+    assert 'did you mean "depth"?' in message
+    assert "ratio" not in message
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("inner.depth=abc", "valid integer"),
+        ("inner.depth=1.5", "valid integer"),
+        ("ratio=fast", "valid number"),
+        ("inner.kind=square", "'flat' or 'round'"),
+        ("extra=[1]", "valid dictionary"),
+        ('extra={"a": 1', "valid dictionary"),
+    ],
+)
+def test_a_wrong_type_names_key_value_and_what_would_do(pair: str, said: str) -> None:
+    message = refusal(pair)
+    assert message.startswith(f"{pair}: ")
+    assert said in message
+
+
+def test_a_group_is_no_setting_and_says_what_it_holds() -> None:
+    assert refusal("inner=3") == '"inner" is a group of settings: set one of inner.depth, inner.kind'
+
+
+def test_a_value_holds_no_settings() -> None:
+    assert '"ratio.depth": ratio is a value' in refusal("ratio.depth=3")
+
+
+def test_what_is_no_pair_is_refused() -> None:
+    assert refusal("fast") == '"fast" is no setting: write key=value'
+
+
+def test_a_config_reads_back_equal() -> None:
+    config = Outer(name="ü", most=3, inner=Inner(kind="round"), extra={"a": [1, {"b": None}], "c": 0.1})
+    assert from_json(Outer, to_json(config)) == config
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_reads_back_equal(name: str) -> None:
+    config = find_recipe(name)
+    assert from_json(EvalConfig, to_json(config)) == config
+
+
+def test_a_changed_setting_reads_back_unequal() -> None:
+    config = find_recipe("demo")
+    assert from_json(EvalConfig, to_json(replace(config, model=ModelConfig(temperature=0.5)))) != config
+
+
+def test_an_unknown_stored_key_is_named_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r'there is no setting "inner\.dept" \(did you mean "depth"\?\)'):
+        from_json(Outer, {"inner": {"dept": 3}})
+
+
+def test_a_stored_value_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"the setting inner\.depth is 'deep'"):
+        from_json(Outer, {"inner": {"depth": "deep"}})
+
+
+def test_what_is_stored_must_be_an_object() -> None:
+    with pytest.raises(ConfigError):
+        from_json(Outer, [1])

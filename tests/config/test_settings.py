@@ -1,0 +1,63 @@
+"""Settings: numbers that no run can go by are refused before anything starts."""
+
+import pytest
+
+from slipstream.config import apply_overrides
+from slipstream.errors import ConfigError
+from slipstream.recipes import RECIPES, find_recipe
+from slipstream.settings import EvalConfig, TasksConfig, check_settings
+
+CONFIG = EvalConfig(name="x", tasks=TasksConfig())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_in_order(name: str) -> None:
+    check_settings(find_recipe(name))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "samples=0",
+        "samples=-1",
+        "tasks.num=0",
+        "dispatch.slots=0",
+        "dispatch.limits.sandboxes=0",
+        "dispatch.limits.run=-2",
+        "dispatch.deadlines.run_s=-1.0",
+        "dispatch.deadlines.total_s=nan",
+        "dispatch.deadlines.grade_s=inf",
+        "dispatch.retries.attempts=0",
+        "sandbox.start_timeout_s=0",
+        "model.max_tokens=0",
+        "model.context_tokens=0",
+        "model.timeout_s=0",
+        "model.max_retries=-1",
+        "model.temperature=-0.1",
+        "model.top_p=0",
+        "model.top_p=1.5",
+    ],
+)
+def test_a_number_without_sense_is_named_with_its_key(pair: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_settings(apply_overrides(CONFIG, [pair]))
+    assert str(raised.value).startswith(f"{pair}: give a ")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "seed=-3",
+        "seed=0",
+        "solved_at=-1",
+        "solved_at=0",
+        "model.temperature=0",
+        "model.max_retries=0",
+        "dispatch.deadlines.grace_s=0",
+        "dispatch.limits.sandboxes=null",
+        "tasks.num=null",
+        f"seed={10**400}",
+    ],
+)
+def test_what_makes_sense_passes(pair: str) -> None:
+    check_settings(apply_overrides(CONFIG, [pair]))
