@@ -1,0 +1,17 @@
+"""What runs in a sandbox, seen from inside with nothing but a shell: a minimal Debian has neither ps nor pgrep."""
+
+from __future__ import annotations
+
+from slipstream.sandbox import Sandbox
+
+_LIST = 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " < $p/cmdline)"; done 2>/dev/null'
+
+
+async def command_lines(sandbox: Sandbox) -> dict[int, str]:
+    """Of every process inside but those that do the listing: pid -> command line."""
+    result = await sandbox.exec(["sh", "-c", _LIST], timeout_s=30)
+    assert result.exit_code == 0
+    lines = (line.split(" ", 1) for line in result.stdout.text().splitlines())
+    listed = {int(pid): command.strip() for pid, command in lines}
+    assert any("inside.py" in command for command in listed.values())
+    return {pid: command for pid, command in listed.items() if command and "/proc/[0-9]" not in command}
