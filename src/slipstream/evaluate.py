@@ -26,7 +26,7 @@ from slipstream.errors import ConfigError
 from slipstream.placement.inprocess import InProcess
 from slipstream.record import RunReader, RunStore, plan_resume
 from slipstream.settings import EvalConfig, check_settings
-from slipstream.tasks.source import load_tasks
+from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust, job_seed
 from slipstream.wiring import make_policy, open_crew
 
@@ -86,6 +86,8 @@ class Plan:
 
     config: EvalConfig
     tasks: Mapping[str, Task]
+    tasks_digest: str
+    """Changes with any of the tasks."""
     jobs: tuple[Job, ...]
 
 
@@ -93,23 +95,27 @@ def plan_evaluation(config: EvalConfig) -> Plan:
     """Check the settings and load the tasks. May take as long as a task source takes."""
     check_settings(config)
     loaded = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
-    tasks = {task.id: task for task in loaded}
-    return Plan(config=config, tasks=tasks, jobs=plan_jobs(config, tasks))
+    return Plan(
+        config=config,
+        tasks={task.id: task for task in loaded},
+        tasks_digest=digest_of(loaded),
+        jobs=plan_jobs(config, loaded),
+    )
 
 
-def plan_jobs(config: EvalConfig, task_ids: Iterable[str]) -> tuple[Job, ...]:
+def plan_jobs(config: EvalConfig, tasks: Sequence[Task]) -> tuple[Job, ...]:
     """Every place to be filled: all tasks once, then all again, so that early results cover all of them."""
-    ids = list(task_ids)
-    if len(ids) * config.samples > MAX_ROLLOUTS:
+    if len(tasks) * config.samples > MAX_ROLLOUTS:
         raise ConfigError(
-            f"samples={config.samples} of {len(ids)} tasks: a run holds {MAX_ROLLOUTS:,} rollouts at most"
+            f"samples={config.samples} of {len(tasks)} tasks: a run holds {MAX_ROLLOUTS:,} rollouts at most"
         )
-    keys = [
-        JobKey(phase=PHASE, step=0, task_id=task_id, sample=sample)
-        for sample in range(config.samples)
-        for task_id in ids
-    ]
-    return tuple(Job(key=key, seed=job_seed(config.seed, key), group_size=config.samples) for key in keys)
+    return tuple(_job(config, task, sample) for sample in range(config.samples) for task in tasks)
+
+
+def _job(config: EvalConfig, task: Task, sample: int) -> Job:
+    key = JobKey(phase=PHASE, step=0, task_id=task.id, sample=sample)
+    weight = 0 if task.sandbox is None else 1
+    return Job(key=key, seed=job_seed(config.seed, key), weight=weight, group_size=config.samples)
 
 
 async def evaluate(

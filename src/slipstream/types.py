@@ -285,7 +285,8 @@ class Task:
     id: str
     brief: Brief
     grading: Grading
-    sandbox: SandboxSpec = SandboxSpec()
+    sandbox: SandboxSpec | None = SandboxSpec()
+    """None for a task whose tools need none."""
     artifact: tuple[str, ...] = ()
     """Files that are the work, taken out of the sandbox when the agent ends; its answer is always taken."""
 
@@ -321,7 +322,7 @@ class Job:
     key: JobKey
     seed: int
     weight: int = 1
-    """How many of the sandbox limit's units its sandbox takes."""
+    """How many of the sandbox limit's units its sandbox takes; 0 if it has none."""
     group_size: int = 1
     """How many places its group has."""
 

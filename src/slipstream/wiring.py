@@ -42,6 +42,9 @@ async def open_crew(
         provider = make_provider(config.sandbox)
         stack.push_async_callback(provider.aclose)
         provider.check()
+        for task in tasks.values():
+            if task.sandbox is not None:
+                provider.check_spec(task.sandbox)
         make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)

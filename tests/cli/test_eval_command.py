@@ -1,5 +1,6 @@
 """`slipstream eval` and `slipstream show`, in real sandboxes: few and small."""
 
+import json
 import os
 import re
 import signal
@@ -172,3 +173,19 @@ def test_a_full_disk_ends_the_run_with_what_was_kept_and_how_to_go_on(tmp_path: 
     command = last.rpartition("; go on with: slipstream ")[2]
     again = slipstream(*command.split(" "), "--json", cwd=tmp_path)
     assert (again.code, again.json["num_rollouts"]) == (0, 8)
+
+
+def test_a_run_is_not_gone_on_with_when_its_tasks_have_changed(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    line = {"id": "a", "instruction": "One.", "tools": ["finish"], "sandbox": None}
+    path.write_text(json.dumps({**line, "grading": {"kind": "exact", "expected": "1"}}))
+    (tmp_path / "script.py").write_text(
+        "from slipstream.model.scripted import act, replies\ndef make(): return replies(act('finish', answer='1'))\n"
+    )
+    settings = ["react", "tasks.source=tasks.jsonl", "model.kind=scripted", "model.script=script.py:make"]
+    assert slipstream("eval", *settings, cwd=tmp_path).code == 0
+    assert slipstream("eval", "--resume", "latest", cwd=tmp_path).code == 0
+    path.write_text(json.dumps({**line, "grading": {"kind": "exact", "expected": "2"}}))
+    ended = slipstream("eval", "--resume", "latest", cwd=tmp_path)
+    assert ended.code == 2
+    assert "the tasks are not those that the run" in ended.err

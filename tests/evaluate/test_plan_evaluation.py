@@ -1,5 +1,6 @@
 """What an evaluation is going to do: which jobs, with which seeds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,30 +8,35 @@ import pytest
 from slipstream.errors import ConfigError
 from slipstream.evaluate import plan_evaluation, plan_jobs
 from slipstream.settings import EvalConfig, TasksConfig
-from slipstream.types import JobKey
+from slipstream.tasks.source import digest_of
+from slipstream.types import Brief, Grading, JobKey, Task
 
 
 def config(*, samples: int = 2, seed: int = 0, source: str = "") -> EvalConfig:
     return EvalConfig(name="x", tasks=TasksConfig(source=source), samples=samples, seed=seed)
 
 
+def tasks(*ids: str) -> list[Task]:
+    return [Task(id=name, brief=Brief(instruction="Go."), grading=Grading(kind="exact")) for name in ids]
+
+
 def test_all_tasks_come_once_then_all_again() -> None:
-    jobs = plan_jobs(config(), ["b", "a"])
+    jobs = plan_jobs(config(), tasks("b", "a"))
     assert [(job.key.task_id, job.key.sample) for job in jobs] == [("b", 0), ("a", 0), ("b", 1), ("a", 1)]
     assert {(job.key.phase, job.key.step, job.group_size) for job in jobs} == {("eval", 0, 2)}
 
 
 def test_a_seed_depends_on_run_task_and_sample_and_on_nothing_else() -> None:
-    seeds = {job.key: job.seed for job in plan_jobs(config(), ["a", "b", "c"])}
-    again = {job.key: job.seed for job in plan_jobs(config(samples=3), ["d", "c", "a", "b"])}
+    seeds = {job.key: job.seed for job in plan_jobs(config(), tasks("a", "b", "c"))}
+    again = {job.key: job.seed for job in plan_jobs(config(samples=3), tasks("d", "c", "a", "b"))}
     assert {key: again[key] for key in seeds} == seeds
     assert len(set(again.values())) == len(again)
-    others = {job.key: job.seed for job in plan_jobs(config(seed=1), ["a", "b", "c"])}
+    others = {job.key: job.seed for job in plan_jobs(config(seed=1), tasks("a", "b", "c"))}
     assert not set(others.values()) & set(seeds.values())
 
 
 def test_a_seed_is_the_same_in_every_version() -> None:
-    (job,) = plan_jobs(config(samples=1), ["a"])
+    (job,) = plan_jobs(config(samples=1), tasks("a"))
     assert job.key == JobKey(phase="eval", step=0, task_id="a", sample=0)
     assert job.seed == SEED_OF_A
 
@@ -41,7 +47,7 @@ SEED_OF_A = 3_170_868_432_600_982_440
 
 def test_more_rollouts_than_a_run_holds_are_refused() -> None:
     with pytest.raises(ConfigError, match="samples=100000000000 of 2 tasks"):
-        plan_jobs(config(samples=10**11), ["a", "b"])
+        plan_jobs(config(samples=10**11), tasks("a", "b"))
 
 
 def test_a_plan_checks_the_settings_before_it_loads_a_task() -> None:
@@ -55,3 +61,16 @@ def test_a_plan_holds_the_tasks_by_id(tmp_path: Path) -> None:
     plan = plan_evaluation(config(samples=3, source=str(path)))
     assert list(plan.tasks) == ["a"]
     assert len(plan.jobs) == 3
+
+
+def test_a_task_without_a_sandbox_weighs_nothing() -> None:
+    (task,) = tasks("a")
+    heavy, light = plan_jobs(config(samples=1), [task, replace(task, id="b", sandbox=None)])
+    assert (heavy.weight, light.weight) == (1, 0)
+
+
+def test_the_digest_changes_with_any_task() -> None:
+    ours = tasks("a", "b")
+    changed = [ours[0], replace(ours[1], brief=Brief(instruction="Stop."))]
+    assert digest_of(ours) == digest_of(tasks("a", "b"))
+    assert len({digest_of(ours), digest_of(changed), digest_of(ours[::-1])}) == 3

@@ -135,7 +135,7 @@ def test_a_run_of_two_hundred_with_every_fault_ends_whole_and_leaves_nothing(tmp
 
         store_again = RunStore.read(tmp_path / "run")
         rollouts = list(store_again.rollouts(with_turns=False))
-        jobs = plan_jobs(config, [task.id for task in fault_tasks()])
+        jobs = plan_jobs(config, fault_tasks())
         assert Counter(rollout.job.key for rollout in rollouts) == Counter(job.key for job in jobs)
         by_task = defaultdict(set)
         for rollout in rollouts:

@@ -56,6 +56,6 @@ def test_a_run_killed_again_and_again_has_every_rollout_exactly_once(tmp_path: P
     assert report["num_rollouts"] == NUM * SAMPLES
     assert report["mean_reward"] == 1.0
     config = replace(find_recipe("demo"), samples=SAMPLES)
-    expected = [job.key for job in plan_jobs(config, [task.id for task in demo_tasks(num=NUM)])]
+    expected = [job.key for job in plan_jobs(config, demo_tasks(num=NUM))]
     found = [rollout.job.key for rollout in RunStore.read(next(runs.iterdir())).rollouts(with_turns=False)]
     assert Counter(found) == Counter(expected)

@@ -71,6 +71,7 @@ def play(tasks: Sequence[Task], renderer: Renderer, *, quality: float = 1.0, see
                 attempt=1,
             )
             log = TurnLog(seed=job_seed(seed, key), on_turn=lambda turn: None, on_span=lambda span: None)
+            assert task.sandbox is not None
             sandbox = await provider.open(task.sandbox)
             ending = await ToolAgent(toolset).run(
                 task.brief, sandbox, TokenDialogue(voice, log), (), on_span=lambda span: None

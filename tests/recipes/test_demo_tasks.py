@@ -1,6 +1,7 @@
 """The demo's tasks: what they are made of, and how they are split."""
 
 import re
+from collections.abc import Mapping
 from itertools import product
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from slipstream.errors import ConfigError
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, MAX_TURNS, OPERATIONS, Split, Trail, demo_tasks
 from slipstream.tasks.jsonl import check_task
-from slipstream.types import Task
+from slipstream.types import File, Task
 
 MANY = 1_000
 
@@ -59,6 +60,11 @@ def test_every_split_covers_every_folder_operation_and_format(split: Split) -> N
     assert (folders, operations, formats) == (set(FOLDERS), set(OPERATIONS), set(FORMATS))
 
 
+def files_of(task: Task) -> Mapping[str, File]:
+    assert task.sandbox is not None
+    return task.sandbox.files
+
+
 def split_of(folder: str, operation: str, form: str) -> Split:
     return Trail(folders=(folder,), operation=operation, format=form, numbers={}).split
 
@@ -70,8 +76,8 @@ def test_a_quarter_of_the_combinations_is_held_out() -> None:
 
 @pytest.mark.parametrize("split", [Split.TRAIN, Split.HELD_OUT])
 def test_a_split_is_that_part_of_all_tasks_in_their_order(split: Split) -> None:
-    expected = [task.sandbox.files for task in demo_tasks(num=200) if split_of(*combination(task)) is split]
-    assert [task.sandbox.files for task in demo_tasks(num=len(expected), split=split)] == expected
+    expected = [files_of(task) for task in demo_tasks(num=200) if split_of(*combination(task)) is split]
+    assert [files_of(task) for task in demo_tasks(num=len(expected), split=split)] == expected
 
 
 def test_every_task_is_one_that_can_be_run() -> None:
@@ -85,9 +91,9 @@ def test_the_answer_is_in_the_notes_and_the_brief_names_the_first_folder_alone()
         folder, operation, form = combination(task)
         start = task.id.split("-")[1]
         assert task.brief.instruction == f"Start in {start}."
-        note = task.sandbox.files[f"{folder}/note"].data.decode()
+        note = files_of(task)[f"{folder}/note"].data.decode()
         assert note == f"{OPERATIONS[operation][0]}, as {form}\n"
-        others = [task.sandbox.files[f"{name}/note"].data for name in FOLDERS if name != folder]
+        others = [files_of(task)[f"{name}/note"].data for name in FOLDERS if name != folder]
         assert all(other.startswith(b"look in ") for other in others)
 
 
@@ -95,7 +101,7 @@ def test_nothing_of_the_grading_is_in_the_agents_sandbox() -> None:
     (task,) = demo_tasks(num=1)
     command = task.grading.spec["command"]
     assert isinstance(command, str)
-    assert not [path for path, file in task.sandbox.files.items() if command.encode() in file.data or "out" in path]
+    assert not [path for path, file in files_of(task).items() if command.encode() in file.data or "out" in path]
 
 
 @pytest.mark.parametrize(("num", "split", "said"), [(0, "all", "num=0"), (1, "test", 'no split "test"')])

@@ -209,3 +209,20 @@ def test_grading_before_the_run_is_refused() -> None:
     attempt = RolloutAttempt(make_crew(replies(), provider=FakeProvider(), journal=MemoryJournal()), TASK, JOB, 1)
     with pytest.raises(GraderError, match="nothing to grade"):
         asyncio.run(attempt.grade())
+
+
+def test_a_task_without_a_sandbox_opens_none() -> None:
+    provider, journal = WatchedProvider(), MemoryJournal()
+    bare = replace(TASK, sandbox=None, artifact=(), brief=Brief(instruction="Say yes.", tools=("finish",)))
+
+    async def main() -> None:
+        journal.append(JobAdmitted(job=JOB))
+        crew = make_crew(replies(act("finish", answer="yes")), provider=provider, journal=journal)
+        attempt = RolloutAttempt(crew, bare, JOB, 1)
+        await attempt.init()
+        await attempt.run()
+        await attempt.release()
+        assert (await attempt.grade()).verdict == Verdict(reward=1.0)
+
+    asyncio.run(main())
+    assert provider.opened == []

@@ -41,6 +41,14 @@ def test_the_least_task_takes_every_default(tmp_path: Path) -> None:
     )
 
 
+def test_a_task_may_do_without_a_sandbox_if_nothing_of_it_needs_one(tmp_path: Path) -> None:
+    (task,) = read_tasks(write(tmp_path, changed(sandbox=None, tools=["finish"])))
+    assert task.sandbox is None
+    assert "no sandbox, but its tool bash needs one" in refusal(write(tmp_path, changed(sandbox=None)))
+    line = changed(sandbox=None, tools=["finish"], artifact=["out"])
+    assert "no sandbox to take out from" in refusal(write(tmp_path, line))
+
+
 def test_a_full_task_keeps_everything(tmp_path: Path) -> None:
     line = {
         "id": "sum",

@@ -60,7 +60,7 @@ def eval_command(
     from slipstream.cli.progress import ProgressDisplay, QuietConsole
     from slipstream.cli.reports import as_json as report_as_json
     from slipstream.cli.reports import print_report
-    from slipstream.cli.sessions import find_session
+    from slipstream.cli.sessions import check_tasks, find_session
     from slipstream.evaluate import carry_out, plan_evaluation
     from slipstream.record import RunStore
 
@@ -69,12 +69,14 @@ def eval_command(
     session = find_session(recipe, overrides or [], resume=resume, runs=runs)
 
     def open_store() -> RunStore:
-        store = session.open_store()
+        store = session.open_store(plan.tasks_digest)
         display.say(f"run: {store.folder}")
         return store
 
     try:
         plan = plan_evaluation(session.config)
+        if session.past is not None:
+            check_tasks(session.past, plan.tasks_digest)
         with display:
             report = _run(carry_out(plan, open_store, past=session.past, on_progress=display.show))
     except (KeyboardInterrupt, asyncio.CancelledError):

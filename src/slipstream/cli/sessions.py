@@ -23,13 +23,13 @@ class Session:
         self.folder = None if past is None else past.folder
         self._runs = runs
 
-    def open_store(self) -> RunStore:
+    def open_store(self, tasks_digest: str) -> RunStore:
         """The run's store, which is made now if the run is new."""
         if self.folder is not None:
             return RunStore.open(self.folder)
         folder = new_run_folder(self._runs, self.config.name)
         try:
-            store = RunStore.create(folder, config=to_json(self.config))
+            store = RunStore.create(folder, config={"settings": to_json(self.config), "tasks_digest": tasks_digest})
         except ConfigError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -46,7 +46,7 @@ def find_session(recipe: str | None, overrides: list[str], *, resume: str | None
         return Session(asked, runs)
     past = RunStore.read(locate_run(runs, resume))
     try:
-        config = from_json(EvalConfig, past.config())
+        config = from_json(EvalConfig, _began_with(past, "settings"))
     except ConfigError as raised:
         raise ConfigError(
             f"the run {past.folder} has settings of another version ({raised}): start a new run"
@@ -57,6 +57,20 @@ def find_session(recipe: str | None, overrides: list[str], *, resume: str | None
             f"the run {past.folder} was started with other settings ({changed}): resume it with --resume alone"
         )
     return Session(config, runs, past)
+
+
+def check_tasks(past: RunReader, tasks_digest: str) -> None:
+    """Refuse to go on with a run whose tasks are not those it began with."""
+    if _began_with(past, "tasks_digest") != tasks_digest:
+        raise ConfigError(
+            f"the tasks are not those that the run {past.folder} began with, so its figures would mix the two: "
+            "restore them, or start a new run"
+        )
+
+
+def _began_with(past: RunReader, key: str) -> Json:
+    began = past.config()
+    return began.get(key) if isinstance(began, dict) else None
 
 
 def locate_run(runs: Path, text: str) -> Path:

@@ -167,11 +167,14 @@ class Life:
     async def _tidy(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Clean-up: bounded, never the reason for a failure, and carried out even while being cancelled."""
         tidying = asyncio.ensure_future(self._tidied(work, what))
-        try:
-            await asyncio.shield(tidying)
-        except asyncio.CancelledError:
-            await asyncio.wait({tidying})
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not tidying.done():
+            try:
+                await asyncio.shield(tidying)
+            except asyncio.CancelledError as raised:
+                cancelled = raised
+        if cancelled is not None:
+            raise cancelled
 
     async def _tidied(self, work: Coroutine[Any, Any, None], what: str) -> None:
         try:

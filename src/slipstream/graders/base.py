@@ -16,7 +16,7 @@ class GradeContext:
 
     provider: SandboxProvider
     sandbox: SandboxSpec
-    """The task's own, to be opened afresh."""
+    """The task's own, to be opened afresh; an empty one if the task has none."""
     start_timeout_s: float = 60.0
 
 

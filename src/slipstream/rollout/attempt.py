@@ -18,7 +18,7 @@ from slipstream.graders.base import GradeContext, Grader
 from slipstream.sandbox.base import Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.seams import Journal, RunEnded, TurnTaken
-from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, Span, Task, Turn
+from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, SandboxSpec, Span, Task, Turn
 
 MAX_ARTIFACT_BYTES = 16 << 20
 
@@ -59,9 +59,11 @@ class RolloutAttempt:
     @property
     def grade_weight(self) -> int:
         graded = self._ended is not None and self._ended.ending.reason.trust.graded
-        return self._job.weight if graded and self._grader.needs_sandbox else 0
+        return max(1, self._job.weight) if graded and self._grader.needs_sandbox else 0
 
     async def init(self) -> None:
+        if self._task.sandbox is None:
+            return
         with boundary(SandboxError, "opening the sandbox"):
             self._sandbox = await open_sandbox(
                 self._crew.provider, self._task.sandbox, timeout_s=self._crew.start_timeout_s
@@ -91,7 +93,9 @@ class RolloutAttempt:
         if not ending.reason.trust.graded:
             return self.as_ended(ending)
         context = GradeContext(
-            provider=self._crew.provider, sandbox=self._task.sandbox, start_timeout_s=self._crew.start_timeout_s
+            provider=self._crew.provider,
+            sandbox=self._task.sandbox or SandboxSpec(),
+            start_timeout_s=self._crew.start_timeout_s,
         )
         with boundary(GraderError, f"grader {self._task.grading.kind}"):
             verdict = await self._grader.grade(self._task.grading, self._ended.artifact, context)

@@ -126,6 +126,10 @@ class SandboxProvider(Protocol):
         """Raise ConfigError, with the remedy, if this machine cannot run such sandboxes."""
         ...
 
+    def check_spec(self, spec: SandboxSpec) -> None:
+        """Raise ConfigError if this provider could never open such a sandbox. Cheap, and before anything runs."""
+        ...
+
     async def open(self, spec: SandboxSpec) -> Sandbox:
         """Start one and write the spec's files into it; `setup` is the caller's (see `opening.open_sandbox`).
 

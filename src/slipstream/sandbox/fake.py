@@ -231,6 +231,9 @@ class FakeProvider:
     def check(self) -> None:
         """Works everywhere."""
 
+    def check_spec(self, spec: SandboxSpec) -> None:
+        """Takes any."""
+
     async def open(self, spec: SandboxSpec) -> FakeSandbox:
         number = next(self._numbers)
         await asyncio.sleep(self._start_s)

@@ -202,9 +202,13 @@ class LocalProvider:
     def check(self) -> None:
         tools(self._use_base_python)
 
-    async def open(self, spec: SandboxSpec) -> LocalSandbox:
+    def check_spec(self, spec: SandboxSpec) -> None:
         if spec.base != "host":
             raise ConfigError(f"the base {spec.base!r} is none of the local provider's: use 'host'")
+        bwrap.workdir_of(spec)
+
+    async def open(self, spec: SandboxSpec) -> LocalSandbox:
+        self.check_spec(spec)
         program, interpreter = tools(self._use_base_python)
         with boundary(SandboxError, "the host could not start a sandbox"):
             launched, channel = launch(spec, program, interpreter)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from slipstream.errors import ConfigError
 from slipstream.graders.registry import find_grader
 from slipstream.names import did_you_mean
+from slipstream.tools.base import Effect
 from slipstream.tools.registry import resolve
 from slipstream.types import AgentLimits, Brief, File, Grading, Json, SandboxLimits, SandboxSpec, Task
 
@@ -68,7 +69,7 @@ class _Line(_Strict):
     system: str = ""
     tools: tuple[str, ...] = DEFAULT_TOOLS
     limits: _Limits = _Limits()
-    sandbox: _Sandbox = _Sandbox()
+    sandbox: _Sandbox | None = _Sandbox()
     artifact: tuple[str, ...] = ()
     grading: _Grading
 
@@ -119,24 +120,32 @@ def _read_line(line: str, where: str) -> Task:
 
 def check_task(task: Task) -> None:
     """Whether its tools and its grader exist and understand what they are given."""
-    for name in task.brief.tools:
-        resolve(name)
+    tools = [resolve(name) for name in task.brief.tools]
+    if task.sandbox is None:
+        homeless = [tool.spec.name for tool in tools if tool.effect is Effect.SANDBOX]
+        if homeless:
+            raise ConfigError(f"the task {task.id} has no sandbox, but its tool {homeless[0]} needs one: give it one")
+        if task.artifact:
+            raise ConfigError(f"the task {task.id} has no sandbox to take {task.artifact[0]} from: give it one")
     find_grader(task.grading.kind).check(task.grading.spec)
 
 
-def _as_task(line: _Line) -> Task:
+def _as_sandbox(asked: _Sandbox) -> SandboxSpec:
     files = {
         path: File(data=file.encode()) if isinstance(file, str) else File(data=file.text.encode(), mode=file.mode)
-        for path, file in line.sandbox.files.items()
+        for path, file in asked.files.items()
     }
-    sandbox = SandboxSpec(
-        base=line.sandbox.base,
-        workdir=line.sandbox.workdir,
+    return SandboxSpec(
+        base=asked.base,
+        workdir=asked.workdir,
         files=files,
-        setup=line.sandbox.setup,
-        env=line.sandbox.env,
-        limits=SandboxLimits(**line.sandbox.limits.model_dump()),
+        setup=asked.setup,
+        env=asked.env,
+        limits=SandboxLimits(**asked.limits.model_dump()),
     )
+
+
+def _as_task(line: _Line) -> Task:
     return Task(
         id=line.id,
         brief=Brief(
@@ -146,7 +155,7 @@ def _as_task(line: _Line) -> Task:
             limits=AgentLimits(**line.limits.model_dump()),
         ),
         grading=Grading(kind=line.grading.kind, spec=line.grading.model_extra or {}),
-        sandbox=sandbox,
+        sandbox=None if line.sandbox is None else _as_sandbox(line.sandbox),
         artifact=line.artifact,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,14 @@ def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tup
     if num is not None and len(tasks) < num:
         raise ConfigError(f"tasks.num={num}, but {source} has {len(tasks)} tasks")
     return tasks[:num]
+
+
+def digest_of(tasks: Iterable[Task]) -> str:
+    """The same for the same tasks in the same order, and for no others."""
+    digest = hashlib.blake2b(digest_size=16)
+    for task in tasks:
+        digest.update(repr(task).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def _from_function(source: str, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
