@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from typing import Any
 
 
 @asynccontextmanager
@@ -18,3 +19,18 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     else:
         return
     raise first
+
+
+async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Wait until all of `tasks` are done, even if cancelled meanwhile; the cancellation is raised afterwards.
+
+    For clean-up that must be carried out: what is waited for has to be bounded by itself.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as raised:
+            cancelled = raised
+    if cancelled is not None:
+        raise cancelled

@@ -64,6 +64,8 @@ class Report:
     """Mean seconds of a rollout in each stage, and waiting for it."""
     failures: Mapping[str, int]
     """Infrastructure failures by stage and error, those that a retry mended included."""
+    failure_messages: Mapping[str, str]
+    """What the first of each kind said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
     rewards: dict[str, list[float]] = defaultdict(list)
     endings: Counter[str] = Counter()
     failures: Counter[str] = Counter()
+    messages: dict[str, str] = {}
     stage_s: dict[SpanKind, float] = defaultdict(float)
     num_rollouts = num_turns = 0
     task_ids: set[str] = set()
@@ -219,7 +222,10 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
         num_turns += len(rollout.turns)
         task_ids.add(rollout.job.key.task_id)
         endings[rollout.ending.reason.value] += 1
-        failures.update(f"{failure.stage}: {failure.error}" for failure in rollout.failures)
+        for failure in rollout.failures:
+            kind = f"{failure.stage}: {failure.error}"
+            failures[kind] += 1
+            messages.setdefault(kind, failure.message)
         for span in rollout.spans:
             stage_s[span.kind] += span.seconds
         if rollout.verdict is not None:
@@ -236,6 +242,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
         num_turns=num_turns / max(1, num_rollouts),
         stage_s={kind.value: stage_s[kind] / max(1, num_rollouts) for kind in _STAGES},
         failures=dict(failures.most_common()),
+        failure_messages=messages,
     )
 
 

@@ -28,7 +28,8 @@ REPORT = Report(
         "wait_grade": 0,
         "grade": 3.0,
     },
-    failures={"run: SandboxError": 3},
+    failures={"run: SandboxError": 3, "grade: GraderError": 1},
+    failure_messages={"run: SandboxError": "it is\ngone", "grade: GraderError": "x" * 300},
 )
 
 
@@ -49,15 +50,16 @@ def test_elsewhere_than_on_a_terminal_it_is_a_row_a_line_however_long() -> None:
         "endings      finished 3, infrastructure 1\n"
         "turns        3.2 a rollout\n"
         "mean times   init 1.00 s (waited 0.50), run 2.00 s (waited 0.00), release 0.25 s, grade 3.00 s (waited 0.00)\n"
-        "failures     run: SandboxError 3\n"
+        "failures     3 x run: SandboxError: it is gone\n"
+        f"             1 x grade: GraderError: {'x' * 200} ...\n"
         "time         12.3 s\n"
         "run          runs/[x]\n"
     )
 
 
 def test_a_terminal_gets_a_table_with_every_row_on_one_line() -> None:
-    lines = printed(REPORT, terminal=True).splitlines()
-    assert len(lines) == 11 + 2
+    lines = printed(REPORT, terminal=True, width=260).splitlines()
+    assert len(lines) == 12 + 2
     assert lines[0][0] == "╭"
     assert lines[-2].startswith("│ run         │ runs/[x] ")
 
@@ -75,4 +77,4 @@ def test_the_json_holds_every_figure() -> None:
     assert value["seconds"] == 1.235
     assert value["pass_at_k"] == {"1": 0.75, "2": 1.0}
     assert value["reward_interval"] == [0.5, 1.0]
-    assert (value["num_trusted"], value["failures"]) == (3, {"run: SandboxError": 3})
+    assert (value["num_trusted"], value["failures"]) == (3, {"run: SandboxError": 3, "grade: GraderError": 1})

@@ -261,6 +261,26 @@ def test_leaving_early_closes_every_sandbox_and_records_nothing() -> None:
     assert sum(isinstance(event, JobAdmitted) for event in journal.events) == 9
 
 
+def test_being_cancelled_again_and_again_does_not_stop_the_cleaning_up() -> None:
+    placement = SimulatedPlacement(lambda job, number: Plan(run=Part(seconds=100), release=Part(seconds=10)))
+
+    async def leave() -> None:
+        async with Dispatcher(placement, policy=Batch(), journal=ListJournal()) as dispatcher:
+            await dispatcher.collect(make_jobs(3))
+
+    async def main() -> float:
+        leaving = asyncio.create_task(leave())
+        for _ in range(3):
+            await asyncio.sleep(2)
+            leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 12
+    assert placement.census.live == 0
+
+
 def test_a_journal_that_cannot_be_written_ends_the_run_with_its_own_error() -> None:
     async def main() -> None:
         async with Dispatcher(SimulatedPlacement(), policy=Batch(), journal=ListJournal(fail_after=2)) as dispatcher:

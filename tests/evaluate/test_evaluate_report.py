@@ -165,3 +165,4 @@ def test_failures_are_counted_by_stage_and_error_mended_ones_too() -> None:
     slow = Failure(attempt=2, stage="grade", error="StageDeadline", message="60 s")
     found = report([rollout("a", 0, 1.0, failures=[lost]), rollout("a", 1, None, failures=[lost, slow])], config(2))
     assert found.failures == {"run: SandboxError": 2, "grade: StageDeadline": 1}
+    assert found.failure_messages == {"run: SandboxError": "gone", "grade: StageDeadline": "60 s"}

@@ -133,13 +133,18 @@ def test_special_tokens_are_single_ids() -> None:
 
 
 def test_an_unknown_family_is_named() -> None:
-    with pytest.raises(ConfigError, match="'qwen33'"):
+    with pytest.raises(ConfigError, match=r'no family "qwen33" \(did you mean "qwen3"\?\): use one of .*llama-3'):
         Renderer("qwen33", ByteTokenizer())
 
 
 def test_a_tokenizer_without_the_family_s_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not fit the family 'qwen3'"):
         Renderer("qwen3", ByteTokenizer(special_tokens=("<|endoftext|>",)))
+
+
+def test_a_format_that_needs_more_of_a_tokenizer_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="does not fit the family 'default'"):
+        Renderer("default", ByteTokenizer())
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]
         ("turns", f"{report.num_turns:.1f} a rollout"),
         ("mean times", _stages(report.stage_s)),
     ]
-    if report.failures:
-        rows.append(("failures", _counts(report.failures)))
+    for index, (kind, number) in enumerate(report.failures.items()):
+        rows.append(("" if index else "failures", f"{number} x {kind}: {_shortened(report.failure_messages[kind])}"))
     rows.append(("time", f"{seconds:.1f} s"))
     rows.append(("run", str(folder)))
     return rows
@@ -67,6 +67,11 @@ def _stages(stage_s: Mapping[str, float]) -> str:
         for name, value in stage_s.items()
         if not name.startswith("wait_")
     )
+
+
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= 200 else f"{line[:200]} ..."
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-from slipstream.aio import task_group
+from slipstream.aio import outlast, task_group
 from slipstream.dispatch.admission import Admission
 from slipstream.dispatch.base import Deadlines, Limits, Placement, Policy, Retries, View
 from slipstream.dispatch.life import Life
@@ -72,8 +72,7 @@ class Dispatcher:
         tasks = [*self._lives.values(), *([self._watchdog] if self._watchdog else [])]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await outlast(tasks)
 
     async def submit(self, job: Job) -> None:
         """Take a job in; waits while there is no room. Each key may be submitted once."""

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from slipstream.aio import outlast
 from slipstream.dispatch.admission import Admission
 from slipstream.dispatch.base import Attempt, Deadlines, Placement, Retries, Stage
 from slipstream.dispatch.stage import StageDeadline, StageRunner
@@ -166,15 +167,7 @@ class Life:
 
     async def _tidy(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Clean-up: bounded, never the reason for a failure, and carried out even while being cancelled."""
-        tidying = asyncio.ensure_future(self._tidied(work, what))
-        cancelled: asyncio.CancelledError | None = None
-        while not tidying.done():
-            try:
-                await asyncio.shield(tidying)
-            except asyncio.CancelledError as raised:
-                cancelled = raised
-        if cancelled is not None:
-            raise cancelled
+        await outlast([asyncio.create_task(self._tidied(work, what))])
 
     async def _tidied(self, work: Coroutine[Any, Any, None], what: str) -> None:
         try:

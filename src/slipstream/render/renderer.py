@@ -8,10 +8,12 @@ a family's template cannot be extended it says so with None, and the caller's re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
 from slipstream.render.tokenizers import Tokenizer
 from slipstream.types import CallProblem, Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
@@ -37,11 +39,15 @@ class Renderer:
         try:
             config = TypeAdapter(RendererConfig).validate_python(settings)
         except ValidationError as raised:
-            raise ConfigError(f"there is no renderer for the family {family!r}: {raised.errors()[0]['msg']}") from None
+            known = re.findall(r"'([^']+)'", str(raised.errors()[0].get("ctx", {}).get("expected_tags", "")))
+            raise ConfigError(
+                f'there is no family "{family}"{did_you_mean(family, known)}: use one of {", ".join(known)}'
+            ) from None
         try:
             # Any: the library types its messages as TypedDicts of its own.
             self._renderer: Any = create_renderer(tokenizer, config)
-        except (AssertionError, ValueError) as raised:
+            self._renderer.render_ids([{"role": "user", "content": "?"}], add_generation_prompt=True)
+        except Exception as raised:  # whatever the library raises, it is this pair that does not work
             raise ConfigError(
                 f"the tokenizer {tokenizer.name_or_path!r} does not fit the family {family!r}: {raised}"
             ) from raised

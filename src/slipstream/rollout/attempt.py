@@ -13,7 +13,7 @@ from typing import Protocol
 
 from slipstream.agent.loop import Runner
 from slipstream.dialogue.base import Dialogue, TurnLog
-from slipstream.errors import GraderError, SandboxError, SandboxFileError, ToolFailure, boundary
+from slipstream.errors import GraderError, InfrastructureError, SandboxError, SandboxFileError, boundary
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.sandbox.base import Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
@@ -72,7 +72,7 @@ class RolloutAttempt:
     async def run(self) -> None:
         dialogue = self._crew.make_dialogue(self._job, self._number, self._task, self._log)
         runner = self._crew.make_runner(self._task)
-        with boundary(ToolFailure, "running the agent"):
+        with boundary(InfrastructureError, "running the agent"):
             ending = await runner.run(
                 self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
             )

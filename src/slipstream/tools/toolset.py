@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from slipstream.aio import task_group
+from slipstream.aio import outlast, task_group
 from slipstream.errors import (
     ConfigError,
     SandboxFileError,
@@ -224,16 +224,7 @@ async def _close_all(tools: Sequence[Tool]) -> None:
     A failure to close is logged only: it must not replace the reason why the rollout ended, and what runs in the
     sandbox dies with it.
     """
-    cancelled: asyncio.CancelledError | None = None
-    async with asyncio.TaskGroup() as group:
-        closing = group.create_task(_close_each(tools))
-        while not closing.done():
-            try:
-                await asyncio.shield(closing)
-            except asyncio.CancelledError as raised:
-                cancelled = raised
-    if cancelled is not None:
-        raise cancelled
+    await outlast([asyncio.create_task(_close_each(tools))])
 
 
 async def _close_each(tools: Sequence[Tool]) -> None:
