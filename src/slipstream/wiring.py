@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Dialogue, TurnLog
-from slipstream.dialogue.chat import ChatDialogue, ChatVoice
-from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.chat import ChatDialogue
+from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.base import Limits, Policy
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError
@@ -155,34 +155,26 @@ def _window(config: ModelConfig, task: Task) -> int:
     return asked if config.context_tokens is None else min(asked, config.context_tokens)
 
 
+def _terms(config: ModelConfig, job: Job, attempt: int, task: Task, gate: TurnGate) -> Terms:
+    return Terms(
+        params=_params(config),
+        max_context_tokens=_window(config, task),
+        gate=gate,
+        key=job.key,
+        attempt=attempt,
+        timeout_s=config.timeout_s,
+    )
+
+
 def _token_maker(config: ModelConfig, completer: Completer, renderer: Renderer, gate: TurnGate) -> DialogueMaker:
     def make(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        voice = TokenVoice(
-            renderer=renderer,
-            completer=completer,
-            params=_params(config),
-            max_context_tokens=_window(config, task),
-            gate=gate,
-            key=job.key,
-            attempt=attempt,
-            timeout_s=config.timeout_s,
-        )
-        return TokenDialogue(voice, log)
+        return TokenDialogue(renderer, completer, _terms(config, job, attempt, task, gate), log)
 
     return make
 
 
 def _chat_maker(config: ModelConfig, chat: ChatModel, gate: TurnGate) -> DialogueMaker:
     def make(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        voice = ChatVoice(
-            model=chat,
-            params=_params(config),
-            max_context_tokens=_window(config, task),
-            gate=gate,
-            key=job.key,
-            attempt=attempt,
-            timeout_s=config.timeout_s,
-        )
-        return ChatDialogue(voice, log)
+        return ChatDialogue(chat, _terms(config, job, attempt, task, gate), log)
 
     return make

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from slipstream.agent.loop import NO_CALL, ToolAgent
-from slipstream.dialogue.base import TurnLog
-from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ModelError, SandboxBroken, ToolFailure
 from slipstream.model.scripted import Line, Scene, ScriptedModel, act, replies
@@ -67,16 +67,14 @@ def run(
         model = ScriptedModel(
             watched, decode=RENDERER.decode, encode=RENDERER.encode_reply, encode_text=RENDERER.encode_text
         )
-        voice = TokenVoice(
-            renderer=RENDERER,
-            completer=model,
+        terms = Terms(
             params=SampleParams(max_tokens=max_tokens),
             max_context_tokens=limits_.context_tokens,
             gate=OpenGate(),
             key=JobKey(phase="eval", step=0, task_id="t", sample=0),
             attempt=1,
         )
-        dialogue = TokenDialogue(voice, TurnLog(seed=0, on_turn=turns.append, on_span=spans.append))
+        dialogue = TokenDialogue(RENDERER, model, terms, TurnLog(seed=0, on_turn=turns.append, on_span=spans.append))
         sandbox = await FakeProvider().open(SandboxSpec())
         toolset = Toolset([*Toolset.named(["bash", "finish"]).tools.values(), *extra])
         brief = Brief(instruction="Do it.", system="Be good.", limits=limits_)

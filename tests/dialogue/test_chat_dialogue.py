@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from slipstream.dialogue.base import TurnLog
-from slipstream.dialogue.chat import ChatDialogue, ChatVoice
+from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ContextOverflow
 from slipstream.model.base import ChatModel
@@ -14,15 +14,14 @@ from slipstream.types import JobKey, Message, Role, SampleParams, Turn
 
 
 def open_dialogue(model: ChatModel, turns: list[Turn], *, window: int = 1000) -> ChatDialogue:
-    voice = ChatVoice(
-        model=model,
+    terms = Terms(
         params=SampleParams(),
         max_context_tokens=window,
         gate=OpenGate(),
         key=JobKey(phase="eval", step=0, task_id="t", sample=0),
         attempt=1,
     )
-    return ChatDialogue(voice, TurnLog(seed=0, on_turn=turns.append, on_span=lambda span: None))
+    return ChatDialogue(model, terms, TurnLog(seed=0, on_turn=turns.append, on_span=lambda span: None))
 
 
 def user(text: str) -> Message:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from slipstream.dialogue.base import TurnLog
-from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ContextOverflow
 from slipstream.render.renderer import Renderer
@@ -69,16 +69,14 @@ class Scene:
         self.turns: list[Turn] = []
         self.spans: list[Span] = []
         self.log = TurnLog(seed=3, on_turn=self.turns.append, on_span=self.spans.append)
-        voice = TokenVoice(
-            renderer=Renderer("qwen3", TOKENIZER),
-            completer=self.engine,
+        terms = Terms(
             params=SampleParams(max_tokens=max_tokens),
             max_context_tokens=max_context_tokens,
             gate=OpenGate(),
             key=KEY,
             attempt=2,
         )
-        self.dialogue = TokenDialogue(voice, self.log)
+        self.dialogue = TokenDialogue(Renderer("qwen3", TOKENIZER), self.engine, terms, self.log)
 
 
 def user(text: str) -> Message:

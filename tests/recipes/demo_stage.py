@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import TurnLog
-from slipstream.dialogue.token import TokenDialogue, TokenVoice
+from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.model.scripted import ScriptedModel
 from slipstream.recipes.demo.solver import solver
@@ -61,9 +61,7 @@ def play(tasks: Sequence[Task], renderer: Renderer, *, quality: float = 1.0, see
         plays = []
         for task in tasks:
             key = JobKey(phase="eval", step=0, task_id=task.id, sample=0)
-            voice = TokenVoice(
-                renderer=renderer,
-                completer=model,
+            terms = Terms(
                 params=SampleParams(max_tokens=256),
                 max_context_tokens=task.brief.limits.context_tokens,
                 gate=OpenGate(),
@@ -74,7 +72,7 @@ def play(tasks: Sequence[Task], renderer: Renderer, *, quality: float = 1.0, see
             assert task.sandbox is not None
             sandbox = await provider.open(task.sandbox)
             ending = await ToolAgent(toolset).run(
-                task.brief, sandbox, TokenDialogue(voice, log), (), on_span=lambda span: None
+                task.brief, sandbox, TokenDialogue(renderer, model, terms, log), (), on_span=lambda span: None
             )
             plays.append(Play(task=task, ending=ending, turns=tuple(log.turns)))
         await toolset.aclose()

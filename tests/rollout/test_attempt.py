@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Dialogue, TurnLog
-from slipstream.dialogue.chat import ChatDialogue, ChatVoice
+from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import GraderError, SandboxError
 from slipstream.graders.base import GradeContext, Grader
@@ -69,10 +69,8 @@ def make_crew(
     model = ScriptedChat(script)
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        voice = ChatVoice(
-            model=model, params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt
-        )
-        return ChatDialogue(voice, log)
+        terms = Terms(params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt)
+        return ChatDialogue(model, terms, log)
 
     return Crew(
         provider=provider,

@@ -7,16 +7,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from slipstream.types import Message, Span, StopReason, ToolSpec, Turn
+from slipstream.errors import ContextOverflow
+from slipstream.seams import TurnGate
+from slipstream.types import JobKey, Message, SampleParams, Span, StopReason, ToolSpec, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     message: Message
     stop: StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Under which an attempt talks to its model; every branch of its dialogue shares them."""
+
+    params: SampleParams
+    max_context_tokens: int
+    gate: TurnGate
+    key: JobKey
+    attempt: int
+    timeout_s: float | None = None
+    """Of one model call, its retries included."""
+
+    @property
+    def session(self) -> str:
+        """The name under which an engine knows the attempt."""
+        return f"{self.key}#{self.attempt}"
+
+    def params_within(self, num_context_tokens: int, seed: int) -> SampleParams:
+        """What may be sampled next. Raises ContextOverflow if there is no room for anything."""
+        room = self.max_context_tokens - num_context_tokens
+        if room <= 0:
+            raise ContextOverflow(f"{num_context_tokens} tokens of conversation, {self.max_context_tokens} allowed")
+        return replace(self.params, max_tokens=min(self.params.max_tokens, room), seed=seed)
 
 
 class Dialogue(Protocol):

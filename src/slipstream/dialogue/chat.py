@@ -5,31 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import Reply, TurnLog
-from slipstream.errors import ContextOverflow
+from slipstream.dialogue.base import Reply, Terms, TurnLog
 from slipstream.model.base import ChatModel
-from slipstream.seams import TurnGate
-from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, ToolSpec, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatVoice:
-    """What every branch of a chat dialogue shares."""
-
-    model: ChatModel
-    params: SampleParams
-    max_context_tokens: int
-    gate: TurnGate
-    key: JobKey
-    attempt: int
-    timeout_s: float | None = None
+from slipstream.types import Message, Span, SpanKind, ToolSpec, Turn
 
 
 class ChatDialogue:
-    def __init__(self, voice: ChatVoice, log: TurnLog) -> None:
-        self._voice = voice
+    def __init__(self, model: ChatModel, terms: Terms, log: TurnLog) -> None:
+        self._model = model
+        self._terms = terms
         self._log = log
         self._branch = 0
         self._parent: int | None = None
@@ -43,22 +28,19 @@ class ChatDialogue:
         return self._messages
 
     def rewrite(self, messages: Sequence[Message]) -> ChatDialogue:
-        branch = ChatDialogue(self._voice, self._log)
+        branch = ChatDialogue(self._model, self._terms, self._log)
         branch._branch, branch._parent = self._log.new_branch(), self._parent
         branch._messages = tuple(messages)
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
-        voice, log = self._voice, self._log
+        terms, log = self._terms, self._log
         self._messages += tuple(new_messages)
-        room = voice.max_context_tokens - self._num_tokens
-        if room <= 0:
-            raise ContextOverflow(f"{self._num_tokens} tokens of conversation, {voice.max_context_tokens} allowed")
-        params = replace(voice.params, max_tokens=min(voice.params.max_tokens, room), seed=log.next_seed())
-        async with voice.gate.turn(voice.key, self._num_tokens):
+        params = terms.params_within(self._num_tokens, log.next_seed())
+        async with terms.gate.turn(terms.key, self._num_tokens):
             start_s = asyncio.get_running_loop().time()
-            reply = await voice.model.chat(
-                self._messages, tools, params, session=f"{voice.key}#{voice.attempt}", timeout_s=voice.timeout_s
+            reply = await self._model.chat(
+                self._messages, tools, params, session=terms.session, timeout_s=terms.timeout_s
             )
             end_s = asyncio.get_running_loop().time()
         turn = Turn(
@@ -70,7 +52,7 @@ class ChatDialogue:
         )
         log.take(turn)
         counts = {"prompt": reply.num_prompt_tokens, "sampled": reply.num_sampled_tokens}
-        log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=voice.attempt, counts=counts))
+        log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))
         self._parent, self._extends = turn.index, True
         self._num_tokens = reply.num_prompt_tokens + reply.num_sampled_tokens
         self._messages += (reply.message,)

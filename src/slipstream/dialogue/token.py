@@ -9,33 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from slipstream.dialogue.base import Reply, TurnLog
-from slipstream.errors import ContextOverflow
+from slipstream.dialogue.base import Reply, Terms, TurnLog
 from slipstream.model.base import Completer
 from slipstream.render.renderer import Renderer
-from slipstream.seams import TurnGate
-from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, TokenIds, ToolSpec, Turn, token_ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenVoice:
-    """What every branch of a token dialogue shares."""
-
-    renderer: Renderer
-    completer: Completer
-    params: SampleParams
-    max_context_tokens: int
-    gate: TurnGate
-    key: JobKey
-    attempt: int
-    timeout_s: float | None = None
+from slipstream.types import Message, Span, SpanKind, TokenIds, ToolSpec, Turn, token_ids
 
 
 class TokenDialogue:
-    def __init__(self, voice: TokenVoice, log: TurnLog) -> None:
-        self._voice = voice
+    def __init__(self, renderer: Renderer, completer: Completer, terms: Terms, log: TurnLog) -> None:
+        self._renderer = renderer
+        self._completer = completer
+        self._terms = terms
         self._log = log
         self._branch = 0
         self._parent: Turn | None = None
@@ -50,32 +36,22 @@ class TokenDialogue:
         return self._messages
 
     def rewrite(self, messages: Sequence[Message]) -> TokenDialogue:
-        branch = TokenDialogue(self._voice, self._log)
+        branch = TokenDialogue(self._renderer, self._completer, self._terms, self._log)
         branch._branch = self._log.new_branch()
         branch._parent, branch._prompt, branch._sampled = self._parent, self._prompt, self._sampled
         branch._messages = tuple(messages)
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
-        voice, log = self._voice, self._log
+        terms, log = self._terms, self._log
         self._messages += tuple(new_messages)
         prompt, num_kept = self._next_prompt(new_messages, tools)
-        room = voice.max_context_tokens - len(prompt)
-        if room <= 0:
-            raise ContextOverflow(f"{len(prompt)} tokens of conversation, {voice.max_context_tokens} allowed")
-        params = replace(
-            voice.params,
-            max_tokens=min(voice.params.max_tokens, room),
-            seed=log.next_seed(),
-            stop_ids=voice.renderer.stop_ids,
-        )
-        async with voice.gate.turn(voice.key, len(prompt)):
+        params = replace(terms.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
+        async with terms.gate.turn(terms.key, len(prompt)):
             start_s = asyncio.get_running_loop().time()
-            sampled = await voice.completer.complete(
-                prompt, params, session=f"{voice.key}#{voice.attempt}", timeout_s=voice.timeout_s
-            )
+            sampled = await self._completer.complete(prompt, params, session=terms.session, timeout_s=terms.timeout_s)
             end_s = asyncio.get_running_loop().time()
-        message = voice.renderer.parse(sampled.ids, prompt, tools, call_prefix=f"call_{log.next_index}_")
+        message = self._renderer.parse(sampled.ids, prompt, tools, call_prefix=f"call_{log.next_index}_")
         turn = Turn(
             index=log.next_index,
             branch=self._branch,
@@ -91,7 +67,7 @@ class TokenDialogue:
                 kind=SpanKind.MODEL,
                 start_s=start_s,
                 end_s=end_s,
-                attempt=voice.attempt,
+                attempt=terms.attempt,
                 counts={"new": len(turn.added), "kept": num_kept, "sampled": len(sampled.ids)},
             )
         )
@@ -104,9 +80,9 @@ class TokenDialogue:
         before = self._prompt + self._sampled
         prompt = None
         if self._extends:
-            prompt = self._voice.renderer.extend(self._prompt, self._sampled, new_messages, tools)
+            prompt = self._renderer.extend(self._prompt, self._sampled, new_messages, tools)
         if prompt is None:
-            prompt = self._voice.renderer.render(self._messages, tools)
+            prompt = self._renderer.render(self._messages, tools)
         return prompt, _common_prefix(before, prompt)
 
 
