@@ -31,7 +31,8 @@ class CommandSpec(GraderSpec):
     files: Mapping[str, str] = Field(default_factory=dict)
     """Hidden from the agent; written last."""
     reward: Literal["exit", "stdout"] = "exit"
-    """`exit`: code 0 is reward 1, code 1 is reward 0, any other is a failure of the grader.
+    """`exit`: code 0 is reward 1, code 1 is reward 0, any other is a failure of the grader. Where the work itself can
+    make the command crash, end it with `|| exit 1`: untrusted, crashing would pay.
     `stdout`: the last line is the reward, and any code but 0 is a failure of the grader."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Set it from what the reference solution takes: work that is slower than this is worth 0."""
