@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -210,6 +211,41 @@ def test_a_killed_host_takes_its_sandboxes_along() -> None:
         assert select.select([pidfd], [], [], 30)[0] == [pidfd]
         os.close(pidfd)
         assert running(f"sleep\0{MARK}") == []
+
+
+STARTING_PROGRAM = """
+import asyncio
+import sys
+from slipstream.sandbox import LocalProvider
+from slipstream.types import SandboxSpec
+
+async def start_and_close(provider):
+    while True:
+        sandbox = await provider.open(SandboxSpec(workdir="/" + sys.argv[1]))
+        print(".", end="", flush=True)
+        await sandbox.aclose()
+
+async def main():
+    provider = LocalProvider()
+    await asyncio.gather(*(start_and_close(provider) for _ in range(24)))
+
+asyncio.run(main())
+"""
+
+
+def test_a_host_killed_while_sandboxes_start_leaves_none() -> None:
+    """At any moment of a start: bwrap alone would leave a process 1 that waits for ever."""
+    workdir = f"killed-{MARK}"
+    for num_opened in (1, 2, 5, 9, 14, 20, 27, 35, 44, 54):
+        with subprocess.Popen([sys.executable, "-c", STARTING_PROGRAM, workdir], stdout=subprocess.PIPE) as host:
+            assert host.stdout is not None
+            assert host.stdout.read(num_opened) == b"." * num_opened
+            assert running(workdir)
+            host.kill()
+    deadline_s = time.monotonic() + 30
+    while running(workdir) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert running(workdir) == []
 
 
 # ---------------------------------------------------------------- a sandbox that is lost

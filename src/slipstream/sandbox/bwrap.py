@@ -167,7 +167,7 @@ def arguments(spec: SandboxSpec, home: Path | None, data: dict[str, int]) -> lis
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
     args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
-    args += ["--new-session", "--die-with-parent", "--as-pid-1", "--clearenv", "--setenv", "PATH", PATH]
+    args += ["--new-session", "--as-pid-1", "--clearenv", "--setenv", "PATH", PATH]
     args += ["--setenv", "LANG", "C.UTF-8", "--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)

@@ -43,7 +43,7 @@ COPY_BYTES = 1 << 20
 SPARE_PROCESSES = 8
 """How many programs may still be started from outside when those inside have used up their number."""
 FIRST_SPARE_FD = 300
-PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
@@ -391,8 +391,9 @@ def settle(control_fd: int) -> None:
     os.close(null)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
-    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
-        raise SystemExit("the supervisor could not make itself untraceable")
+    prctl = ctypes.CDLL(None).prctl
+    if prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) or prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
+        raise SystemExit("the supervisor could not make itself untraceable, or die with bwrap")
 
 
 def main() -> None:

@@ -1,8 +1,12 @@
 """Starting and ending the bwrap process of one sandbox.
 
 Enters: the arguments of bwrap. Leaves: a `Launched`, which knows bwrap and the sandbox's process 1 by pidfd.
-Always holds: bwrap never runs as root; it is started from the thread of the event loop, with whose end it dies; after
-`end` neither bwrap nor any process of the sandbox is left, and no descriptor of theirs is open here.
+Always holds: bwrap never runs as root; after `end` neither bwrap nor any process of the sandbox is left, and no
+descriptor of theirs is open here.
+
+If we die, so does the sandbox: its supervisor ends with the control socket, and bwrap with the supervisor. bwrap's own
+`--die-with-parent` is not used: it kills bwrap alone while process 1 still waits for bwrap's word to begin, and then
+process 1 waits for ever. The supervisor asks for the signal itself, once it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ REVEALED = Path("/tmp")
 """Where a folder that NOBODY cannot come to is shown to bwrap, in a mount namespace of its own."""
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
-INFO_GRACE_S = 2.0
+INFO_GRACE_S = 20.0
+"""How long a start that is given up may take to tell whom to kill. Killing bwrap before that would leave process 1."""
 REAP_GRACE_S = 2.0
 MAX_STDERR_BYTES = 4096
 
@@ -152,7 +157,8 @@ class Launched:
                 self._process = spawn(
                     program,
                     ["--info-fd", str(info_write), *args],
-                    fds=[*fds, info_write],
+                    # It holds the reading end too, so that it can write even if we are dead by then.
+                    fds=[*fds, info_write, self._info_fd],
                     stderr=self._stderr,
                     interpreter=interpreter,
                 )
