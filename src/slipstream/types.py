@@ -430,3 +430,47 @@ class Group:
     step: int
     task_id: str
     rollouts: tuple[Rollout, ...]
+
+
+# ---------------------------------------------------------------- training data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One merged token sequence of a rollout.
+
+    Everything that was not sampled by the policy carries mask 0, logprob 0.0 and version -1. So does, in a sample that
+    forks off, what was sampled before the fork: it is trained on in the sample it stems from.
+    """
+
+    key: JobKey
+    branch: int
+    """The branch of its last turn."""
+    ids: TokenIds
+    mask: array[int]
+    logprobs: array[float]
+    versions: array[int]
+    turns: tuple[int, ...]
+    """The turns whose samples it holds, by index."""
+    num_truncated: int = 0
+    """Sampled tokens that were cut off its end, whole turns at a time."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.mask), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1:
+            raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A sample as a learner gets it."""
+
+    sample: Sample
+    advantage: float
+    in_loss: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    rows: tuple[Row, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)

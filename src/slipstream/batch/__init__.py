@@ -1,0 +1,1 @@
+"""From rollouts to training data. Pure: no input or output, no clock, no randomness."""

@@ -1,0 +1,51 @@
+"""Rewards to advantages, one number a rollout, shared by all its samples.
+
+Enters: the rewards of each group's trusted members. Leaves: an advantage for each, in the same places.
+Always holds: groups have at least two members (see `rows`), so that every baseline is of others' making.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+Rewards: TypeAlias = Sequence[Sequence[float]]
+Estimator: TypeAlias = Callable[[Rewards], list[list[float]]]
+
+_TINY = 1e-6
+
+
+def leave_one_out(groups: Rewards) -> list[list[float]]:
+    """Each reward less the mean of the others in its group: the paper's, unbiased, no division by a deviation."""
+    return [[reward - (sum(rewards) - reward) / (len(rewards) - 1) for reward in rewards] for rewards in groups]
+
+
+def grpo(groups: Rewards) -> list[list[float]]:
+    """Each reward less its group's mean, over the group's (population) deviation."""
+    return [_centred(rewards, scale=statistics.pstdev(rewards) + _TINY) for rewards in groups]
+
+
+def dr_grpo(groups: Rewards) -> list[list[float]]:
+    """Each reward less its group's mean, undivided: no bias towards groups whose rewards hardly differ."""
+    return [_centred(rewards, scale=1.0) for rewards in groups]
+
+
+def reinforce(groups: Rewards) -> list[list[float]]:
+    """Each reward less the mean over the whole batch."""
+    rewards = [reward for group in groups for reward in group]
+    mean = statistics.fmean(rewards) if rewards else 0.0
+    return [[reward - mean for reward in group] for group in groups]
+
+
+ESTIMATORS: Mapping[str, Estimator] = {
+    "leave_one_out": leave_one_out,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "reinforce": reinforce,
+}
+
+
+def _centred(rewards: Sequence[float], *, scale: float) -> list[float]:
+    mean = statistics.fmean(rewards)
+    return [(reward - mean) / scale for reward in rewards]
