@@ -7,8 +7,9 @@ names the value; reading back what was written gives an equal config. Importing 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar, cast, get_type_hints
 
@@ -47,6 +48,29 @@ def from_json(kind: type[Config], value: Json) -> Config:
         raise ConfigError(f"the setting {where} is {problem['input']!r}: {problem['msg']}") from None
 
 
+def checked_arguments(function: Callable[..., object], given: Mapping[str, Json], key: str) -> dict[str, Any]:
+    """`given` as the keyword arguments of `function`, by its annotations; `key` is where they were set."""
+    try:
+        parameters = inspect.signature(function, eval_str=True).parameters
+    except (
+        NameError,
+        TypeError,
+        ValueError,
+    ):  # written in C, or annotated with what is not there: it must check itself
+        return dict(given)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        parameter = parameters.get(name)
+        if parameter is None and not takes_any:
+            known = ", ".join(parameters) or "none"
+            raise ConfigError(f'there is no setting "{key}.{name}"{did_you_mean(name, parameters)}; known are {known}')
+        annotated = parameter is not None and parameter.annotation is not parameter.empty
+        setting = f"{key}.{name}={value}"
+        arguments[name] = _fit(parameter.annotation, value, setting) if parameter and annotated else value
+    return arguments
+
+
 def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     name = path[0]
     if isinstance(config, Mapping):
@@ -69,14 +93,20 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
 
 def _check(kind: Any, text: str, key: str) -> Any:
     """`text` as the field's type: a dataclass annotation is data only at run time, hence Any."""
-    adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:
-        return adapter.validate_python(_parse(text))
+        return _fit(kind, _parse(text), f"{key}={text}")
+    except ConfigError as raised:
+        with suppress(ConfigError):
+            return _fit(kind, text, key)  # what looks like JSON may be meant as text: model.name=7
+        raise raised from None
+
+
+def _fit(kind: Any, value: Json, setting: str) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
     except ValidationError as raised:
-        with suppress(ValidationError):
-            return adapter.validate_python(text)  # what looks like JSON may be meant as text: model.name=7
         messages = "; ".join(dict.fromkeys(problem["msg"] for problem in raised.errors()))
-        raise ConfigError(f"{key}={text}: {messages}") from None
+        raise ConfigError(f"{setting}: {messages}") from None
 
 
 def _parse(text: str) -> Json:

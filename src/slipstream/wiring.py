@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
+from slipstream.config import checked_arguments
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dialogue.token import TokenDialogue
@@ -113,8 +114,9 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
 
 def _script(config: ModelConfig) -> Any:
     make: Any = load_object(config.script, "model.script")
+    arguments = checked_arguments(make, config.script_args, "model.script_args") if callable(make) else {}
     try:
-        script = make(**config.script_args)
+        script = make(**arguments)
     except ConfigError as raised:
         raise ConfigError(f"model.script {config.script}: {raised}") from raised
     except Exception as raised:  # a user's function may raise anything

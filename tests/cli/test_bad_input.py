@@ -43,7 +43,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["eval", "demo", "tasks.source=HERE"], "is a folder: give the path of a JSONL file"),
         (["eval", "demo", "model.kind=nonsense"], "model.kind=nonsense: .*'scripted', 'tokens' or 'chat'"),
         (["eval", "demo", "model.kind=tokens"], "set model.tokenizer to its folder"),
-        (["eval", "demo", "model.script_args.quality=2"], "quality=2: give a probability"),
+        (["eval", "demo", "model.script_args.quality=2"], "quality=2.0: give a probability"),
         (
             ["eval", "demo", "model.script=HERE/mine.py:boom"],
             "model.script .*/mine.py:boom failed: RuntimeError: no luck",

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import JsonValue
 
-from slipstream.config import apply_overrides, from_json, to_json
+from slipstream.config import apply_overrides, checked_arguments, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
@@ -154,3 +154,22 @@ def test_a_stored_value_of_the_wrong_type_is_named() -> None:
 def test_what_is_stored_must_be_an_object() -> None:
     with pytest.raises(ConfigError):
         from_json(Outer, [1])
+
+
+def make(*, num: int = 1, names: tuple[str, ...] = ()) -> None: ...
+
+
+def test_arguments_of_a_function_are_checked_by_its_annotations() -> None:
+    assert checked_arguments(make, {"num": "3", "names": ["a"]}, "tasks.args") == {"num": 3, "names": ("a",)}
+    with pytest.raises(ConfigError, match=r"^tasks\.args\.num=abc: Input should be a valid integer"):
+        checked_arguments(make, {"num": "abc"}, "tasks.args")
+    with pytest.raises(
+        ConfigError, match=r'no setting "tasks\.args\.nun" \(did you mean "num"\?\); known are num, names'
+    ):
+        checked_arguments(make, {"nun": 3}, "tasks.args")
+
+
+def test_a_function_that_takes_anything_gets_everything() -> None:
+    def anything(first: int, **rest: object) -> None: ...
+
+    assert checked_arguments(anything, {"first": 1, "other": "x"}, "k") == {"first": 1, "other": "x"}

@@ -98,7 +98,7 @@ def test_a_function_that_gives_no_tasks_is_refused(module: str, name: str, said:
 
 
 def test_wrong_args_are_named(module: str) -> None:
-    assert "unexpected keyword argument 'prefxi'" in refusal(f"{module}:three", args={"prefxi": "x"})
+    assert 'no setting "tasks.args.prefxi" (did you mean "prefix"?)' in refusal(f"{module}:three", args={"prefxi": "x"})
 
 
 def test_too_few_tasks_are_refused(module: str) -> None:

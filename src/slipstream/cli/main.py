@@ -97,6 +97,9 @@ def eval_command(
     except OSError as raised:
         display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder)}")
         raise typer.Exit(1) from raised
+    if not report.num_trusted:
+        display.say("slipstream: no rollout has a verdict: see what the failures say, mend it, and start a new run")
+        raise typer.Exit(1)
 
 
 def _how_to_go_on(folder: Path | None) -> str:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object
 from slipstream.tasks.jsonl import check_task, read_tasks
@@ -43,7 +44,7 @@ def _from_function(source: str, num: int | None, args: Mapping[str, Json]) -> tu
     make: Any = load_object(source, "tasks.source")
     if not callable(make):
         raise ConfigError(f"tasks.source {source} is a {type(make).__name__}: name a function that returns tasks")
-    given: dict[str, Json] = dict(args)
+    given = checked_arguments(make, args, "tasks.args")
     if num is not None and "num" in (getattr(make, "__kwdefaults__", None) or {}):
         given["num"] = num
     try:
