@@ -52,6 +52,7 @@ class Engine:
         self.prompts.append(list(prompt_ids))
         self.params.append(params)
         self.sessions.append(session)
+        await asyncio.sleep(0)  # so that others may ask meanwhile
         ids = TOKENIZER.encode(self.texts.pop(0))[: params.max_tokens]
         stop = StopReason.STOP if ids and ids[-1] == END else StopReason.LENGTH
         return Sampled.at_version(ids, [-0.5] * len(ids), version=7, stop=stop)
@@ -145,6 +146,19 @@ def test_seeds_differ_by_turn_and_repeat_by_job() -> None:
     first, second = seeds()
     assert first != second
     assert seeds() == [first, second]
+
+
+def test_branches_that_ask_side_by_side_draw_different_seeds() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        branches = [scene.dialogue.rewrite([user(text)]) for text in ("one", "two")]
+        await asyncio.gather(*(branch.respond([], ()) for branch in branches))
+
+    asyncio.run(main())
+    assert len({params.seed for params in scene.engine.params}) == 3
+    assert [(turn.index, turn.branch, turn.parent) for turn in scene.turns] == [(0, 0, None), (1, 1, 0), (2, 2, 0)]
 
 
 def test_the_stop_tokens_and_the_session_reach_the_engine() -> None:

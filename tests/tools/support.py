@@ -1,4 +1,4 @@
-"""A sandbox of a dict of files and a scripted shell, and tools whose calls a test can watch."""
+"""The fake sandbox with a scripted shell, and tools whose calls a test can watch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.errors import SandboxFileError
-from slipstream.sandbox.base import Captured, ExecResult, Shell, ShellResult
+from slipstream.sandbox.base import Captured, ShellResult
+from slipstream.sandbox.fake import FakeSandbox, few_programs
 from slipstream.tools import CallResult, Effect, Observation, Outcome, Tool, ToolContext, Toolset
-from slipstream.types import File, Json, ToolCall, ToolSpec
+from slipstream.types import File, Json, SandboxSpec, ToolCall, ToolSpec
 
 
 def shell_result(
@@ -33,43 +33,18 @@ class StubShell:
         self.num_closed += 1
 
 
-@dataclass
-class StubSandbox:
-    files: dict[str, bytes] = field(default_factory=dict)
-    shells: list[StubShell] = field(default_factory=list)
-    script: list[ShellResult] = field(default_factory=list)
-    id: str = "stub"
+class StubSandbox(FakeSandbox):
+    """The fake, with shells that give the answers of `script` in turn: those that no program can bring about."""
 
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout_s: float,
-        max_output_bytes: int = 1 << 20,
-    ) -> ExecResult:
-        raise NotImplementedError
+    def __init__(self, files: Mapping[str, bytes] | None = None, script: Sequence[ShellResult] = ()) -> None:
+        given = {path: File(data=data) for path, data in (files or {}).items()}
+        super().__init__(SandboxSpec(files=given), few_programs, "stub")
+        self.shells: list[StubShell] = []
+        self._script = list(script)
 
-    async def shell(self) -> Shell:
-        self.shells.append(StubShell(self.script))
+    async def shell(self) -> StubShell:  # type: ignore[override]  # any Shell will do
+        self.shells.append(StubShell(self._script))
         return self.shells[-1]
-
-    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
-        if path not in self.files:
-            raise SandboxFileError(f"there is no file {path}")
-        if len(self.files[path]) > max_bytes:
-            raise SandboxFileError(f"{path} is larger than {max_bytes} bytes")
-        return self.files[path]
-
-    async def write(self, files: Mapping[str, File]) -> None:
-        self.files.update({path: file.data for path, file in files.items()})
-
-    async def healthy(self) -> bool:
-        return True
-
-    async def aclose(self) -> None: ...
 
 
 @dataclass

@@ -9,7 +9,7 @@ from slipstream.sandbox.base import Captured, ShellResult
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import CallResult, Finish, Toolset
 from slipstream.tools.bash import make_bash
-from slipstream.types import Json, ToolCall
+from slipstream.types import File, Json, ToolCall
 
 from .support import StubSandbox, call, shell_result
 
@@ -153,8 +153,8 @@ FILES = {
         ({"path": "empty"}, "[empty is empty]", False),
         ({"path": "nul"}, "read_file: nul is binary (3 bytes): only UTF-8 text can be read", True),
         ({"path": "latin"}, "read_file: latin is binary (4 bytes): only UTF-8 text can be read", True),
-        ({"path": "none"}, "there is no file none", True),
-        ({"path": "large"}, "large is larger than 4194304 bytes", True),
+        ({"path": "none"}, "/work/none: No such file or directory", True),
+        ({"path": "large"}, "/work/large: larger than 4194304 bytes", True),
     ],
 )
 def test_read_file(arguments: dict[str, Json], text: str, is_error: bool) -> None:
@@ -174,7 +174,7 @@ def test_read_file(arguments: dict[str, Json], text: str, is_error: bool) -> Non
 def test_write_file(content: str, text: str) -> None:
     sandbox = StubSandbox()
     assert said(call("write_file", path="d/f", content=content), sandbox=sandbox) == text
-    assert sandbox.files == {"d/f": content.encode()}
+    assert sandbox.files == {"/work/d/f": File(data=content.encode())}
 
 
 def test_a_write_and_a_read_of_one_turn_keep_their_order() -> None:

@@ -73,6 +73,7 @@ class TurnLog:
         self._on_turn = on_turn
         self._seed = seed
         self._num_branches = 1
+        self._num_seeds = 0
 
     @property
     def next_index(self) -> int:
@@ -83,8 +84,10 @@ class TurnLog:
         return self._num_branches - 1
 
     def next_seed(self) -> int:
-        """The sampling seed of the next turn: it depends on the job's seed and the turn's number alone."""
-        digest = hashlib.blake2b(f"{self._seed}:{self.next_index}".encode(), digest_size=4).digest()
+        """The sampling seed of the next call: it depends on the job's seed and the call's number alone, and differs
+        between branches that ask side by side."""
+        digest = hashlib.blake2b(f"{self._seed}:{self._num_seeds}".encode(), digest_size=4).digest()
+        self._num_seeds += 1
         return int.from_bytes(digest, "big") >> 1
 
     def take(self, turn: Turn) -> None:
