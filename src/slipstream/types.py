@@ -146,6 +146,8 @@ class Message:
     call_id: str = ""
     name: str = ""
     images: tuple[Image, ...] = ()
+    hints: tuple[str, ...] = ()
+    """The names of the hints that a tool's content ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +335,23 @@ def job_seed(run_seed: int, key: JobKey) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+class ForkReason(StrEnum):
+    """Why a turn's prompt does not go on from the whole of its parent."""
+
+    CONTEXT_EDIT = "context_edit"
+    """A tool rewrote the conversation."""
+    SUB_AGENT = "sub_agent"
+    """A conversation of its own, trained on with the rollout."""
+    NESTED = "nested"
+    """A judge's or a summariser's conversation, never trained on."""
+    TEMPLATE = "template"
+    """The family's template does not continue what was sampled, so the conversation was rendered anew."""
+    TRIMMED = "trimmed"
+    """The engine sampled past the end of the reply, and what came after it was left out."""
+    PARALLEL = "parallel"
+    """Its parent was already continued by another turn."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One model call.
@@ -354,6 +373,8 @@ class Turn:
     messages: tuple[Message, ...] = ()
     """The messages that came in with this turn, then the model's reply."""
     trainable: bool = True
+    fork: ForkReason | None = None
+    """Why it keeps less than its whole parent, or has none; None if it goes on from it, or is the first."""
 
 
 class SpanKind(StrEnum):
@@ -454,6 +475,8 @@ class Sample:
     """The turns whose samples it holds, by index."""
     num_truncated: int = 0
     """Sampled tokens that were cut off its end, whole turns at a time."""
+    fork: ForkReason | None = None
+    """Why it is a sample of its own; None for the one that the rollout began with."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.mask), len(self.logprobs), len(self.versions)}

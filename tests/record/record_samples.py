@@ -13,6 +13,7 @@ from slipstream.types import (
     Ending,
     EndReason,
     Failure,
+    ForkReason,
     Image,
     Job,
     JobKey,
@@ -107,6 +108,7 @@ messages = st.builds(
     call_id=texts,
     name=texts,
     images=st.lists(st.builds(Image, data=st.binary(max_size=40), media_type=texts), max_size=2).map(tuple),
+    hints=st.lists(texts, max_size=2).map(tuple),
 )
 
 
@@ -135,6 +137,7 @@ def turns_at(index: int) -> st.SearchStrategy[Turn]:
         sampled=st.none() | sampleds(),
         messages=st.lists(messages, max_size=3).map(tuple),
         trainable=st.booleans(),
+        fork=st.none() | st.sampled_from(ForkReason),
     )
 
 

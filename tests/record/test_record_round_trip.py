@@ -129,12 +129,12 @@ def test_logprobs_keep_nan_and_infinity_bit_by_bit() -> None:
 
 def test_token_arrays_are_little_endian_int32() -> None:
     columns = encode_turn(Turn(index=0, added=token_ids([1, -2])))
-    assert columns[5] == b"\x00\x01\x00\x00\x00\xfe\xff\xff\xff"
+    assert columns[6] == b"\x00\x01\x00\x00\x00\xfe\xff\xff\xff"
 
 
 def test_one_version_for_all_tokens_is_one_run() -> None:
     taken = Turn(index=0, sampled=Sampled.at_version(range(1000), None, version=5, stop=StopReason.STOP))
-    assert encode_turn(taken)[9] == b"\x00\xe8\x03\x00\x00\x05\x00\x00\x00"
+    assert encode_turn(taken)[10] == b"\x00\xe8\x03\x00\x00\x05\x00\x00\x00"
 
 
 def test_deeply_nested_arguments_return() -> None:
@@ -195,9 +195,9 @@ def test_keys_that_differ_in_lone_surrogates_stay_apart(tmp_path: Path) -> None:
 STORED = {
     Job: "key seed weight group_size",
     JobKey: "phase step task_id sample",
-    Turn: "index branch parent num_kept added sampled messages trainable",
+    Turn: "index branch parent num_kept added sampled messages trainable fork",
     Sampled: "ids logprobs versions stop",
-    Message: "role content thinking calls call_id name images",
+    Message: "role content thinking calls call_id name images hints",
     ToolCall: "id name arguments problem raw",
     Image: "data media_type",
     Ending: "reason answer detail",

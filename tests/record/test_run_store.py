@@ -334,7 +334,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
         connection.commit()
     for refused in (RunStore.open, RunStore.read):
-        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream knows version 1"):
+        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream knows version 2"):
             refused(folder)
 
 
@@ -342,7 +342,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_another_database_is_no_run_store(tmp_path: Path, statement: str) -> None:
     with closing(sqlite3.connect(tmp_path / "run.db")) as connection:
         connection.execute(statement)
-    with pytest.raises(ConfigError, match=r"run\.db is no run store: .* version 1 is known"):
+    with pytest.raises(ConfigError, match=r"run\.db is no run store: .* version 2 is known"):
         RunStore.open(tmp_path)
 
 

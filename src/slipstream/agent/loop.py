@@ -107,6 +107,7 @@ def answers(results: Sequence[CallResult]) -> tuple[Message, ...]:
             call_id=result.call.id,
             name=result.call.name,
             images=result.outcome.images if isinstance(result.outcome, Observation) else (),
+            hints=result.hints,
         )
         for result in results
     )

@@ -1,7 +1,8 @@
 """Turns to samples: a walk over the tree of turns.
 
 Enters: a rollout. Leaves: its samples. A rollout without forks is one sample; a turn that keeps less than its whole
-parent, or whose parent was already continued by another turn, begins a further one.
+parent, or whose parent was already continued by another turn, begins a further one. Nested conversations, of which
+nothing is trained on, leave none.
 Always holds: every token that the policy sampled has mask 1 in exactly one sample, or is counted as truncated there;
 ids, logprobs and versions of sampled tokens are those of the turn; nothing else has mask 1. A sample is cut only
 between turns.
@@ -10,11 +11,11 @@ between turns.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.errors import ConfigError
-from slipstream.types import JobKey, Rollout, Sample, TokenIds, Turn, token_ids
+from slipstream.types import ForkReason, JobKey, Rollout, Sample, TokenIds, Turn, token_ids
 
 UNSAMPLED_VERSION = -1
 
@@ -23,6 +24,7 @@ UNSAMPLED_VERSION = -1
 class _Strand:
     """A sample being put together."""
 
+    fork: ForkReason | None = None
     ids: TokenIds = field(default_factory=token_ids)
     mask: array[int] = field(default_factory=lambda: array("b"))
     logprobs: array[float] = field(default_factory=lambda: array("f"))
@@ -60,14 +62,14 @@ class _Strand:
         self.ends.append(len(self.ids))
 
     def as_sample(self, key: JobKey, max_tokens: int | None) -> Sample | None:
-        """As a value, cut after the last turn that fits; None if none does."""
+        """As a value, cut after the last turn that fits; None if nothing in it is trained on."""
         num_turns = len(self.ends)
         if max_tokens is not None:
             while num_turns and self.ends[num_turns - 1] > max_tokens:
                 num_turns -= 1
-        if not num_turns:
+        end = self.ends[num_turns - 1] if num_turns else 0
+        if not any(self.mask[:end]):
             return None
-        end = self.ends[num_turns - 1]
         return Sample(
             key=key,
             branch=self.turns[num_turns - 1].branch,
@@ -77,6 +79,7 @@ class _Strand:
             versions=self.versions[:end],
             turns=tuple(turn.index for turn in self.turns[:num_turns]),
             num_truncated=sum(self.mask[end:]),
+            fork=self.fork,
         )
 
 
@@ -111,10 +114,17 @@ def _strands(turns: Sequence[Turn], key: JobKey) -> list[_Strand]:
             if turn.num_kept == parent_end == len(parent_strand.ids):
                 strand = parent_strand
         if strand is None:
-            strand = _Strand()
+            strand = _Strand(fork=_why(turn, place))
             strands.append(strand)
             if turn.parent is not None:
                 strand.add_given(place[turn.parent][0].ids[: turn.num_kept])
         strand.add_turn(turn, key)
         place[turn.index] = (strand, len(strand.ids))
     return strands
+
+
+def _why(turn: Turn, place: Mapping[int, tuple[_Strand, int]]) -> ForkReason | None:
+    """Why a turn begins a sample of its own."""
+    if turn.fork is None and turn.parent is not None and turn.num_kept == place[turn.parent][1]:
+        return ForkReason.PARALLEL
+    return turn.fork

@@ -22,6 +22,7 @@ from slipstream.types import (
     Ending,
     EndReason,
     Failure,
+    ForkReason,
     Image,
     Job,
     JobKey,
@@ -159,7 +160,9 @@ def decode_job(row: Iterable[Any]) -> Job:
 
 # ---------------------------------------------------------------- turns
 
-TURN_COLUMNS = "turn, branch, parent, num_kept, trainable, added, stop, sampled_ids, logprobs, version_runs, messages"
+TURN_COLUMNS = (
+    "turn, branch, parent, num_kept, trainable, fork, added, stop, sampled_ids, logprobs, version_runs, messages"
+)
 
 
 def encode_turn(turn: Turn) -> tuple[Column, ...]:
@@ -171,6 +174,7 @@ def encode_turn(turn: Turn) -> tuple[Column, ...]:
         turn.parent,
         turn.num_kept,
         int(turn.trainable),
+        None if turn.fork is None else turn.fork.value,
         _pack_ints(turn.added),
         None if sampled is None else sampled.stop.value,
         None if sampled is None else _pack_ints(sampled.ids),
@@ -182,7 +186,7 @@ def encode_turn(turn: Turn) -> tuple[Column, ...]:
 
 def decode_turn(row: Iterable[Any]) -> Turn:
     """A turn from the values of TURN_COLUMNS; Any, since SQLite's rows are untyped."""
-    index, branch, parent, num_kept, trainable, added, stop, sampled_ids, logprobs, version_runs, messages = row
+    index, branch, parent, num_kept, trainable, fork, added, stop, sampled_ids, logprobs, version_runs, messages = row
     sampled = None
     if stop is not None:
         sampled = Sampled(
@@ -200,6 +204,7 @@ def decode_turn(row: Iterable[Any]) -> Turn:
         sampled=sampled,
         messages=tuple(_message(fields) for fields in unpack_json(messages)),
         trainable=bool(trainable),
+        fork=None if fork is None else ForkReason(fork),
     )
 
 
@@ -210,6 +215,8 @@ def _message_fields(message: Message) -> Fields:
             fields[name] = text
     if message.calls:
         fields["calls"] = [_call_fields(call) for call in message.calls]
+    if message.hints:
+        fields["hints"] = list(message.hints)
     if message.images:
         fields["images"] = [[image.media_type, _base64(image.data)] for image in message.images]
     return fields
@@ -223,6 +230,7 @@ def _message(fields: Fields) -> Message:
         calls=tuple(_call(call) for call in fields.get("calls", ())),
         call_id=fields.get("call_id", ""),
         name=fields.get("name", ""),
+        hints=tuple(fields.get("hints", ())),
         images=tuple(
             Image(media_type=media_type, data=base64.b64decode(data)) for media_type, data in fields.get("images", ())
         ),

@@ -18,7 +18,7 @@ from pathlib import Path
 from slipstream.errors import ConfigError
 from slipstream.types import Json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DATABASE_NAME = "run.db"
 LOCK_NAME = "lock"
 
@@ -52,6 +52,7 @@ _TABLES = (
         parent INTEGER,
         num_kept INTEGER NOT NULL,
         trainable INTEGER NOT NULL,
+        fork TEXT,
         added BLOB NOT NULL,
         stop TEXT,
         sampled_ids BLOB,

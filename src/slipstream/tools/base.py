@@ -30,6 +30,15 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """A word of advice that comes with an observation: `Hint(name="no_such_file", text="Use find to look for it.")`."""
+
+    name: str
+    """Under which its firings are counted."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the model is told: `Observation(text="3 passed")`."""
 
@@ -37,6 +46,9 @@ class Observation:
     images: tuple[Image, ...] = ()
     is_error: bool = False
     """The call did not do what it was asked for."""
+    hints: tuple[Hint, ...] = ()
+    """Shown after the text, inside the same tool response: a message of their own could make the template render the
+    conversation anew, and fork it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,11 @@ class CallResult:
     def is_error(self) -> bool:
         return isinstance(self.outcome, Observation) and self.outcome.is_error
 
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """The names of the hints that the text ends with."""
+        return tuple(hint.name for hint in self.outcome.hints) if isinstance(self.outcome, Observation) else ()
+
 
 class Toolset:
     """Tools by name: `Toolset.named(("bash", "finish"))`, or `Toolset([my_tool, ...])`."""
@@ -208,10 +213,11 @@ class OpenToolset:
         # A lone surrogate, which JSON can carry, would fail whoever encodes or stores the text.
         text = text.encode("utf-8", "replace").decode("utf-8")
         shown = cut(text, tool.max_output_chars if tool else _MAX_REFUSAL_CHARS)
+        hints = outcome.hints if isinstance(outcome, Observation) else ()
         return CallResult(
             call=call,
             outcome=outcome,
-            text=shown.text,
+            text="\n\n".join(part for part in (shown.text, *(f"Hint: {hint.text}" for hint in hints)) if part),
             start_s=start_s,
             end_s=asyncio.get_running_loop().time(),
             num_chars_cut=shown.num_chars_left_out,
