@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types check lock clean
+.PHONY: demo test bridges lint types check lock lock-bridges clean
 
 demo: .venv/.installed  ## 64 tasks solved by a scripted agent in real sandboxes
 	$(BIN)/slipstream eval demo
 
 test: .venv/.installed
 	$(BIN)/pytest
+
+bridges: .venv-bridges/.installed  ## compare with other trainers' own code, in an environment of its own
+	.venv-bridges/bin/pytest tests/bridges
 
 lint: .venv/.installed
 	$(BIN)/ruff check .
@@ -22,10 +25,19 @@ check: lint types test
 .venv/.installed: requirements.lock pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh
 
+.venv-bridges/.installed: requirements-bridges.txt pyproject.toml scripts/bridges.sh
+	PYTHON=$(PYTHON) sh scripts/bridges.sh
+
 lock: .venv/.installed  ## resolve the dependencies anew
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate --upgrade --output-file requirements.lock
 
+lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left out, see requirements-bridges.in
+	$(BIN)/pip install --quiet uv
+	echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-bridges.in --override - \
+	  --no-emit-package torch --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --no-annotate --upgrade --output-file requirements-bridges.txt
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bridges .mypy_cache .pytest_cache .ruff_cache .hypothesis

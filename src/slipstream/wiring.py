@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
@@ -20,10 +19,11 @@ from slipstream.dispatch.base import Limits, Policy
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError
 from slipstream.graders.registry import find_grader
+from slipstream.hub import find_model
 from slipstream.model.base import ChatModel, Completer
 from slipstream.names import load_object
+from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
-from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
 from slipstream.rollout.attempt import Crew, DialogueMaker
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.local import LocalProvider
@@ -86,7 +86,7 @@ async def _open_model(config: ModelConfig, gate: TurnGate) -> AsyncIterator[Dial
         finally:
             await chat.aclose()
         return
-    renderer = Renderer(config.family, _tokenizer(config))
+    renderer = make_renderer(config)
     completer = await _completer(config, renderer)
     try:
         yield _token_maker(config, completer, renderer, gate)
@@ -140,12 +140,15 @@ def _endpoint(config: ModelConfig) -> Any:
     )
 
 
-def _tokenizer(config: ModelConfig) -> ByteTokenizer | FileTokenizer:
-    if config.tokenizer != "bytes":
-        return FileTokenizer.load(Path(config.tokenizer))
-    if config.kind == "tokens":
+def make_renderer(config: ModelConfig) -> Renderer:
+    if config.tokenizer == "bytes" and config.kind == "tokens":
         raise ConfigError("model.kind=tokens needs the model's own tokenizer: set model.tokenizer to its folder")
-    return ByteTokenizer()
+    return open_renderer(
+        None if config.tokenizer == "bytes" else find_model(config.tokenizer),
+        family=config.family,
+        thinking=config.thinking,
+        args=config.family_args,
+    )
 
 
 def _params(config: ModelConfig) -> SampleParams:

@@ -15,12 +15,13 @@ from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.simulate.clock import run_virtual
-from slipstream.tools import ContextEdit, Effect, Observation, Tool, ToolContext, Toolset, tool
+from slipstream.tools import ContextEdit, Effect, Hint, Observation, Tool, ToolContext, Toolset, tool
 from slipstream.types import (
     AgentLimits,
     Brief,
     Ending,
     EndReason,
+    ForkReason,
     JobKey,
     Message,
     Role,
@@ -202,3 +203,47 @@ def test_a_failing_model_is_an_error_and_not_an_ending() -> None:
 
     with pytest.raises(ModelError):
         run(broken)
+
+
+def test_a_tool_may_ask_the_model_and_that_is_not_trained_on() -> None:
+    @tool(effect=Effect.PURE)
+    async def summarise(ctx: ToolContext) -> str:
+        """Sum up."""
+        assert ctx.model is not None
+        return "in short: " + await ctx.model.ask([Message(role=Role.USER, content="Sum up.")], max_tokens=50)
+
+    seen = run(
+        replies(act("summarise"), Message(role=Role.ASSISTANT, content="much"), act("finish")), extra=(summarise,)
+    )
+    assert [(turn.trainable, turn.fork) for turn in seen.turns] == [
+        (True, None),
+        (False, ForkReason.NESTED),
+        (True, None),
+    ]
+    assert seen.told(2) == ["in short: much"]
+
+
+def test_a_question_that_does_not_fit_is_told_to_the_agent() -> None:
+    @tool(effect=Effect.PURE)
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        assert ctx.model is not None
+        return await ctx.model.ask([Message(role=Role.USER, content="x" * 3000)], max_tokens=50)
+
+    limits = AgentLimits(turns=3, context_tokens=2500)
+    seen = run(replies(act("ask"), act("finish")), extra=(ask,), limits=limits)
+    assert seen.ending.reason is EndReason.FINISHED
+    assert "too long to ask the model about" in seen.told(1)[0]
+
+
+def test_hints_ride_inside_the_tool_response_and_are_counted_by_name() -> None:
+    @tool(effect=Effect.PURE)
+    async def look() -> Observation:
+        """Look."""
+        return Observation(text="nothing", hints=(Hint(name="find", text="Use find."), Hint(name="ls", text="Or ls.")))
+
+    seen = run(replies(act("look"), act("finish")), extra=(look,))
+    (told, _) = seen.turns[1].messages
+    assert told.content == "nothing\n\nHint: Use find.\n\nHint: Or ls."
+    assert (told.role, told.hints) == (Role.TOOL, ("find", "ls"))
+    assert [turn.fork for turn in seen.turns] == [None, None]

@@ -1,39 +1,20 @@
 """Trust and advantages: what each ending is worth in a batch."""
 
 import pytest
-from hypothesis import given, settings
+from batch_trees import assert_tokens, group, groups, rollout, steady, turn
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.batch.advantages import ESTIMATORS, dr_grpo, grpo, leave_one_out, reinforce
 from slipstream.batch.rows import make_batch
-from slipstream.types import (
-    Ending,
-    EndReason,
-    Group,
-    Job,
-    JobKey,
-    Rollout,
-    Sampled,
-    StopReason,
-    Turn,
-    Verdict,
-    token_ids,
-)
+from slipstream.types import EndReason, Group, Rollout, Row, Trust
+
+IN_BASELINE = tuple(reason for reason in EndReason if reason.trust.in_baseline)
+NOT_IN_BASELINE = tuple(reason for reason in EndReason if not reason.trust.in_baseline)
 
 
-def member(sample: int, reward: float | None, reason: EndReason = EndReason.FINISHED, *, task: str = "t") -> Rollout:
-    sampled = Sampled.at_version([10, 11], [-0.1, -0.2], version=0, stop=StopReason.STOP)
-    return Rollout(
-        job=Job(key=JobKey(phase="train", step=0, task_id=task, sample=sample), seed=0),
-        attempt=1,
-        ending=Ending(reason=reason),
-        turns=(Turn(index=0, added=token_ids([1]), sampled=sampled),),
-        verdict=None if reward is None else Verdict(reward=reward),
-    )
-
-
-def group(*members: Rollout, task: str = "t") -> Group:
-    return Group(phase="train", step=0, task_id=task, rollouts=members)
+def member(sample: int, reward: float, reason: EndReason = EndReason.FINISHED, *, task: str = "t") -> Rollout:
+    return rollout(turn(0, [1], [10, 11]), sample=sample, reason=reason, reward=reward, task=task)
 
 
 def test_advantages_of_each_estimator() -> None:
@@ -54,44 +35,96 @@ def test_the_trust_table_decides_baseline_and_loss() -> None:
                 member(0, 1.0),
                 member(1, 0.0),
                 member(2, 0.0, EndReason.TURN_LIMIT),
-                member(3, None, EndReason.INFRASTRUCTURE),
-                member(4, None, EndReason.CANCELLED),
+                member(3, 0.0, EndReason.INFRASTRUCTURE),
+                member(4, 0.0, EndReason.CANCELLED),
             )
         ],
         dr_grpo,
     )
     assert [(row.sample.key.sample, row.in_loss) for row in batch.rows] == [(0, True), (1, True), (2, False)]
     assert [row.advantage for row in batch.rows] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
-    assert batch.metrics["rollouts_untrusted"] == 1
-    assert batch.metrics["rollouts_absent"] == 1
-    assert batch.metrics["ended_turn_limit"] == 1
-    assert batch.metrics["tokens_in_loss"] == 4
+
+
+def test_a_rollout_that_hit_its_own_limit_is_in_the_baseline_and_outside_the_loss() -> None:
+    limited = rollout(
+        turn(0, [1], [10], version=2),
+        turn(1, [2, 3], [11, 12], parent=0, kept=2, version=2),
+        sample=1,
+        reason=EndReason.TOKEN_LIMIT,
+        reward=0.0,
+    )
+    finished, own_limit = make_batch([group(member(0, 1.0), limited)], leave_one_out).rows
+    assert (finished.advantage, finished.in_loss) == (1.0, True)
+    assert (own_limit.advantage, own_limit.in_loss) == (-1.0, False)
+    assert_tokens(
+        own_limit.sample,
+        ids=[1, 10, 2, 3, 11, 12],
+        mask=[0, 1, 0, 0, 1, 1],
+        logprobs=[0, -0.10, 0, 0, -0.11, -0.12],
+        versions=[-1, 2, -1, -1, 2, 2],
+    )
+
+
+def test_an_infrastructure_failure_gives_no_row_and_changes_no_advantage() -> None:
+    failed = rollout(turn(0, [1], [10]), sample=2, reason=EndReason.INFRASTRUCTURE)
+    rows = make_batch([group(member(0, 1.0), failed, member(1, 0.0))], leave_one_out).rows
+    assert [(row.sample.key.sample, row.advantage, row.in_loss) for row in rows] == [(0, 1.0, True), (1, -1.0, True)]
+    for row in rows:
+        assert_tokens(row.sample, ids=[1, 10, 11], mask=[0, 1, 1], logprobs=[0, -0.10, -0.11], versions=[-1, 0, 0])
+
+
+def test_all_samples_of_a_rollout_share_its_advantage() -> None:
+    forked = rollout(turn(0, [1], [10]), turn(1, [2], [11], parent=0, kept=1), sample=0)
+    rows = make_batch([group(forked, member(1, 0.0))], leave_one_out).rows
+    assert [(row.sample.key.sample, row.advantage) for row in rows] == [(0, 1.0), (0, 1.0), (1, -1.0)]
 
 
 def test_a_group_with_fewer_than_two_to_compare_is_dropped_and_counted() -> None:
-    alone = group(member(0, 1.0, task="a"), member(1, None, EndReason.DEADLINE, task="a"), task="a")
-    batch = make_batch([alone, group(member(0, 1.0), member(1, 1.0))], leave_one_out)
-    assert {row.sample.key.task_id for row in batch.rows} == {"t"}
-    assert (batch.metrics["groups_dropped"], batch.metrics["groups_without_signal"]) == (1, 1)
+    alone = group(member(0, 1.0, task="a"), member(1, 0.0, EndReason.DEADLINE, task="a"), task="a")
+    batch = make_batch([alone, group(member(0, 1.0), member(1, 0.0))], leave_one_out)
+    assert [(row.sample.key.task_id, row.advantage) for row in batch.rows] == [("t", 1.0), ("t", -1.0)]
+    assert batch.metrics["groups/dropped"] == 1
 
 
-rewards_strategy = st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=2, max_size=6)
+@steady
+@given(
+    groups(reasons=IN_BASELINE, fewest=2, task="0"),
+    groups(reasons=IN_BASELINE, fewest=2, task="1"),
+    groups(reasons=NOT_IN_BASELINE, fewest=1),
+    st.sampled_from(sorted(ESTIMATORS)),
+    st.integers(0, 5),
+)
+def test_the_untrusted_change_no_advantage_and_no_row_of_others(
+    one: Group, other: Group, untrusted: Group, name: str, at: int
+) -> None:
+    sound = make_batch([one, other], ESTIMATORS[name]).rows
+    tainted = group(*one.rollouts[:at], *untrusted.rollouts, *one.rollouts[at:], task=one.task_id)
+    assert make_batch([tainted, other], ESTIMATORS[name]).rows == sound
 
 
-@settings(max_examples=100, derandomize=True)
-@given(st.lists(rewards_strategy, min_size=1, max_size=4), st.sampled_from(sorted(ESTIMATORS)), st.integers(0, 3))
-def test_untrusted_rollouts_change_no_advantage(rewards: list[list[float]], name: str, num_untrusted: int) -> None:
-    sound = [
-        group(*(member(index, reward, task=str(place)) for index, reward in enumerate(values)), task=str(place))
-        for place, values in enumerate(rewards)
-    ]
-    tainted = [
-        group(
-            *each.rollouts,
-            *(member(100 + extra, None, EndReason.INFRASTRUCTURE, task=each.task_id) for extra in range(num_untrusted)),
-            task=each.task_id,
-        )
-        for each in sound
-    ]
-    estimator = ESTIMATORS[name]
-    assert make_batch(tainted, estimator).rows == make_batch(sound, estimator).rows
+@steady
+@given(groups(fewest=2), st.sampled_from(sorted(ESTIMATORS)), st.data())
+def test_the_order_of_rollouts_in_a_group_does_not_matter(whole: Group, name: str, data: st.DataObject) -> None:
+    shuffled = group(*data.draw(st.permutations(whole.rollouts)))
+    before = _by_rollout(make_batch([whole], ESTIMATORS[name]).rows)
+    after = _by_rollout(make_batch([shuffled], ESTIMATORS[name]).rows)
+    assert before.keys() == after.keys()
+    for sample, rows in before.items():
+        assert [row.sample for row in rows] == [row.sample for row in after[sample]]
+        assert [row.advantage for row in rows] == pytest.approx([row.advantage for row in after[sample]])
+
+
+@steady
+@given(groups())
+def test_rows_are_of_the_graded_alone_and_in_the_loss_if_trusted(whole: Group) -> None:
+    trust = {each.job.key.sample: each.trust for each in whole.rollouts}
+    for row in make_batch([whole], dr_grpo).rows:
+        assert trust[row.sample.key.sample] in (Trust.TRUSTED, Trust.MASKED)
+        assert row.in_loss == (trust[row.sample.key.sample] is Trust.TRUSTED)
+
+
+def _by_rollout(rows: tuple[Row, ...]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.sample.key.sample, []).append(row)
+    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.transcript import printable, rollout_lines, run_lines
+from slipstream.cli.transcript import drift_report, printable, rollout_lines, run_lines
 from slipstream.errors import ConfigError
 from slipstream.record import RunReader, RunStore
 from slipstream.seams import RolloutDone
@@ -15,6 +15,7 @@ from slipstream.types import (
     Ending,
     EndReason,
     Failure,
+    ForkReason,
     Job,
     JobKey,
     Message,
@@ -55,6 +56,8 @@ GOOD = Rollout(
             branch=1,
             parent=0,
             num_kept=1,
+            fork=ForkReason.CONTEXT_EDIT,
+            sampled=Sampled.at_version([7], None, version=0, stop=StopReason.STOP),
             messages=(Message(role=Role.TOOL, name="bash", content="\x1b[2J42"), Message(role=Role.ASSISTANT)),
         ),
     ),
@@ -94,7 +97,7 @@ def test_a_rollout_is_told_message_by_message(reader: RunReader) -> None:
         "(thinking) Count.",
         "bash({'command': 'wc'})",
         "malformed call (bad_json): {",
-        "--- turn 1, keeps 1 of turn 0",
+        "--- turn 1, 1 tokens sampled, context_edit, keeps 1 tokens of turn 0",
         "[tool bash]",
         "\\x1b[2J42",
         "[assistant]",
@@ -102,6 +105,15 @@ def test_a_rollout_is_told_message_by_message(reader: RunReader) -> None:
         "answer: 42",
         "reward: 0.5 (half right)",
         "attempt 1 failed in init: SandboxError: no room",
+    ]
+
+
+def test_the_drift_of_a_run_is_told_with_the_rollouts_that_forked(reader: RunReader) -> None:
+    assert list(drift_report(reader)) == [
+        "1 of 2 samples forked: 1 context edit; 1 token carried twice",
+        "1 of 1 rollout forked",
+        "1 rollout without tokens, of which nothing is known",
+        "eval/0/a/0  context_edit",
     ]
 
 

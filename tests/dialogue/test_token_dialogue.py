@@ -10,10 +10,11 @@ from slipstream.dialogue.base import Terms, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ContextOverflow
-from slipstream.render.renderer import Renderer
+from slipstream.render.renderer import Renderer, Thinking
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.types import (
     EngineLoad,
+    ForkReason,
     JobKey,
     Message,
     Role,
@@ -65,7 +66,9 @@ class Engine:
 
 
 class Scene:
-    def __init__(self, *texts: str, max_tokens: int = 100, max_context_tokens: int = 1000) -> None:
+    def __init__(
+        self, *texts: str, max_tokens: int = 100, max_context_tokens: int = 1000, thinking: Thinking = "keep"
+    ) -> None:
         self.engine = Engine(*texts)
         self.turns: list[Turn] = []
         self.spans: list[Span] = []
@@ -77,7 +80,7 @@ class Scene:
             key=KEY,
             attempt=2,
         )
-        self.dialogue = TokenDialogue(Renderer("qwen3", TOKENIZER), self.engine, terms, self.log)
+        self.dialogue = TokenDialogue(Renderer("qwen3", TOKENIZER, thinking=thinking), self.engine, terms, self.log)
 
 
 def user(text: str) -> Message:
@@ -125,7 +128,8 @@ def test_a_rewritten_history_is_a_fork_that_says_how_much_it_keeps() -> None:
     asyncio.run(main())
     _, fork, after = scene.turns
     common = [START, *text("user\nhi")]
-    assert (fork.branch, fork.parent, fork.num_kept) == (1, 0, len(common))
+    assert (fork.branch, fork.parent, fork.num_kept, fork.fork) == (1, 0, len(common), ForkReason.CONTEXT_EDIT)
+    assert after.fork is None
     assert fork.added.tolist() == [*text("story"), END, 10, START, *text("assistant\n")]
     assert (after.branch, after.parent) == (1, 1)
     assert after.num_kept == len(common) + len(fork.added) + 2
@@ -192,8 +196,9 @@ def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
 
     asyncio.run(main())
     first, second = (dict(span.counts) for span in scene.spans)
-    assert first == {"new": 21, "kept": 0, "sampled": 2}
+    assert first == {"new": 21, "kept": 0, "encoded": 21, "sampled": 2}
     assert second["kept"] == 23
+    assert second["encoded"] == second["new"]
 
 
 def test_the_work_of_a_turn_does_not_grow_with_the_conversation() -> None:
@@ -205,3 +210,79 @@ def test_the_work_of_a_turn_does_not_grow_with_the_conversation() -> None:
 
     asyncio.run(main())
     assert len({len(turn.added) for turn in scene.turns[1:]}) == 1
+
+
+def test_a_history_that_is_rewritten_to_go_on_as_it_was_is_no_fork() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        await scene.dialogue.rewrite([*scene.dialogue.messages, user("more")]).respond([], ())
+
+    asyncio.run(main())
+    first, second = scene.turns
+    assert first.sampled is not None
+    assert second.num_kept == len(first.added) + len(first.sampled.ids)
+    assert second.fork is None
+
+
+def test_thinking_stays_one_sample_unless_the_template_is_followed() -> None:
+    """The library's own default gives up when a user message follows thinking: kept, nothing forks."""
+
+    def forks(thinking: Thinking) -> list[ForkReason | None]:
+        scene = Scene("<think>\nHm.\n</think>\n\nA<|im_end|>", "B<|im_end|>", thinking=thinking)
+
+        async def main() -> None:
+            await scene.dialogue.respond([user("hi")], ())
+            await scene.dialogue.respond([user("ho")], ())
+
+        asyncio.run(main())
+        return [turn.fork for turn in scene.turns]
+
+    assert forks("keep") == [None, None]
+    assert forks("template") == [None, ForkReason.TEMPLATE]
+
+
+def test_what_an_engine_samples_past_the_end_is_trimmed_and_said() -> None:
+    scene = Scene("A<|im_end|>xyz", "B<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        await scene.dialogue.respond([user("ho")], ())
+
+    asyncio.run(main())
+    first, second = scene.turns
+    assert first.sampled is not None and len(first.sampled.ids) == 5
+    assert (second.num_kept, second.fork) == (len(first.added) + 2, ForkReason.TRIMMED)
+
+
+def test_a_nested_conversation_is_its_own_and_not_trained_on() -> None:
+    scene = Scene("A<|im_end|>", "a long judgement", "B<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        judge = scene.dialogue.spawn(trainable=False, max_tokens=4)
+        reply = await judge.respond([user("good?")], ())
+        assert reply.message.content == "a lo"
+        assert judge.spawn(trainable=True)._trainable is False
+        await scene.dialogue.respond([user("ho")], ())
+
+    asyncio.run(main())
+    first, nested, second = scene.turns
+    assert (nested.parent, nested.branch, nested.trainable, nested.fork) == (None, 1, False, ForkReason.NESTED)
+    assert (first.trainable, second.trainable, second.parent, second.fork) == (True, True, 0, None)
+
+
+def test_a_sub_agent_is_its_own_conversation_and_trained_on() -> None:
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        helper = scene.dialogue.spawn(trainable=True)
+        await helper.respond([user("look")], ())
+        await helper.respond([user("again")], ())
+
+    asyncio.run(main())
+    _, begun, went_on = scene.turns
+    assert (begun.parent, begun.branch, begun.trainable, begun.fork) == (None, 1, True, ForkReason.SUB_AGENT)
+    assert (went_on.parent, went_on.branch, went_on.fork) == (1, 1, None)

@@ -84,8 +84,8 @@ def test_extending_keeps_every_sampled_id_and_encodes_only_what_is_new() -> None
     sampled = QWEN.encode_text('<tool_call>{"name":"bash",  "arguments":{}}</tool_call><|im_end|>')
     extended = QWEN.extend(prompt, sampled, [Message(role=Role.TOOL, content="done", call_id="c0")], TOOLS)
     assert extended is not None
-    assert extended[: len(prompt) + len(sampled)] == prompt + sampled
-    assert QWEN.decode(extended[len(prompt) + len(sampled) :]) == (
+    assert extended.num_dropped == 0
+    assert QWEN.decode(extended.added) == (
         "\n<|im_start|>user\n<tool_response>\ndone\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -95,7 +95,7 @@ def test_a_user_message_after_thinking_extends_too() -> None:
     sampled = QWEN.encode_text("<think>Hm.</think>No call.<|im_end|>")
     extended = QWEN.extend(prompt, sampled, [Message(role=Role.USER, content="Call a tool.")], TOOLS)
     assert extended is not None
-    assert extended[: len(prompt) + len(sampled)] == prompt + sampled
+    assert extended.num_dropped == 0
 
 
 def test_a_reply_cut_at_its_token_limit_is_closed_with_unsampled_tokens() -> None:
@@ -103,7 +103,7 @@ def test_a_reply_cut_at_its_token_limit_is_closed_with_unsampled_tokens() -> Non
     sampled = QWEN.encode_text("I was cut off he")
     extended = QWEN.extend(prompt, sampled, [Message(role=Role.USER, content="Go on.")], TOOLS)
     assert extended is not None
-    assert QWEN.decode(extended[len(prompt) + len(sampled) :]).startswith("<|im_end|>\n<|im_start|>user\nGo on.")
+    assert QWEN.decode(extended.added).startswith("<|im_end|>\n<|im_start|>user\nGo on.")
 
 
 @given(

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from slipstream.agent.nested import NestedDialogue
 from slipstream.dialogue.base import Dialogue
 from slipstream.errors import ConfigError, ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
@@ -67,7 +68,7 @@ class ToolAgent:
     ) -> Ending:
         tool_seconds_left = brief.limits.tool_seconds
         incoming = opening(brief)
-        async with self._toolset.open(sandbox=sandbox) as tools:
+        async with self._toolset.open(sandbox=sandbox, model=NestedDialogue(dialogue)) as tools:
             for _ in range(brief.limits.turns):
                 reply = await dialogue.respond(incoming, tools.specs)
                 now_s = asyncio.get_running_loop().time()

@@ -19,6 +19,10 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
+from slipstream.cli.bench import bench_app
+from slipstream.cli.doctor import doctor_command
+from slipstream.cli.export import export_command
+from slipstream.cli.models import models_app
 from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
 
 T = TypeVar("T")
@@ -110,16 +114,24 @@ def _how_to_go_on(folder: Path | None) -> str:
 def show(
     run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
     rollout: Annotated[str | None, typer.Argument(help="One rollout, as the list names it.")] = None,
+    drift: Annotated[bool, typer.Option("--drift", help="Print how many samples forked, and why.")] = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """List the rollouts of a recorded run, or print one of them in full."""
     from slipstream.cli.sessions import locate_run
-    from slipstream.cli.transcript import rollout_lines, run_lines
+    from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
     from slipstream.record import RunStore
 
     reader = RunStore.read(locate_run(runs, run))
-    for line in run_lines(reader) if rollout is None else rollout_lines(reader, rollout):
+    about_run = drift_report if drift else run_lines
+    for line in about_run(reader) if rollout is None else rollout_lines(reader, rollout):
         print(line)
+
+
+app.command("doctor")(doctor_command)
+app.command("export")(export_command)
+app.add_typer(models_app, name="models")
+app.add_typer(bench_app, name="bench")
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slipstream.batch.drift import drift_lines
 from slipstream.evaluate import Report
 
 
@@ -43,6 +44,7 @@ def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]
         *((f"pass@{k}", f"{chance:.3f}") for k, chance in report.pass_at_k.items()),
         ("endings", _counts(report.endings)),
         ("turns", f"{report.num_turns:.1f} a rollout"),
+        ("drift", "; ".join(drift_lines(report.drift))),
         ("mean times", _stages(report.stage_s)),
     ]
     for index, (kind, number) in enumerate(report.failures.items()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slipstream.batch.drift import drift, drift_lines
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
 from slipstream.record import RunReader
@@ -22,6 +23,22 @@ def run_lines(reader: RunReader) -> Iterator[str]:
     for rollout in reader.rollouts(with_turns=False):
         reward = "-" if rollout.verdict is None else f"{rollout.verdict.reward:g}"
         yield f"{printable(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+
+
+def drift_report(reader: RunReader) -> Iterator[str]:
+    """How many samples of the run forked and why, then the rollouts that did."""
+    forked: list[tuple[str, str]] = []
+
+    def watched() -> Iterator[Rollout]:
+        for rollout in reader.rollouts():
+            whys = [turn.fork.value for turn in rollout.turns if turn.fork is not None and turn.trainable]
+            if whys:
+                forked.append((printable(str(rollout.job.key)), ", ".join(whys)))
+            yield rollout
+
+    yield from drift_lines(drift(watched()))
+    for key, whys in forked:
+        yield f"{key}  {whys}"
 
 
 def rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
@@ -38,7 +55,9 @@ def _rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
     rollout = _find(reader, key)
     for turn in reader.turns(rollout.job.key, rollout.attempt):
         sampled = "" if turn.sampled is None else f", {len(turn.sampled.ids)} tokens sampled"
-        fork = f", keeps {turn.num_kept} of turn {turn.parent}" if turn.parent is not None and turn.branch else ""
+        fork = f", {turn.fork}" if turn.fork is not None else ""
+        if turn.fork is not None and turn.parent is not None:
+            fork += f", keeps {turn.num_kept} tokens of turn {turn.parent}"
         yield f"--- turn {turn.index}{sampled}{fork}"
         for message in turn.messages:
             yield from _message_lines(message)

@@ -38,6 +38,11 @@ class Terms:
         """The name under which an engine knows the attempt."""
         return f"{self.key}#{self.attempt}"
 
+    def saying_at_most(self, max_tokens: int | None) -> Terms:
+        if max_tokens is None:
+            return self
+        return replace(self, params=replace(self.params, max_tokens=min(self.params.max_tokens, max_tokens)))
+
     def params_within(self, num_context_tokens: int, seed: int) -> SampleParams:
         """What may be sampled next. Raises ContextOverflow if there is no room for anything."""
         room = self.max_context_tokens - num_context_tokens
@@ -61,6 +66,11 @@ class Dialogue(Protocol):
 
     def rewrite(self, messages: Sequence[Message]) -> Dialogue:
         """The conversation as it goes on from other messages: a branch of its own."""
+        ...
+
+    def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> Dialogue:
+        """An empty conversation with the same model: a sub-agent's, which is trained on with the rollout, or a
+        judge's or summariser's, which never is. `max_tokens` is the most it may say at once."""
         ...
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slipstream.dialogue.base import Reply, Terms, TurnLog
 from slipstream.model.base import ChatModel
-from slipstream.types import Message, Span, SpanKind, ToolSpec, Turn
+from slipstream.types import ForkReason, Message, Span, SpanKind, ToolSpec, Turn
 
 
 class ChatDialogue:
@@ -22,15 +22,25 @@ class ChatDialogue:
         self._num_tokens = 0
         """Tokens of the conversation as the server counted them at the last reply."""
         self._extends = False
+        self._fork: ForkReason | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
         return self._messages
 
     def rewrite(self, messages: Sequence[Message]) -> ChatDialogue:
+        branch = self._branched(ForkReason.CONTEXT_EDIT)
+        branch._parent, branch._messages = self._parent, tuple(messages)
+        return branch
+
+    def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> ChatDialogue:
+        branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
+        branch._terms = self._terms.saying_at_most(max_tokens)
+        return branch
+
+    def _branched(self, why: ForkReason) -> ChatDialogue:
         branch = ChatDialogue(self._model, self._terms, self._log)
-        branch._branch, branch._parent = self._log.new_branch(), self._parent
-        branch._messages = tuple(messages)
+        branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
@@ -49,11 +59,12 @@ class ChatDialogue:
             parent=self._parent,
             messages=(*(new_messages if self._extends else self._messages), reply.message),
             trainable=False,
+            fork=self._fork,
         )
         log.take(turn)
         counts = {"prompt": reply.num_prompt_tokens, "sampled": reply.num_sampled_tokens}
         log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))
-        self._parent, self._extends = turn.index, True
+        self._parent, self._extends, self._fork = turn.index, True, None
         self._num_tokens = reply.num_prompt_tokens + reply.num_sampled_tokens
         self._messages += (reply.message,)
         return Reply(message=reply.message, stop=reply.stop)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from slipstream.dialogue.base import Reply, Terms, TurnLog
 from slipstream.model.base import Completer
 from slipstream.render.renderer import Renderer
-from slipstream.types import Message, Span, SpanKind, TokenIds, ToolSpec, Turn, token_ids
+from slipstream.types import ForkReason, Message, Span, SpanKind, TokenIds, ToolSpec, Turn, token_ids
 
 
 class TokenDialogue:
@@ -25,7 +25,12 @@ class TokenDialogue:
         self._log = log
         self._branch = 0
         self._parent: Turn | None = None
+        self._fork: ForkReason | None = None
+        """Why the next turn does not go on from its parent."""
+        self._trainable = True
         self._prompt = token_ids()
+        self._tail = token_ids()
+        """The end of the prompt, back to the last reply at least."""
         self._sampled = token_ids()
         self._messages: tuple[Message, ...] = ()
         self._extends = False
@@ -36,30 +41,44 @@ class TokenDialogue:
         return self._messages
 
     def rewrite(self, messages: Sequence[Message]) -> TokenDialogue:
-        branch = TokenDialogue(self._renderer, self._completer, self._terms, self._log)
-        branch._branch = self._log.new_branch()
+        branch = self._branched(ForkReason.CONTEXT_EDIT)
         branch._parent, branch._prompt, branch._sampled = self._parent, self._prompt, self._sampled
         branch._messages = tuple(messages)
+        branch._trainable = self._trainable
+        return branch
+
+    def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> TokenDialogue:
+        branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
+        branch._terms = self._terms.saying_at_most(max_tokens)
+        branch._trainable = trainable and self._trainable
+        return branch
+
+    def _branched(self, why: ForkReason) -> TokenDialogue:
+        branch = TokenDialogue(self._renderer, self._completer, self._terms, self._log)
+        branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
         terms, log = self._terms, self._log
         self._messages += tuple(new_messages)
-        prompt, num_kept = self._next_prompt(new_messages, tools)
+        next_ = self._next(new_messages, tools)
+        prompt = next_.prompt
         params = replace(terms.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
         async with terms.gate.turn(terms.key, len(prompt)):
             start_s = asyncio.get_running_loop().time()
             sampled = await self._completer.complete(prompt, params, session=terms.session, timeout_s=terms.timeout_s)
             end_s = asyncio.get_running_loop().time()
-        message = self._renderer.parse(sampled.ids, prompt, tools, call_prefix=f"call_{log.next_index}_")
+        message = self._renderer.parse(sampled.ids, next_.tail, tools, call_prefix=f"call_{log.next_index}_")
         turn = Turn(
             index=log.next_index,
             branch=self._branch,
             parent=None if self._parent is None else self._parent.index,
-            num_kept=num_kept,
-            added=prompt[num_kept:],
+            num_kept=next_.num_kept,
+            added=prompt[next_.num_kept :],
             sampled=sampled,
             messages=(*(new_messages if self._extends else self._messages), message),
+            trainable=self._trainable,
+            fork=next_.fork,
         )
         log.take(turn)
         log.on_span(
@@ -68,22 +87,56 @@ class TokenDialogue:
                 start_s=start_s,
                 end_s=end_s,
                 attempt=terms.attempt,
-                counts={"new": len(turn.added), "kept": num_kept, "sampled": len(sampled.ids)},
+                counts={
+                    "new": len(turn.added),
+                    "kept": next_.num_kept,
+                    "encoded": next_.num_encoded,
+                    "sampled": len(sampled.ids),
+                },
             )
         )
-        self._parent, self._prompt, self._sampled, self._extends = turn, prompt, sampled.ids, True
+        self._parent, self._prompt, self._tail, self._sampled = turn, prompt, next_.tail, sampled.ids
+        self._extends, self._fork = True, None
         self._messages += (message,)
         return Reply(message=message, stop=sampled.stop)
 
-    def _next_prompt(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[TokenIds, int]:
-        """The next prompt, and how many of its first tokens stand in the parent's prompt and sample."""
-        before = self._prompt + self._sampled
-        prompt = None
+    def _next(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> _Next:
+        before, fork = self._prompt + self._sampled, self._fork
         if self._extends:
-            prompt = self._renderer.extend(self._prompt, self._sampled, new_messages, tools)
-        if prompt is None:
-            prompt = self._renderer.render(self._messages, tools)
-        return prompt, _common_prefix(before, prompt)
+            extension = self._renderer.extend(self._tail, self._sampled, new_messages, tools)
+            if extension is not None:
+                num_kept = len(before) - extension.num_dropped
+                return _Next(
+                    prompt=before[:num_kept] + extension.added,
+                    tail=extension.added,
+                    num_kept=num_kept,
+                    num_encoded=len(extension.added),
+                    fork=ForkReason.TRIMMED if extension.num_dropped else None,
+                )
+            fork = ForkReason.TEMPLATE
+        prompt = self._renderer.render(self._messages, tools)
+        num_kept = _common_prefix(before, prompt)
+        goes_on = num_kept == len(before)
+        return _Next(
+            prompt=prompt,
+            tail=prompt,
+            num_kept=num_kept,
+            num_encoded=len(prompt),
+            fork=None if goes_on and self._parent is not None else fork,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Next:
+    """The next prompt, and how it stands to what was before."""
+
+    prompt: TokenIds
+    tail: TokenIds
+    """Its end, back to the last reply at least."""
+    num_kept: int
+    """How many of its first tokens stand in the parent's prompt and sample."""
+    num_encoded: int
+    fork: ForkReason | None
 
 
 def _common_prefix(one: TokenIds, other: TokenIds) -> int:

@@ -1,149 +1,169 @@
-"""Messages to tokens and back, over the `renderers` library, which is imported when the first Renderer is made.
+"""Messages to tokens and back, the same way for every family.
 
 Enters: messages and tool specs, or sampled ids. Leaves: prompt ids, or the message that the model meant.
 Always holds: sampled ids are never encoded again. `extend` keeps them as they were and encodes only what is new; where
-a family's template cannot be extended it says so with None, and the caller's re-render is a visible fork.
+a family's format cannot go on it says so with None, and the caller's re-render is a visible fork. Thinking stays in
+the history, unless the family's own template is asked for. Text from outside is text: a special token's name in it is
+spelt out, and never ends a message.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from slipstream.errors import ConfigError
-from slipstream.names import did_you_mean
-from slipstream.render.tokenizers import Tokenizer
-from slipstream.types import CallProblem, Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
+from slipstream.names import load_object
+from slipstream.render.base import ChatFormat, Tokenizer, same_reply, tools_of
+from slipstream.render.tokenizers import ShieldedTokenizer
+from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
-_PROBLEMS = {
-    "invalid_json": CallProblem.BAD_JSON,
-    "unclosed_block": CallProblem.UNCLOSED,
-    "missing_name": CallProblem.NO_NAME,
-    "malformed_structure": CallProblem.BAD_SHAPE,
-}
+Thinking = Literal["keep", "template"]
+
+_OWN = {"chatml": "slipstream.render.chatml:ChatMLFormat", "gpt-oss": "slipstream.render.harmony:HarmonyFormat"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """How a prompt goes on from a reply."""
+
+    num_dropped: int
+    """Sampled tokens at the reply's end that are not kept: those that came after it was over."""
+    added: TokenIds
 
 
 class Renderer:
-    """One model family's chat format with one tokenizer: `Renderer("qwen3", ByteTokenizer())`."""
+    """One model family's chat format with one tokenizer: `Renderer("qwen3", ByteTokenizer())`.
 
-    def __init__(self, family: str, tokenizer: Tokenizer) -> None:
-        from pydantic import TypeAdapter, ValidationError
-        from renderers import RendererConfig, create_renderer
+    `family` is `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of a ChatFormat of one's own,
+    which is called with the tokenizer. `args` are what the family's template takes besides, such as `enable_thinking`.
+    """
 
-        settings: dict[str, Json] = {"name": family}
-        if family not in ("auto", "default"):
-            # Thinking stays in the history, so that a message after a tool cycle extends the sample and does not fork.
-            settings["thinking_retention"] = "all"
-        try:
-            config = TypeAdapter(RendererConfig).validate_python(settings)
-        except ValidationError as raised:
-            known = re.findall(r"'([^']+)'", str(raised.errors()[0].get("ctx", {}).get("expected_tags", "")))
-            raise ConfigError(
-                f'there is no family "{family}"{did_you_mean(family, known)}: use one of {", ".join(known)}'
-            ) from None
-        try:
-            # Any: the library types its messages as TypedDicts of its own.
-            self._renderer: Any = create_renderer(tokenizer, config)
-            self._renderer.render_ids([{"role": "user", "content": "?"}], add_generation_prompt=True)
-        except Exception as raised:  # whatever the library raises, it is this pair that does not work
-            raise ConfigError(
-                f"the tokenizer {tokenizer.name_or_path!r} does not fit the family {family!r}: {raised}"
-            ) from raised
-        self._tokenizer = tokenizer
-        self.stop_ids: tuple[int, ...] = tuple(self._renderer.get_stop_token_ids())
+    def __init__(
+        self,
+        family: str,
+        tokenizer: Tokenizer,
+        *,
+        thinking: Thinking = "keep",
+        args: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.family = family
+        self._tokenizer = ShieldedTokenizer(tokenizer)
+        self._format = _make_format(family, self._tokenizer, thinking, dict(args or {}))
+        self._keeps_thinking = thinking == "keep"
+        self.stop_ids = self._format.stop_ids
+        self._opening = self._format.render([Message(role=Role.USER, content="?")], ())
+
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        return self._tokenizer.special_tokens
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenIds:
         """A whole conversation, ready for the model's next reply."""
-        ids = self._renderer.render_ids(
-            [_as_dict(message) for message in messages], tools=_tool_dicts(tools), add_generation_prompt=True
-        )
-        return token_ids(ids)
+        shielded = [self._shielded(message) for message in messages]
+        ids = self._fold(shielded, tools) if self._keeps_thinking else None
+        return token_ids(self._format.render(shielded, tools) if ids is None else ids)
 
     def extend(
-        self, prompt: TokenIds, sampled: TokenIds, new: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> TokenIds | None:
-        """`prompt` and `sampled` as they are, then `new`, ready for the next reply; None if that cannot be."""
-        bridged = self._renderer.bridge_to_next_turn(
-            prompt.tolist(), sampled.tolist(), [_as_dict(message) for message in new], tools=_tool_dicts(tools)
-        )
-        return None if bridged is None else token_ids(bridged.token_ids)
+        self, tail: TokenIds, sampled: TokenIds, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Extension | None:
+        """What follows `sampled`, ready for the next reply; None if nothing can.
 
-    def parse(self, sampled: TokenIds, prompt: TokenIds, tools: Sequence[ToolSpec], *, call_prefix: str) -> Message:
+        `tail` is the end of the prompt that was sampled from, back to the last reply at least; all of it will do.
+        """
+        before = [*tail, *sampled]
+        extended = self._format.extend(before[: len(tail)], before[len(tail) :], [*map(self._shielded, new)], tools)
+        if extended is None:
+            return None
+        num_kept = len(before)
+        if extended[:num_kept] != before:
+            num_kept = next(place for place, index in enumerate(before) if extended[place : place + 1] != [index])
+        if num_kept < len(tail):
+            return None
+        return Extension(num_dropped=len(before) - num_kept, added=token_ids(extended[num_kept:]))
+
+    def parse(self, sampled: TokenIds, tail: TokenIds, tools: Sequence[ToolSpec], *, call_prefix: str) -> Message:
         """What the model said. Every call counts, in order; a call inside its thinking is none."""
-        parsed = self._renderer.parse_response(sampled.tolist(), tools=_tool_dicts(tools), prompt_ids=prompt.tolist())
-        calls = [] if self._still_thinking(sampled) else parsed.tool_calls
-        return Message(
-            role=Role.ASSISTANT,
-            content=parsed.content,
-            thinking=parsed.reasoning_content or "",
-            calls=tuple(_as_call(call, f"{call_prefix}{index}") for index, call in enumerate(calls)),
+        message = self._format.parse(sampled.tolist(), tail.tolist(), tools)
+        calls = (
+            call if call.id else replace(call, id=f"{call_prefix}{place}") for place, call in enumerate(message.calls)
         )
+        return replace(message, calls=tuple(calls))
 
     def encode_reply(self, message: Message) -> TokenIds:
-        """The ids that a model of this family would sample to say `message`: for scripts and demonstrations."""
-        rendered = self._renderer.render([{"role": "user", "content": ""}, _as_dict(message)], tools=None)
-        if not rendered.sampled_mask:
-            raise ConfigError("this renderer does not tell which tokens a model samples, so it cannot carry a script")
-        return token_ids(
-            index for index, sampled in zip(rendered.token_ids, rendered.sampled_mask, strict=True) if sampled
-        )
+        """The ids that a model of this family would sample to say `message`: for scripts and demonstrations.
+
+        Raises ConfigError if the family cannot say it, as one without thinking cannot think.
+        """
+        ids = self._format.encode_reply(self._shielded(message))
+        heard = self._format.parse(ids, self._opening, tools_of(message))
+        if not same_reply(heard, message):
+            raise ConfigError(f"the family {self.family!r} cannot say {message}: it would be read as {heard}")
+        return token_ids(ids)
 
     def encode_text(self, text: str) -> TokenIds:
-        return token_ids(self._tokenizer.encode(text, add_special_tokens=False))
+        """`text` as it stands, special tokens and all."""
+        return token_ids(self._tokenizer.encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids))
 
-    def _still_thinking(self, sampled: TokenIds) -> bool:
-        """Whether the reply opened its thinking and never closed it. The library lets a call close it."""
-        open_id, close_id = (self._tokenizer.convert_tokens_to_ids(token) for token in ("<think>", "</think>"))
-        return open_id in sampled and close_id not in sampled
+    def _fold(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int] | None:
+        """The conversation as it would have grown turn by turn; None where it cannot have."""
+        replies = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
+        if not replies or not replies[0]:
+            return None
+        ids: list[int] | None = self._format.render(messages[: replies[0]], tools)
+        for place, until in zip(replies, [*replies[1:], len(messages)], strict=True):
+            if ids is not None:
+                reply = self._format.encode_reply(messages[place])
+                ids = self._format.extend(ids, reply, messages[place + 1 : until], tools)
+        return ids
+
+    def _shielded(self, message: Message) -> Message:
+        shield = self._tokenizer.shield
+        content = shield(message.content)
+        broken = [call.raw for call in message.calls if call.problem is not None]
+        return replace(
+            message,
+            # What was no call is still what the model wrote.
+            content="\n".join(part for part in (content, *broken) if part) if broken else content,
+            thinking=shield(message.thinking),
+            calls=tuple(_shielded_call(call, shield) for call in message.calls if call.problem is None),
+            name=shield(message.name),
+        )
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
-    if message.images:
-        raise ConfigError("images need a multimodal renderer, which is not wired in: use a chat endpoint")
-    entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
-    if message.thinking:
-        entry["reasoning_content"] = message.thinking
-    if message.calls:
-        entry["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
-            for call in message.calls
-            if call.problem is None
-        ]
-    if message.role is Role.TOOL:
-        entry["tool_call_id"] = message.call_id
-        entry["name"] = message.name
-    return entry
+def _make_format(family: str, tokenizer: ShieldedTokenizer, thinking: Thinking, args: dict[str, Json]) -> ChatFormat:
+    if family not in _OWN and ":" not in family:
+        from slipstream.render.library import LibraryFormat
+
+        return LibraryFormat(family, tokenizer, keep_thinking=thinking == "keep", args=args)
+    made = load_object(_OWN.get(family, family), "model.family")
+    if not callable(made):
+        raise ConfigError(f"model.family {family} is no class: name a ChatFormat that takes a tokenizer")
+    if family == "gpt-oss":
+        args = {"keep_thinking": thinking == "keep", **args}
+    try:
+        chat_format: ChatFormat = made(tokenizer, **args)
+    except TypeError as raised:
+        raise ConfigError(f"the family {family!r} does not take model.family_args {args}: {raised}") from raised
+    return chat_format
 
 
-def _tool_dicts(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ] or None
+def _shielded_call(call: ToolCall, shield: Callable[[str], str]) -> ToolCall:
+    arguments = {shield(name): _shielded_json(value, shield) for name, value in call.arguments.items()}
+    return replace(call, name=shield(call.name), arguments=arguments)
 
 
-def _as_call(call: Any, fallback_id: str) -> ToolCall:
-    arguments: Any = call.arguments
-    problem = _PROBLEMS.get(call.status.value)
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            problem = problem or CallProblem.BAD_JSON
-    if problem is None and not isinstance(arguments, Mapping):
-        problem = CallProblem.BAD_SHAPE
-    return ToolCall(
-        id=call.id or fallback_id,
-        name=call.name or "",
-        arguments=arguments if isinstance(arguments, Mapping) else {},
-        problem=problem,
-        raw=call.raw,
-    )
+def _shielded_json(value: Json, shield: Callable[[str], str]) -> Json:
+    match value:
+        case str():
+            return shield(value)
+        case list():
+            return [_shielded_json(item, shield) for item in value]
+        case dict():
+            return {shield(name): _shielded_json(item, shield) for name, item in value.items()}
+        case _:
+            return value

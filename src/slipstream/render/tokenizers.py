@@ -1,7 +1,8 @@
-"""Tokenizers in the form that the `renderers` library asks for.
+"""Tokenizers in the form that chat formats ask for.
 
 `ByteTokenizer` needs no file: a byte is a token, and so is each special token. It makes scripted models, tests and
-demos possible without a vocabulary. `FileTokenizer` reads a `tokenizer.json`.
+demos possible without a vocabulary. `FileTokenizer` reads a `tokenizer.json`. `ShieldedTokenizer` lets text that
+merely looks like a special token stay text.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slipstream.errors import ConfigError
+from slipstream.render.base import Tokenizer
 
 CHATML_TOKENS = (
     "<|endoftext|>",
@@ -27,25 +29,12 @@ CHATML_TOKENS = (
 )
 
 
-class Tokenizer(Protocol):
-    """What is asked of a tokenizer here; the extra arguments are Hugging Face's and are not needed."""
-
-    name_or_path: str
-    unk_token_id: int | None
-    eos_token_id: int | None
-
-    def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]: ...
-
-    def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str: ...
-
-    def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
-
-
 class ByteTokenizer:
     """Ids 0 to 255 are bytes of UTF-8; the special tokens follow."""
 
     def __init__(self, special_tokens: Sequence[str] = CHATML_TOKENS) -> None:
         self.name_or_path = "bytes"
+        self.special_tokens = tuple(special_tokens)
         self._ids = {token: 256 + index for index, token in enumerate(special_tokens)}
         self._tokens = {index: token.encode() for token, index in self._ids.items()}
         self._split = re.compile("(" + "|".join(re.escape(token) for token in special_tokens) + ")")
@@ -76,6 +65,7 @@ class FileTokenizer:
         # Any: the library is optional and ships no types.
         self._backend = backend
         self.name_or_path = name
+        self.special_tokens = tuple(token.content for token in backend.get_added_tokens_decoder().values())
         self.unk_token_id: int | None = None
         self.eos_token_id: int | None = None if eos_token is None else backend.token_to_id(eos_token)
 
@@ -96,6 +86,9 @@ class FileTokenizer:
             raise ConfigError(f"{path} is no tokenizer: {raised}") from raised
         return FileTokenizer(backend, str(folder), _eos_token(path.parent / "tokenizer_config.json"))
 
+    def save(self, path: Path) -> None:
+        self._backend.save(str(path))
+
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
@@ -107,6 +100,44 @@ class FileTokenizer:
     def convert_tokens_to_ids(self, tokens: str) -> int | None:
         index: int | None = self._backend.token_to_id(tokens)
         return index
+
+
+class ShieldedTokenizer:
+    """Another tokenizer, in which text from outside can be told from a template's own tokens.
+
+    A tool's output that holds `<|im_end|>` must not end the message: `shield` puts a mark into every such text, and
+    `encode` cuts there, so that the pieces are encoded as the plain text they are.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.name_or_path = tokenizer.name_or_path
+        self.special_tokens = tokenizer.special_tokens
+        self.unk_token_id = tokenizer.unk_token_id
+        self.eos_token_id = tokenizer.eos_token_id
+        longest_first = sorted((token for token in tokenizer.special_tokens if len(token) > 1), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def shield(self, text: str) -> str:
+        text = text.replace(_MARK, "")
+        while self._special is not None and self._special.search(text):
+            text = self._special.sub(lambda found: found[0][0] + _MARK + found[0][1:], text)
+        return text
+
+    def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
+        return [
+            index for piece in text.split(_MARK) for index in self._tokenizer.encode(piece, add_special_tokens=False)
+        ]
+
+    def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str:
+        return self._tokenizer.decode(token_ids, *args, **kwargs)
+
+    def convert_tokens_to_ids(self, tokens: str) -> int | None:
+        return self._tokenizer.convert_tokens_to_ids(tokens)
+
+
+_MARK = "\ufdd0"
+"""A code point that is no character and never will be, so no text loses anything by its absence."""
 
 
 def _eos_token(path: Path) -> str | None:

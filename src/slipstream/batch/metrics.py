@@ -1,0 +1,333 @@
+"""The numbers that explain a batch. `docs/metrics.md` says what each of them means.
+
+Enters: the groups of a batch, and for those that were kept the members with their advantages and samples. Leaves: one
+flat mapping, with `/` between a family and its member: `ended/finished`, `tools/bash/calls`.
+Always holds: every value is a finite number, and what there is nothing to average over is absent; the work is linear in
+turns and spans, and in tokens only where one reply was sampled by several versions of the policy.
+
+Three scopes, each family in one: all rollouts (what was asked for and what became of it), graded rollouts (how agents
+behave: those that infrastructure cut short would only blur it), and rows (what the learner gets).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slipstream.batch.merge import Merged
+from slipstream.types import (
+    EndReason,
+    Group,
+    Message,
+    Role,
+    Rollout,
+    Span,
+    SpanKind,
+    StopReason,
+    ToolCall,
+    Trust,
+    Turn,
+)
+
+MOST_TOOLS_NAMED = 32
+OTHER_TOOLS = "other"
+"""Models make up names of tools. Odd ones, and all but the most called, are counted together under this one."""
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A member of a kept group, its advantage and its samples."""
+
+    rollout: Rollout
+    advantage: float
+    merged: Merged
+
+
+def batch_metrics(
+    groups: Sequence[Group], scored: Sequence[Sequence[Scored]], *, solved_at: float = 1.0
+) -> dict[str, float]:
+    """All metrics of a batch. `scored` goes with `groups`, and is empty for a group that was dropped."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    graded = [rollout for rollout in rollouts if rollout.verdict is not None]
+    members = [member for group in scored for member in group]
+    found: dict[str, float] = {
+        **_groups(scored, solved_at),
+        **_rollouts(rollouts),
+        **_endings(rollouts),
+        **_rewards(graded, solved_at),
+        **_advantages(members),
+        **_turns(graded),
+        **_tools(graded),
+        **_hints(graded),
+        **_samples(members),
+        **_tokens(rollouts, graded, members),
+        **_masked(groups, scored),
+        **_versions(members),
+    }
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+# ---------------------------------------------------------------- groups, endings, rewards
+
+
+def _groups(scored: Sequence[Sequence[Scored]], solved_at: float) -> dict[str, float]:
+    kept = [[_reward(member.rollout) for member in group] for group in scored if group]
+    return {
+        "groups/num": len(scored),
+        "groups/dropped": len(scored) - len(kept),
+        "groups/without_signal": sum(min(rewards) == max(rewards) for rewards in kept),
+        "groups/all_solved": sum(min(rewards) >= solved_at for rewards in kept),
+        "groups/none_solved": sum(max(rewards) < solved_at for rewards in kept),
+    }
+
+
+def _rollouts(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    trusts = Counter(rollout.trust for rollout in rollouts)
+    return {
+        "rollouts/num": len(rollouts),
+        "rollouts/failures": sum(len(rollout.failures) for rollout in rollouts),
+        **{f"trust/{trust}": trusts[trust] for trust in Trust},
+    }
+
+
+def _endings(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for reason in EndReason:
+        ended = [rollout for rollout in rollouts if rollout.ending.reason is reason]
+        if not ended:
+            continue
+        found[f"ended/{reason}"] = len(ended)
+        found |= _mean(f"ended/{reason}/turns", [len(_own_turns(rollout)) for rollout in ended])
+        found |= _mean(f"ended/{reason}/tokens", [_num_sampled(_own_turns(rollout)) for rollout in ended])
+        if reason.trust.graded:
+            found |= _mean(f"ended/{reason}/reward", [_reward(rollout) for rollout in ended])
+    return found
+
+
+def _rewards(graded: Sequence[Rollout], solved_at: float) -> dict[str, float]:
+    rewards = [_reward(rollout) for rollout in graded]
+    components: dict[str, list[float]] = {}
+    for rollout in graded:
+        for name, value in rollout.verdict.components.items() if rollout.verdict is not None else ():
+            components.setdefault(name, []).append(value)
+    found = _mean("reward/mean", rewards) | _mean("reward/solved_share", [reward >= solved_at for reward in rewards])
+    if rewards and all(math.isfinite(reward) for reward in rewards):
+        found |= {
+            "reward/std": statistics.pstdev(rewards),
+            "reward/min": min(rewards),
+            "reward/max": max(rewards),
+        }
+    for name, values in components.items():
+        found |= _mean(f"reward/components/{name}", values)
+    return found
+
+
+def _advantages(members: Sequence[Scored]) -> dict[str, float]:
+    values = [member.advantage for member in members]
+    return _mean("advantage/mean", values) | _mean("advantage/abs_mean", [abs(value) for value in values])
+
+
+# ---------------------------------------------------------------- how agents behave
+
+
+def _turns(graded: Sequence[Rollout]) -> dict[str, float]:
+    numbers = [len(_own_turns(rollout)) for rollout in graded]
+    turns = [turn for rollout in graded for turn in _own_turns(rollout)]
+    cut = [turn.sampled is not None and turn.sampled.stop is StopReason.LENGTH for turn in turns]
+    found: dict[str, float] = {"turns/nested": sum(len(rollout.turns) for rollout in graded) - len(turns)}
+    return (
+        found
+        | _mean("turns/mean", numbers)
+        | _max("turns/max", numbers)
+        | _mean("turns/cut_share", cut)
+        | _mean("turns/without_call_share", [not _calls(turn) for turn in turns])
+    )
+
+
+def _tools(graded: Sequence[Rollout]) -> dict[str, float]:
+    turns = [turn for rollout in graded for turn in _own_turns(rollout)]
+    calls = [call for turn in turns for call in _calls(turn)]
+    spans = [span for rollout in graded for span in _tool_spans(rollout)]
+    names = _tool_names([call.name for call in calls] + [span.name for span in spans])
+    found: dict[str, float] = {"calls/num": len(calls)}
+    found |= _mean("calls/per_turn", [len(_calls(turn)) for turn in turns])
+    found |= _mean("calls/problem_share", [call.problem is not None for call in calls])
+    found |= _mean("calls/error_share", [_is_error(span) for span in spans])
+    found |= _mean("calls/seconds_mean", [span.seconds for span in spans])
+    for name in sorted(set(names.values())):
+        found |= {f"tools/{name}/{what}": 0.0 for what in ("calls", "problems", "errors", "seconds")}
+    for call in calls:
+        found[f"tools/{names[call.name]}/calls"] += 1
+        found[f"tools/{names[call.name]}/problems"] += call.problem is not None
+    for span in spans:
+        found[f"tools/{names[span.name]}/errors"] += _is_error(span)
+        found[f"tools/{names[span.name]}/seconds"] += span.seconds
+    return found
+
+
+def _tool_names(called: Iterable[str]) -> Mapping[str, str]:
+    """Under which name each is counted."""
+    numbers = Counter(called)
+    by_number = sorted(numbers, key=lambda name: (-numbers[name], name))
+    named = [name for name in by_number if _TOOL_NAME.fullmatch(name)][:MOST_TOOLS_NAMED]
+    return dict.fromkeys(numbers, OTHER_TOOLS) | {name: name for name in named}
+
+
+def _hints(graded: Sequence[Rollout]) -> dict[str, float]:
+    fired = [_hints_of(rollout) for rollout in graded]
+    numbers = Counter(hint for hints in fired for hint in hints)
+    found: dict[str, float] = {f"hints/{hint}": number for hint, number in sorted(numbers.items())}
+    return found | _mean("rollouts/hinted_share", [bool(hints) for hints in fired])
+
+
+def _hints_of(rollout: Rollout) -> list[str]:
+    """The hints that the agent read. A rewritten conversation brings old answers again, which count once."""
+    found: list[str] = []
+    seen: set[tuple[str, str]] = set()
+    for turn in _own_turns(rollout):
+        for message in turn.messages:
+            if message.hints and (not message.call_id or _identity(message) not in seen):
+                seen.add(_identity(message))
+                found += message.hints
+    return found
+
+
+def _identity(message: Message) -> tuple[str, str]:
+    return message.call_id, message.content
+
+
+# ---------------------------------------------------------------- what the learner gets
+
+
+def _samples(members: Sequence[Scored]) -> dict[str, float]:
+    numbers = [len(member.merged.samples) for member in members]
+    forks = [sample for member in members for sample in member.merged.samples[1:]]
+    reasons = Counter("unexplained" if sample.fork is None else str(sample.fork) for sample in forks)
+    found: dict[str, float] = {
+        "samples/num": sum(numbers),
+        "samples/in_loss": sum(len(member.merged.samples) for member in members if member.rollout.trust.in_loss),
+        "samples/forked": len(forks),
+        **{f"forks/{reason}": number for reason, number in sorted(reasons.items())},
+    }
+    return found | _mean("samples/per_rollout", numbers)
+
+
+def _tokens(rollouts: Sequence[Rollout], graded: Sequence[Rollout], members: Sequence[Scored]) -> dict[str, float]:
+    numbers = [_num_sampled(_own_turns(rollout)) for rollout in graded]
+    per_turn = [_num_sampled((turn,)) for rollout in graded for turn in _own_turns(rollout)]
+    found: dict[str, float] = {
+        "tokens/sampled": sum(_num_sampled(rollout.turns) for rollout in rollouts),
+        "tokens/in_rows": sum(len(sample.ids) for member in members for sample in member.merged.samples),
+        "tokens/in_loss": sum(_num_in_loss(member) for member in members),
+        "tokens/truncated": sum(member.merged.num_truncated for member in members),
+    }
+    return (
+        found
+        | _mean("tokens/sampled_mean", numbers)
+        | _max("tokens/sampled_max", numbers)
+        | _mean("tokens/per_turn", per_turn)
+    )
+
+
+def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict[str, float]:
+    """Why sampled tokens are outside the loss: each for one reason, the first that applies."""
+    why = dict.fromkeys(("absent", "untrusted", "dropped_group", "not_trainable", "own_limit", "truncated"), 0)
+    for group, members in zip(groups, scored, strict=True):
+        for rollout in group.rollouts:
+            if not rollout.trust.in_baseline:
+                why["absent" if rollout.trust is Trust.ABSENT else "untrusted"] += _num_sampled(rollout.turns)
+            elif not members:
+                why["dropped_group"] += _num_sampled(rollout.turns)
+        for member in members:
+            num_trainable = _num_sampled(_own_turns(member.rollout))
+            why["not_trainable"] += _num_sampled(member.rollout.turns) - num_trainable
+            if member.rollout.trust.in_loss:
+                why["truncated"] += member.merged.num_truncated
+            else:
+                why["own_limit"] += num_trainable
+    num_sampled = sum(_num_sampled(rollout.turns) for group in groups for rollout in group.rollouts)
+    if not num_sampled:
+        return {}
+    return {
+        "masked/share": sum(why.values()) / num_sampled,
+        **{f"masked/{reason}": number / num_sampled for reason, number in why.items()},
+    }
+
+
+def _versions(members: Sequence[Scored]) -> dict[str, float]:
+    num_tokens = total = 0
+    newest, oldest = -math.inf, math.inf
+    for turn in (turn for member in members if member.rollout.trust.in_loss for turn in _turns_in_samples(member)):
+        versions = turn.sampled.versions if turn.sampled is not None else ()
+        if not versions:
+            continue
+        one = versions == versions[:1] * len(versions)  # nearly always, and much faster than looking at each
+        newest = max(newest, versions[0] if one else max(versions))
+        oldest = min(oldest, versions[0] if one else min(versions))
+        total += versions[0] * len(versions) if one else sum(versions)
+        num_tokens += len(versions)
+    if not num_tokens:
+        return {}
+    return {
+        "versions/newest": newest,
+        "versions/oldest": oldest,
+        "versions/lag": newest - oldest,
+        "versions/age_mean": newest - total / num_tokens,
+    }
+
+
+# ---------------------------------------------------------------- reading rollouts
+
+
+def _reward(rollout: Rollout) -> float:
+    assert rollout.verdict is not None, "a graded rollout has a verdict: the type refuses anything else"
+    return rollout.verdict.reward
+
+
+def _own_turns(rollout: Rollout) -> tuple[Turn, ...]:
+    """The agent's turns, its sub-agents' included, without those of judges and summarisers."""
+    return tuple(turn for turn in rollout.turns if turn.trainable)
+
+
+def _num_sampled(turns: Iterable[Turn]) -> int:
+    return sum(len(turn.sampled.ids) for turn in turns if turn.sampled is not None)
+
+
+def _num_in_loss(member: Scored) -> int:
+    if not member.rollout.trust.in_loss:
+        return 0
+    return _num_sampled(_own_turns(member.rollout)) - member.merged.num_truncated
+
+
+def _turns_in_samples(member: Scored) -> list[Turn]:
+    held = {index for sample in member.merged.samples for index in sample.turns}
+    return [turn for turn in _own_turns(member.rollout) if turn.index in held]
+
+
+def _calls(turn: Turn) -> tuple[ToolCall, ...]:
+    """The calls of the reply, which is the last message. Those before it may be replies of earlier turns."""
+    reply = turn.messages[-1] if turn.messages else None
+    return reply.calls if reply is not None and reply.role is Role.ASSISTANT else ()
+
+
+def _tool_spans(rollout: Rollout) -> list[Span]:
+    """Those of the attempt whose turns these are."""
+    return [span for span in rollout.spans if span.kind is SpanKind.TOOL and span.attempt == rollout.attempt]
+
+
+def _is_error(span: Span) -> bool:
+    return span.counts.get("error", 0) > 0
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: sum(values) / len(values)} if values else {}
+
+
+def _max(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: max(values)} if values else {}

@@ -1,0 +1,84 @@
+"""Rollouts as files in the Agent Trajectory Interchange Format, ATIF-v1.8: a folder with one JSON file for each.
+
+Beside them lies `manifest.jsonl`, a line for each rollout: its file, its key, how it ended, its reward. Always holds:
+every file passes the `atif` package's check before the folder is at its place, and reading one gives its rollout back,
+spans and failures included. The package is imported by the functions that need it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import ConfigError
+from slipstream.export.chat import Fields
+from slipstream.export.files import MANIFEST, folder_written_beside, reading
+from slipstream.export.portable import json_line, read_json
+from slipstream.export.trajectories import rollout_of, trajectory_of
+from slipstream.types import Rollout
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_NAME_CHARS = 100
+
+
+def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: Fields, force: bool = False) -> None:
+    """Write a folder; `agent` is ATIF's object of that name."""
+    trajectory = _trajectory_model()
+    with folder_written_beside(path, force=force) as folder, (folder / MANIFEST).open("wb") as manifest:
+        for number, rollout in enumerate(rollouts):
+            name = _file_name(number, rollout)
+            text = json_line(trajectory_of(rollout, run=run, agent=agent))
+            trajectory.model_validate_json(text)
+            (folder / name).write_bytes(text.encode())
+            manifest.write(f"{json_line(_manifest_fields(name, rollout))}\n".encode())
+
+
+def read_atif(path: Path) -> Iterator[Rollout]:
+    """The rollouts of a folder that `export_run` wrote, in its order, or of one of its files."""
+    trajectory = _trajectory_model()
+    with reading(path):
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    for file in files:
+        with reading(file):
+            text = file.read_text(encoding="utf-8")
+        try:
+            trajectory.model_validate_json(text)
+            document: Any = read_json(text)
+            rollout = rollout_of(document)
+        except (ValueError, LookupError, TypeError, OverflowError) as raised:
+            raise ConfigError(f"{file} is no exported rollout ({raised}): export the run again") from raised
+        yield rollout
+
+
+def check_installed() -> None:
+    """ConfigError if the `atif` package is missing."""
+    _trajectory_model()
+
+
+def _trajectory_model() -> Any:
+    """The package's model of a trajectory; Any, since it is imported here alone."""
+    try:
+        from atif import Trajectory
+    except ImportError as raised:
+        raise ConfigError(f"ATIF needs the atif package ({raised}): pip install 'slipstream[data]'") from raised
+    return Trajectory
+
+
+def _file_name(number: int, rollout: Rollout) -> str:
+    """In the order of the run, and with the rollout's key as far as a file can be called so."""
+    key = _UNSAFE.sub("-", str(rollout.job.key))[:_MAX_NAME_CHARS]
+    return f"{number:06d}-{key}.json"
+
+
+def _manifest_fields(name: str, rollout: Rollout) -> dict[str, Any]:
+    return {
+        "file": name,
+        "rollout": str(rollout.job.key),
+        "attempt": rollout.attempt,
+        "end_reason": rollout.ending.reason.value,
+        "trust": rollout.trust.value,
+        "reward": None if rollout.verdict is None else rollout.verdict.reward,
+        "num_turns": len(rollout.turns),
+    }

@@ -1,0 +1,48 @@
+"""Exported samples as JSONL: one sample a line, UTF-8, strict JSON.
+
+Always holds: what is read back equals what was written, float32 logprobs and text that is no Unicode included. A
+damaged line is a ConfigError that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from slipstream.errors import ConfigError
+from slipstream.export.columns import fields_of, sample_of
+from slipstream.export.files import reading, written_beside
+from slipstream.export.portable import float32_list, json_line, read_json
+from slipstream.export.samples import ExportedSample
+
+
+def write_jsonl(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
+    with written_beside(path, force=force) as beside, beside.open("wb") as stream:
+        for sample in samples:
+            stream.write(f"{sample_line(sample)}\n".encode())
+
+
+def sample_line(sample: ExportedSample) -> str:
+    fields = fields_of(sample)
+    for name in ("input_ids", "loss_mask", "versions"):
+        if fields[name] is not None:
+            fields[name] = fields[name].tolist()
+    if sample.logprobs is not None:
+        fields["logprobs"] = float32_list(sample.logprobs)
+    return json_line(fields)
+
+
+def read_jsonl(path: Path) -> Iterator[ExportedSample]:
+    """The samples of a file that `export_run` wrote, one at a time."""
+    with reading(path), path.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                fields = read_json(line)
+                if not isinstance(fields, dict):
+                    raise ValueError("it is no object")
+                sample = sample_of(fields)
+            except (ValueError, LookupError, TypeError, OverflowError) as raised:
+                raise ConfigError(
+                    f"line {number} of {path} is no exported sample ({raised}): export the run again"
+                ) from raised
+            yield sample

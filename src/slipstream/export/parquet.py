@@ -1,0 +1,130 @@
+"""Exported samples as Parquet: the columns of the JSONL, typed, in row groups of bounded size.
+
+Token columns are lists of int32, int8 and float32; messages are lists of structs, so that pandas, DuckDB and datasets
+read them as they are. Always holds: what is read back equals what was written; text that is no Unicode is spelled out
+as in the JSONL. pyarrow is imported by the functions that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import ConfigError
+from slipstream.export.columns import COLUMNS, fields_of, sample_of
+from slipstream.export.files import reading, written_beside
+from slipstream.export.portable import portable_text, restored_text
+from slipstream.export.samples import ExportedSample
+
+GROUP_TOKENS = 1_000_000
+GROUP_ROWS = 1_000
+"""A row group ends at whichever it reaches first: it is what is held in memory, here and by a reader."""
+
+READ_ROWS = 32
+
+
+def write_parquet(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
+    arrow, parquet = _pyarrow()
+    schema = _schema(arrow)
+    with (
+        written_beside(path, force=force) as beside,
+        beside.open("wb") as stream,
+        parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        for rows in _row_groups(samples):
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+
+
+def read_parquet(path: Path) -> Iterator[ExportedSample]:
+    """The samples of a file that `export_run` wrote, some rows at a time."""
+    arrow, parquet = _pyarrow()
+    with reading(path), path.open("rb") as stream:
+        try:
+            with parquet.ParquetFile(stream) as file:
+                for batch in file.iter_batches(batch_size=READ_ROWS):
+                    for row in batch.to_pylist():
+                        yield sample_of(_texts(row, restored_text))
+        except (arrow.ArrowException, ValueError, LookupError, TypeError) as raised:
+            raise ConfigError(f"{path} is no Parquet of exported samples ({raised}): export the run again") from raised
+
+
+def check_installed() -> None:
+    """ConfigError if pyarrow is missing."""
+    _pyarrow()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """The two modules; Any, since pyarrow has no types."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as raised:
+        raise ConfigError(f"Parquet needs pyarrow ({raised}): pip install 'slipstream[data]'") from raised
+    return pyarrow, pyarrow.parquet
+
+
+def _row_groups(samples: Iterable[ExportedSample]) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    num_tokens = 0
+    for sample in samples:
+        rows.append(_texts(fields_of(sample), portable_text))
+        num_tokens += 0 if sample.input_ids is None else len(sample.input_ids)
+        if num_tokens >= GROUP_TOKENS or len(rows) >= GROUP_ROWS:
+            yield rows
+            rows, num_tokens = [], 0
+    if rows:
+        yield rows
+
+
+_TOKENS = frozenset({"input_ids", "loss_mask", "logprobs", "versions", "turns"})
+
+
+def _texts(row: dict[str, Any], change: Any) -> dict[str, Any]:
+    """`row` with every text in it changed."""
+    return {name: value if name in _TOKENS else _changed(value, change) for name, value in row.items()}
+
+
+def _changed(value: Any, change: Any) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_changed(item, change) for item in value]
+        case dict():
+            return {name: _changed(item, change) for name, item in value.items()}
+        case _:
+            return value
+
+
+def _schema(arrow: Any) -> Any:
+    text, count = arrow.string(), arrow.int64()
+    function = arrow.struct([("name", text), ("arguments", text)])
+    call = arrow.struct([("id", text), ("type", text), ("function", function), ("problem", text), ("raw", text)])
+    message = arrow.struct(
+        [
+            ("role", text),
+            ("content", text),
+            ("reasoning_content", text),
+            ("tool_calls", arrow.list_(call)),
+            ("tool_call_id", text),
+            ("name", text),
+            ("images", arrow.list_(text)),
+            ("hints", arrow.list_(text)),
+        ]
+    )
+    kinds: dict[str, Any] = dict.fromkeys(COLUMNS, text)
+    kinds |= dict.fromkeys(("step", "sample", "attempt", "part", "branch", "num_truncated"), count)
+    kinds |= {
+        "in_loss": arrow.bool_(),
+        "reward": arrow.float64(),
+        "advantage": arrow.float64(),
+        "reward_components": arrow.list_(arrow.struct([("name", text), ("value", arrow.float64())])),
+        "input_ids": arrow.list_(arrow.int32()),
+        "loss_mask": arrow.list_(arrow.int8()),
+        "logprobs": arrow.list_(arrow.float32()),
+        "versions": arrow.list_(arrow.int32()),
+        "turns": arrow.list_(count),
+        "messages": arrow.list_(message),
+    }
+    return arrow.schema([(name, kinds[name]) for name in COLUMNS])

@@ -1,0 +1,140 @@
+"""The export of a run: the run's reader enters, a file or folder and what it holds leave.
+
+Always holds: a run is read twice, first its rewards and then its turns, so that no more than a rollout and a row group
+are held at a time; rollouts that end between the two readings are left out, since no advantage counted them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from slipstream import __version__
+from slipstream.batch.advantages import ESTIMATORS
+from slipstream.errors import ConfigError
+from slipstream.export import atif, parquet
+from slipstream.export.atif import write_atif
+from slipstream.export.jsonl import write_jsonl
+from slipstream.export.parquet import write_parquet
+from slipstream.export.samples import ExportedSample, advantages_of, flatten
+from slipstream.names import did_you_mean
+from slipstream.record import RunReader
+from slipstream.types import Json, Rollout
+
+DEFAULT_ADVANTAGES = "leave_one_out"
+
+
+class ExportFormat(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    ATIF = "atif"
+
+
+DEFAULT_NAMES: Mapping[ExportFormat, str] = {
+    ExportFormat.JSONL: "export.jsonl",
+    ExportFormat.PARQUET: "export.parquet",
+    ExportFormat.ATIF: "atif",
+}
+"""In the run's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    path: Path
+    counts: Mapping[str, int]
+    """What was written: `{"rollouts": 32, "rows": 33, ...}`."""
+
+
+def export_run(
+    reader: RunReader,
+    kind: ExportFormat,
+    *,
+    out: Path | None = None,
+    advantages: str | None = None,
+    max_tokens: int | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write a run's samples, or with ATIF its rollouts, to `out` or into the run's folder.
+
+    `advantages` names one of `batch.advantages.ESTIMATORS`; samples are cut, between turns, to `max_tokens`. Neither is
+    for ATIF, which holds whole rollouts.
+    """
+    path = (out or reader.folder / DEFAULT_NAMES[kind]).absolute()
+    if kind is ExportFormat.ATIF and (advantages is not None or max_tokens is not None):
+        raise ConfigError("ATIF holds whole rollouts without advantages: leave out --advantages and --max-tokens")
+    if advantages is not None and advantages not in ESTIMATORS:
+        known = ", ".join(ESTIMATORS)
+        raise ConfigError(f'there are no advantages "{advantages}"{did_you_mean(advantages, ESTIMATORS)}; use {known}')
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens}: give a number above 0")
+    run, counts = reader.folder.absolute().name, Counter[str]()
+    match kind:
+        case ExportFormat.ATIF:
+            atif.check_installed()
+            rollouts = _counted_rollouts(reader.rollouts(), counts)
+            write_atif(path, rollouts, run=run, agent=_agent(reader.config()), force=force)
+        case ExportFormat.JSONL:
+            write_jsonl(path, _samples(reader, run, advantages, max_tokens, counts), force=force)
+        case ExportFormat.PARQUET:
+            parquet.check_installed()
+            write_parquet(path, _samples(reader, run, advantages, max_tokens, counts), force=force)
+    return Exported(path=path, counts=dict(counts))
+
+
+def _samples(
+    reader: RunReader, run: str, advantages: str | None, max_tokens: int | None, counts: Counter[str]
+) -> Iterator[ExportedSample]:
+    found = advantages_of(reader.rollouts(with_turns=False), ESTIMATORS[advantages or DEFAULT_ADVANTAGES])
+    for name in ("rollouts", "rows", "samples", "samples_in_loss", "tokens", "tokens_in_loss", "tokens_truncated"):
+        counts[name] = 0
+    for rollout in reader.rollouts():
+        key = rollout.job.key
+        if key not in found:
+            continue
+        counts["rollouts"] += 1
+        flattened = flatten(rollout, run=run, advantage=found[key], max_tokens=max_tokens)
+        counts["tokens_truncated"] += flattened.num_truncated
+        for sample in flattened.samples:
+            _count(sample, counts)
+            yield sample
+
+
+def _count(sample: ExportedSample, counts: Counter[str]) -> None:
+    counts["rows"] += 1
+    if sample.input_ids is None or sample.loss_mask is None:
+        return
+    counts["samples"] += 1
+    counts["tokens"] += len(sample.input_ids)
+    if sample.in_loss:
+        counts["samples_in_loss"] += 1
+        counts["tokens_in_loss"] += sum(sample.loss_mask)
+
+
+def _counted_rollouts(rollouts: Iterable[Rollout], counts: Counter[str]) -> Iterator[Rollout]:
+    for name in ("rollouts", "turns", "tokens_sampled"):
+        counts[name] = 0
+    for rollout in rollouts:
+        counts["rollouts"] += 1
+        counts["turns"] += len(rollout.turns)
+        counts["tokens_sampled"] += sum(len(turn.sampled.ids) for turn in rollout.turns if turn.sampled is not None)
+        yield rollout
+
+
+def _agent(config: Json) -> dict[str, Any]:
+    """ATIF's agent, as far as the settings that the run began with tell."""
+    settings = _object(_object(config).get("settings"))
+    model = _object(settings.get("model"))
+    agent: dict[str, Any] = {"name": "slipstream", "version": __version__}
+    if name := model.get("name") or model.get("script"):
+        agent["model_name"] = name
+    if recipe := settings.get("name"):
+        agent["extra"] = {"slipstream": {"recipe": recipe}}
+    return agent
+
+
+def _object(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}

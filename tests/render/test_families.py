@@ -1,0 +1,168 @@
+"""Every family that users train, over bytes and over a small BPE that carries its special tokens."""
+
+from pathlib import Path
+
+import pytest
+from bpe_surrogates import bpe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.errors import ConfigError
+from slipstream.render.base import Tokenizer
+from slipstream.render.families import FAMILY_TOKENS, TRAITS, Traits, guess_family, surrogate
+from slipstream.render.renderer import Renderer
+from slipstream.render.tokenizers import ByteTokenizer
+from slipstream.types import Json, Message, Role, ToolCall, ToolSpec, token_ids
+
+FAMILIES = sorted(FAMILY_TOKENS)
+TOOLS = (
+    ToolSpec(
+        name="bash",
+        description="Run.",
+        parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    ),
+)
+USER = Message(role=Role.USER, content="Go.")
+
+
+def tokenizers_of(family: str) -> list[Tokenizer]:
+    return [surrogate(family), bpe(family)]
+
+
+def bash(command: str) -> Message:
+    call = ToolCall(id="functions.bash:0", name="bash", arguments={"command": command})
+    return Message(role=Role.ASSISTANT, calls=(call,))
+
+
+def answer(text: str) -> Message:
+    return Message(role=Role.TOOL, content=text, call_id="functions.bash:0", name="bash")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_is_read_as_it_was_written(family: str) -> None:
+    for tokenizer in tokenizers_of(family):
+        renderer = Renderer(family, tokenizer)
+        prompt = renderer.render([USER], TOOLS)
+        heard = renderer.parse(renderer.encode_reply(bash("ls -la é")), prompt, TOOLS, call_prefix="c")
+        assert [(call.name, call.arguments, call.problem) for call in heard.calls] == [
+            ("bash", {"command": "ls -la é"}, None)
+        ]
+        assert all(call.id for call in heard.calls)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_end_of_the_prompt_is_enough_to_go_on_from(family: str) -> None:
+    """What `extend` and `parse` are given is the last turn's part, not the whole prompt: total work stays linear."""
+    for tokenizer in tokenizers_of(family):
+        renderer = Renderer(family, tokenizer)
+        whole = tail = renderer.render([Message(role=Role.SYSTEM, content="Work."), USER], TOOLS)
+        for number in range(3):
+            said = renderer.encode_reply(bash(f"ls {number}"))
+            by_tail = renderer.extend(tail, said, [answer("a\nb")], TOOLS)
+            by_whole = renderer.extend(whole, said, [answer("a\nb")], TOOLS)
+            assert by_tail is not None and by_tail == by_whole
+            whole, tail = whole + said + by_tail.added, by_tail.added
+            assert renderer.parse(said, tail, TOOLS, call_prefix="c") == renderer.parse(
+                said, whole, TOOLS, call_prefix="c"
+            )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_hint_inside_the_tool_response_never_forks(family: str) -> None:
+    renderer = Renderer(family, surrogate(family))
+    tail = renderer.render([USER], TOOLS)
+    hinted = answer("no such file\n\nHint: look with find first.")
+    extension = renderer.extend(tail, renderer.encode_reply(bash("cat x")), [hinted], TOOLS)
+    assert extension is not None and extension.num_dropped == 0
+    assert "Hint: look with find first." in renderer.decode(extension.added)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if TRAITS.get(name, Traits()).thinking])
+def test_thinking_stays_unless_the_template_is_asked_for(family: str) -> None:
+    thought = Message(role=Role.ASSISTANT, content="5", thinking="Two and three.")
+    history = [USER, thought, Message(role=Role.USER, content="Times two?")]
+    keeps, follows = (Renderer(family, surrogate(family), thinking=how) for how in ("keep", "template"))
+    assert "Two and three." in keeps.decode(keeps.render(history, ()))
+    extension = keeps.extend(keeps.render([USER], ()), keeps.encode_reply(thought), history[2:], ())
+    assert extension is not None
+    if family in ("chatml", "qwen3.8"):  # whose own templates keep it
+        return
+    assert "Two and three." not in follows.decode(follows.render(history, ()))
+    assert follows.extend(follows.render([USER], ()), follows.encode_reply(thought), history[2:], ()) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_special_token_in_a_tools_output_is_spelt_out(family: str) -> None:
+    for tokenizer in tokenizers_of(family):
+        renderer = Renderer(family, tokenizer)
+        spoken = "".join(FAMILY_TOKENS[family])
+        tail, said = renderer.render([USER], TOOLS), renderer.encode_reply(bash("cat log"))
+        plain, spelt = (renderer.extend(tail, said, [answer(text)], TOOLS) for text in ("x", spoken))
+        assert plain is not None and spelt is not None
+        special = {renderer.encode_text(token)[0] for token in FAMILY_TOKENS[family]}
+        assert sum(index in special for index in spelt.added) == sum(index in special for index in plain.added)
+        assert spoken in renderer.decode(spelt.added)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_nothing_a_model_samples_makes_parsing_fail(family: str, data: st.DataObject) -> None:
+    renderer = Renderer(family, surrogate(family))
+    ids = st.integers(0, 255) | st.integers(256, 255 + len(FAMILY_TOKENS[family]))
+    sampled = token_ids(data.draw(st.lists(ids, max_size=40)))
+    prompt = renderer.render([USER], TOOLS)
+    heard = renderer.parse(sampled, prompt, TOOLS, call_prefix="c")
+    assert heard.role is Role.ASSISTANT
+    extension = renderer.extend(prompt, sampled, [Message(role=Role.USER, content="Go on.")], TOOLS)
+    whole = renderer.render([USER, heard, Message(role=Role.USER, content="Go on.")], TOOLS)
+    assert len(whole) > len(prompt)
+    if extension is not None:
+        assert 0 <= extension.num_dropped <= len(sampled)
+
+
+def test_the_words_of_python_are_read_where_a_template_writes_them() -> None:
+    """Qwen3.5's template writes True for true, so its models do, and the library calls that malformed."""
+    schema: dict[str, Json] = {
+        "type": "object",
+        "properties": {"deep": {"type": "boolean"}, "text": {"type": "string"}},
+    }
+    tools = (ToolSpec(name="look", description="", parameters=schema),)
+    renderer = Renderer("qwen3.5", surrogate("qwen3.5"))
+    call = ToolCall(id="c0", name="look", arguments={"deep": True, "text": "True"})
+    said = renderer.encode_reply(Message(role=Role.ASSISTANT, calls=(call,)))
+    assert "\nTrue\n" in renderer.decode(said)
+    (heard,) = renderer.parse(said, renderer.render([USER], tools), tools, call_prefix="c").calls
+    assert (heard.arguments, heard.problem) == ({"deep": True, "text": "True"}, None)
+
+
+def test_a_family_that_cannot_say_something_says_so() -> None:
+    with pytest.raises(ConfigError, match="the family 'llama-3' cannot say"):
+        Renderer("llama-3", surrogate("llama-3")).encode_reply(
+            Message(role=Role.ASSISTANT, content="5", thinking="Two and three.")
+        )
+
+
+def test_the_templates_own_arguments_are_checked() -> None:
+    off = Renderer("qwen3.5", surrogate("qwen3.5"), args={"enable_thinking": False})
+    assert off.decode(off.render([USER], ())).endswith("<think>\n\n</think>\n\n")
+    with pytest.raises(ConfigError, match="'qwen3' does not take enable_thnking"):
+        Renderer("qwen3", surrogate("qwen3"), args={"enable_thnking": False})
+    with pytest.raises(ConfigError, match="'chatml' does not take"):
+        Renderer("chatml", surrogate("chatml"), args={"nonsense": 1})
+
+
+def test_a_family_is_guessed_by_type_and_else_by_tokens() -> None:
+    assert guess_family(surrogate("qwen3"), "qwen3_moe") == "qwen3"
+    assert guess_family(surrogate("chatml"), "llama") == "chatml"
+    assert guess_family(surrogate("llama-3"), "llama") == "llama-3"
+    with pytest.raises(ConfigError, match=r"set model\.family to one of"):
+        guess_family(ByteTokenizer(["<x>"]), "llama")
+
+
+def test_a_family_of_ones_own_is_a_class_that_takes_the_tokenizer(tmp_path: Path) -> None:
+    written = tmp_path / "mine.py"
+    written.write_text("from slipstream.render.chatml import ChatMLFormat as Mine\nnumber = 3\n")
+    assert Renderer(f"{written}:Mine", surrogate("chatml")).render([USER], ())
+    with pytest.raises(ConfigError, match="is no class"):
+        Renderer(f"{written}:number", surrogate("chatml"))
