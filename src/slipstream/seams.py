@@ -8,6 +8,7 @@ ChatModel in `model`, Dialogue in `dialogue`, Tool in `tools`, Runner in `agent`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -44,7 +45,43 @@ class RolloutDone:
     rollout: Rollout
 
 
-Event: TypeAlias = JobAdmitted | TurnTaken | RunEnded | RolloutDone
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlanned:
+    """Which jobs a training step waits for. Written before the first of them is submitted."""
+
+    step: int
+    jobs: tuple[JobKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTaken:
+    """Which rollouts a step's batch is made of. Written before the learner sees it: nothing is trained on twice."""
+
+    step: int
+    jobs: tuple[JobKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """The learner has made an update of the batch: `version` is that of the policy after it."""
+
+    step: int
+    version: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Figures of another kind, such as an evaluation, at a step. One of each kind a step: the last one holds."""
+
+    step: int
+    kind: str
+    metrics: Mapping[str, float]
+
+
+JobEvent: TypeAlias = JobAdmitted | TurnTaken | RunEnded | RolloutDone
+StepEvent: TypeAlias = StepPlanned | BatchTaken | StepDone | Measured
+Event: TypeAlias = JobEvent | StepEvent
 
 
 class Journal(Protocol):

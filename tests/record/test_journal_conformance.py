@@ -12,8 +12,19 @@ import pytest
 from record_samples import ending, job, key, life, rollout, turn
 
 from slipstream.errors import JournalError
-from slipstream.record import MemoryJournal, RunCounts, RunStore
-from slipstream.seams import Event, JobAdmitted, Journal, RolloutDone, RunEnded, TurnTaken
+from slipstream.record import MemoryJournal, RunCounts, RunStore, StepRecord
+from slipstream.seams import (
+    BatchTaken,
+    Event,
+    JobAdmitted,
+    Journal,
+    Measured,
+    RolloutDone,
+    RunEnded,
+    StepDone,
+    StepPlanned,
+    TurnTaken,
+)
 from slipstream.types import Artifact, Job
 
 AnyJournal: TypeAlias = RunStore | MemoryJournal
@@ -199,3 +210,66 @@ def test_the_memory_journal_fails_when_told() -> None:
         assert list(journal.events()) == [JobAdmitted(job=job(0))]
 
     asyncio.run(check())
+
+
+def test_a_step_is_planned_taken_and_done_once_each_and_in_that_order(on: On) -> None:
+    async def check(journal: AnyJournal) -> None:
+        planned = StepPlanned(step=3, jobs=(key(0), key(1)))
+        taken = BatchTaken(step=3, jobs=(key(1),))
+        done = StepDone(step=3, version=4, metrics={"loss": 0.5})
+        for early in (taken, done):
+            with pytest.raises(JournalError, match=r"step 3: .* comes after nothing"):
+                journal.append(early)
+        append_all(journal, [planned, StepPlanned(step=2, jobs=()), taken])
+        await journal.flush()
+        assert journal.steps() == (
+            StepRecord(step=2, planned=()),
+            StepRecord(step=3, planned=(key(0), key(1)), taken=(key(1),)),
+        )
+        for again in (planned, taken):
+            with pytest.raises(JournalError, match=r"step 3: .* comes after BatchTaken"):
+                journal.append(again)
+        journal.append(done)
+        await journal.flush()
+        assert journal.steps()[1] == StepRecord(
+            step=3, planned=(key(0), key(1)), taken=(key(1),), version=4, metrics={"loss": 0.5}
+        )
+        assert list(journal.events()) == []
+
+    on(check)
+
+
+def test_the_last_measurement_of_a_kind_holds(on: On) -> None:
+    async def check(journal: AnyJournal) -> None:
+        for success in (0.25, 0.5):
+            journal.append(Measured(step=0, kind="held_out", metrics={"success": success}))
+        journal.append(Measured(step=5, kind="held_out", metrics={"success": 1.0}))
+        await journal.flush()
+        assert journal.measured() == {(0, "held_out"): {"success": 0.5}, (5, "held_out"): {"success": 1.0}}
+
+    on(check)
+
+
+def test_rollouts_are_found_by_phase_and_step(on: On) -> None:
+    async def check(journal: AnyJournal) -> None:
+        append_all(journal, life(1))
+        await journal.flush()
+        wanted = key(1)
+        assert [one.job.key for one in journal.rollouts(phase=wanted.phase, step=wanted.step)] == [wanted]
+        assert list(journal.rollouts(phase="another")) == []
+        assert list(journal.rollouts(step=wanted.step + 1)) == []
+
+    on(check)
+
+
+def test_a_reopened_run_knows_how_far_its_steps_are(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with RunStore.create(tmp_path / "run", config={}) as store:
+            append_all(store, [StepPlanned(step=0, jobs=()), BatchTaken(step=0, jobs=())])
+        async with RunStore.open(tmp_path / "run") as store:
+            with pytest.raises(JournalError, match="step 0: BatchTaken comes after BatchTaken"):
+                store.append(BatchTaken(step=0, jobs=()))
+            store.append(StepDone(step=0, version=1, metrics={}))
+
+    asyncio.run(main())
+    assert RunStore.read(tmp_path / "run").steps() == (StepRecord(step=0, planned=(), taken=(), version=1, metrics={}),)

@@ -19,7 +19,7 @@ from record_samples import ending, job, key, life, rollout, turn
 
 from slipstream.errors import ConfigError, JournalError
 from slipstream.record import RunCounts, RunStore, plan_resume
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.seams import Event, JobAdmitted, JobEvent, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import Artifact, Job
 
 CHILD = Path(__file__).with_name("journal_child.py")
@@ -45,7 +45,7 @@ def child(mode: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def sample_of(event: Event) -> int:
+def sample_of(event: JobEvent) -> int:
     match event:
         case JobAdmitted(job=job):
             return job.key.sample
@@ -334,7 +334,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
         connection.commit()
     for refused in (RunStore.open, RunStore.read):
-        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream knows version 2"):
+        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream knows version 3"):
             refused(folder)
 
 
@@ -342,7 +342,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_another_database_is_no_run_store(tmp_path: Path, statement: str) -> None:
     with closing(sqlite3.connect(tmp_path / "run.db")) as connection:
         connection.execute(statement)
-    with pytest.raises(ConfigError, match=r"run\.db is no run store: .* version 2 is known"):
+    with pytest.raises(ConfigError, match=r"run\.db is no run store: .* version 3 is known"):
         RunStore.open(tmp_path)
 
 
@@ -369,7 +369,8 @@ def test_garbage_inside_the_file_is_refused_when_it_is_read(tmp_path: Path, plac
     content[middle : middle + 20_000] = b"\xa5" * len(content[middle : middle + 20_000])
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"run\.db cannot be read as a run store"):
-        list(RunStore.read(folder).events())
+        reader = RunStore.read(folder)
+        [*reader.events(), *reader.rollouts()]
 
 
 def test_a_damaged_blob_is_a_config_error(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from slipstream.record.memory import MemoryJournal
 from slipstream.record.reader import RunCounts, RunReader
 from slipstream.record.resume import PastAttempt, ResumePlan, plan_resume
 from slipstream.record.runs import find_run, latest_run, new_run_folder
+from slipstream.record.steps import StepRecord
 from slipstream.record.store import RunStore
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "RunCounts",
     "RunReader",
     "RunStore",
+    "StepRecord",
     "find_run",
     "latest_run",
     "new_run_folder",

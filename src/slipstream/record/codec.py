@@ -148,6 +148,17 @@ def decode_key(row: Iterable[Any]) -> JobKey:
     return JobKey(phase=column_text(phase), step=step, task_id=column_text(task_id), sample=sample)
 
 
+def encode_keys(keys: Iterable[JobKey]) -> str:
+    return json.dumps([[key.phase, key.step, key.task_id, key.sample] for key in keys])
+
+
+def decode_keys(text: str) -> tuple[JobKey, ...]:
+    return tuple(
+        JobKey(phase=phase, step=step, task_id=task_id, sample=sample)
+        for phase, step, task_id, sample in json.loads(text)
+    )
+
+
 def encode_job(job: Job) -> tuple[Column, ...]:
     """The values of JOB_COLUMNS."""
     return *encode_key(job.key), job.seed, job.weight, job.group_size

@@ -2,7 +2,8 @@
 
 Every journal asks its ledger first, so a wrong event fails where it is appended and spoils nothing else. Always: one
 RolloutDone per job, one TurnTaken per (job, attempt, index), one RunEnded per (job, attempt), and a rollout's turns
-are those that were taken. Only unfinished jobs take room here; of a finished one the key is kept.
+are those that were taken. A step is planned, then its batch taken, then done. Only unfinished jobs take room here; of
+a finished one the key is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from dataclasses import dataclass, field
 
 from slipstream.errors import JournalError
 from slipstream.record.codec import encode_turn
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.record.steps import StepRecord
+from slipstream.seams import (
+    BatchTaken,
+    Event,
+    JobAdmitted,
+    Measured,
+    RolloutDone,
+    RunEnded,
+    StepDone,
+    StepEvent,
+    StepPlanned,
+    TurnTaken,
+)
 from slipstream.types import Job, JobKey, Rollout, Turn
 
 
@@ -23,12 +36,31 @@ class _OpenJob:
     ended: set[int] = field(default_factory=set)
 
 
+class _Steps:
+    """How far every training step is: planned, its batch taken, done, each once and in that order."""
+
+    _ORDER = (StepPlanned, BatchTaken, StepDone)
+
+    def __init__(self, known: Iterable[StepRecord]) -> None:
+        self._reached = {record.step: 0 + (record.taken is not None) + (record.version is not None) for record in known}
+
+    def accept(self, step: int, kind: type[StepEvent]) -> None:
+        reached, place = self._reached.get(step, -1), self._ORDER.index(kind)
+        if place != reached + 1:
+            was = "nothing" if reached < 0 else self._ORDER[reached].__name__
+            raise JournalError(f"step {step}: {kind.__name__} comes after {was}")
+        self._reached[step] = place
+
+
 class Ledger:
     """The state of every job, as far as it decides which events may come."""
 
-    def __init__(self, *, done: Iterable[JobKey] = (), events: Iterable[Event] = ()) -> None:
+    def __init__(
+        self, *, done: Iterable[JobKey] = (), events: Iterable[Event] = (), steps: Iterable[StepRecord] = ()
+    ) -> None:
         self._done = set(done)
         self._open: dict[JobKey, _OpenJob] = {}
+        self._steps = _Steps(steps)
         for event in events:
             self.accept(event)
 
@@ -57,6 +89,10 @@ class Ledger:
                 ended.add(attempt)
             case RolloutDone(rollout=rollout):
                 self._finish(rollout)
+            case StepPlanned(step=step) | BatchTaken(step=step) | StepDone(step=step):
+                self._steps.accept(step, type(event))
+            case Measured():
+                pass
         return True
 
     def _opened(self, key: JobKey) -> _OpenJob:

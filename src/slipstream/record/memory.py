@@ -15,7 +15,8 @@ from typing import Self
 from slipstream.errors import JournalError
 from slipstream.record.ledger import Ledger
 from slipstream.record.reader import RunCounts
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.record.steps import StepRecord, fold_steps
+from slipstream.seams import Event, JobAdmitted, JobEvent, Measured, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Json, Rollout, Turn
 
 
@@ -62,11 +63,24 @@ class MemoryJournal:
     def done_keys(self) -> set[JobKey]:
         return {event.rollout.job.key for event in self._kept if isinstance(event, RolloutDone)}
 
-    def rollouts(self, with_turns: bool = True) -> Iterator[Rollout]:
-        """Every finished rollout, by job key."""
+    def rollouts(
+        self, with_turns: bool = True, *, phase: str | None = None, step: int | None = None
+    ) -> Iterator[Rollout]:
+        """Every finished rollout, or those of a phase or step, by job key."""
         done = [event.rollout for event in self._kept if isinstance(event, RolloutDone)]
         for rollout in sorted(done, key=lambda rollout: rollout.job.key):
-            yield rollout if with_turns else replace(rollout, turns=())
+            key = rollout.job.key
+            if phase in (None, key.phase) and step in (None, key.step):
+                yield rollout if with_turns else replace(rollout, turns=())
+
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Every training step that was planned, in order."""
+        return fold_steps(self._kept)
+
+    def measured(self) -> dict[tuple[int, str], dict[str, float]]:
+        """What was measured besides, by step and kind."""
+        found = [event for event in self._kept if isinstance(event, Measured)]
+        return {(event.step, event.kind): dict(event.metrics) for event in found}
 
     def turns(self, key: JobKey, attempt: int) -> tuple[Turn, ...]:
         """The turns of one attempt that are on record, by index."""
@@ -79,10 +93,10 @@ class MemoryJournal:
                     found.update({turn.index: turn for turn in rollout.turns})
         return tuple(found[index] for index in sorted(found))
 
-    def events(self, *, unfinished_only: bool = False) -> Iterator[Event]:
-        """Every event in the order it was appended; or those alone whose job has no rollout yet."""
+    def events(self, *, unfinished_only: bool = False) -> Iterator[JobEvent]:
+        """Every event of a job in the order it was appended; or those alone whose job has no rollout yet."""
         done = self.done_keys() if unfinished_only else set()
-        return iter([event for event in self._kept if _key(event) not in done])
+        return iter([event for event in self._job_events() if _key(event) not in done])
 
     def counts(self) -> RunCounts:
         turns: set[tuple[JobKey, int, int]] = set()
@@ -93,11 +107,14 @@ class MemoryJournal:
                 case RolloutDone(rollout=rollout):
                     turns.update((rollout.job.key, rollout.attempt, turn.index) for turn in rollout.turns)
         return RunCounts(
-            jobs=len({_key(event) for event in self._kept}),
+            jobs=len({_key(event) for event in self._job_events()}),
             turns=len(turns),
             runs_ended=sum(isinstance(event, RunEnded) for event in self._kept),
             rollouts=sum(isinstance(event, RolloutDone) for event in self._kept),
         )
+
+    def _job_events(self) -> list[JobEvent]:
+        return [event for event in self._kept if isinstance(event, JobEvent)]
 
     def _write(self) -> None:
         if self._fail_after_flushes is not None and self.num_flushes >= self._fail_after_flushes:
@@ -108,7 +125,7 @@ class MemoryJournal:
         self._pending = []
 
 
-def _key(event: Event) -> JobKey:
+def _key(event: JobEvent) -> JobKey:
     match event:
         case JobAdmitted(job=job):
             return job.key

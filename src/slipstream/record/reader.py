@@ -23,6 +23,7 @@ from slipstream.record.codec import (
     TURN_COLUMNS,
     decode_job,
     decode_key,
+    decode_keys,
     decode_rollout,
     decode_run,
     decode_turn,
@@ -30,7 +31,8 @@ from slipstream.record.codec import (
     turn_indexes,
 )
 from slipstream.record.schema import check_database, reading
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.record.steps import StepRecord
+from slipstream.seams import JobAdmitted, JobEvent, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Json, Rollout, Turn
 
 _ROLLOUTS = (
@@ -72,11 +74,40 @@ class RunReader:
                 for row in connection.execute(f"SELECT {KEY_COLUMNS} FROM rollouts JOIN jobs ON jobs.id = rollouts.job")
             }
 
-    def rollouts(self, with_turns: bool = True) -> Iterator[Rollout]:
-        """Every finished rollout, by job key."""
+    def rollouts(
+        self, with_turns: bool = True, *, phase: str | None = None, step: int | None = None
+    ) -> Iterator[Rollout]:
+        """Every finished rollout, or those of a phase or step, by job key."""
         with reading(self.folder) as connection:
-            for row in connection.execute(f"{_ROLLOUTS} ORDER BY {KEY_COLUMNS}"):
+            for row in connection.execute(
+                f"{_ROLLOUTS} WHERE phase = coalesce(?, phase) AND step = coalesce(?, step) ORDER BY {KEY_COLUMNS}",
+                (phase, step),
+            ):
                 yield _rollout(connection, row, with_turns=with_turns)[1]
+
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Every training step that was planned, in order."""
+        with reading(self.folder) as connection:
+            return tuple(
+                StepRecord(
+                    step=step,
+                    planned=decode_keys(planned),
+                    taken=None if taken is None else decode_keys(taken),
+                    version=version,
+                    metrics=None if metrics is None else json.loads(metrics),
+                )
+                for step, planned, taken, version, metrics in connection.execute(
+                    "SELECT step, planned, taken, version, metrics FROM steps ORDER BY step"
+                )
+            )
+
+    def measured(self) -> dict[tuple[int, str], dict[str, float]]:
+        """What was measured besides, by step and kind."""
+        with reading(self.folder) as connection:
+            return {
+                (step, kind): json.loads(metrics)
+                for step, kind, metrics in connection.execute("SELECT step, kind, metrics FROM measured")
+            }
 
     def turns(self, key: JobKey, attempt: int) -> tuple[Turn, ...]:
         """The turns of one attempt that are on record, by index."""
@@ -88,8 +119,8 @@ class RunReader:
             )
             return tuple(decode_turn(row) for row in rows)
 
-    def events(self, *, unfinished_only: bool = False) -> Iterator[Event]:
-        """Every event in the order it was appended; or those alone whose job has no rollout yet."""
+    def events(self, *, unfinished_only: bool = False) -> Iterator[JobEvent]:
+        """Every event of a job in the order it was appended; or those alone whose job has no rollout yet."""
         with reading(self.folder) as connection:
             streams = [
                 _admissions(connection, unfinished_only),
@@ -122,7 +153,7 @@ def _unless_done(unfinished_only: bool, job: str) -> str:
     return f"AND {job} NOT IN (SELECT job FROM rollouts)" if unfinished_only else ""
 
 
-def _admissions(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+def _admissions(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, JobEvent]]:
     for seq, *job in connection.execute(
         f"SELECT seq, {JOB_COLUMNS} FROM jobs "
         f"WHERE seq IS NOT NULL {_unless_done(unfinished_only, 'jobs.id')} ORDER BY seq"
@@ -130,7 +161,7 @@ def _admissions(connection: sqlite3.Connection, unfinished_only: bool) -> Iterat
         yield seq, JobAdmitted(job=decode_job(job))
 
 
-def _turns_taken(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+def _turns_taken(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, JobEvent]]:
     for seq, attempt, *columns in connection.execute(
         f"SELECT turns.seq, attempt, {KEY_COLUMNS}, {TURN_COLUMNS} FROM turns JOIN jobs ON jobs.id = turns.job "
         f"WHERE is_event {_unless_done(unfinished_only, 'turns.job')} ORDER BY turns.seq"
@@ -138,7 +169,7 @@ def _turns_taken(connection: sqlite3.Connection, unfinished_only: bool) -> Itera
         yield seq, TurnTaken(key=decode_key(columns[:4]), attempt=attempt, turn=decode_turn(columns[4:]))
 
 
-def _runs_ended(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, Event]]:
+def _runs_ended(connection: sqlite3.Connection, unfinished_only: bool) -> Iterator[tuple[int, JobEvent]]:
     for seq, *key, attempt, body in connection.execute(
         f"SELECT artifacts.seq, {KEY_COLUMNS}, attempt, body FROM artifacts JOIN jobs ON jobs.id = artifacts.job "
         f"WHERE true {_unless_done(unfinished_only, 'artifacts.job')} ORDER BY artifacts.seq"
@@ -147,7 +178,7 @@ def _runs_ended(connection: sqlite3.Connection, unfinished_only: bool) -> Iterat
         yield seq, RunEnded(key=decode_key(key), attempt=attempt, ending=ending, artifact=artifact)
 
 
-def _rollouts_done(connection: sqlite3.Connection) -> Iterator[tuple[int, Event]]:
+def _rollouts_done(connection: sqlite3.Connection) -> Iterator[tuple[int, JobEvent]]:
     for row in connection.execute(f"{_ROLLOUTS} ORDER BY rollouts.seq"):
         seq, rollout = _rollout(connection, row, with_turns=True)
         yield seq, RolloutDone(rollout=rollout)

@@ -63,6 +63,8 @@ def plan_resume(events: Iterable[Event]) -> ResumePlan:
             case RolloutDone(rollout=rollout):
                 done.add(rollout.job.key)
                 progress.pop(rollout.job.key, None)
+            case _:
+                pass
     return ResumePlan(
         done=frozenset(done),
         unfinished={

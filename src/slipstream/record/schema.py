@@ -18,7 +18,7 @@ from pathlib import Path
 from slipstream.errors import ConfigError
 from slipstream.types import Json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DATABASE_NAME = "run.db"
 LOCK_NAME = "lock"
 
@@ -79,6 +79,16 @@ _TABLES = (
         body BLOB NOT NULL
     )
     """,
+    """
+    CREATE TABLE steps (
+        step INTEGER PRIMARY KEY,
+        planned TEXT NOT NULL,
+        taken TEXT,
+        version INTEGER,
+        metrics TEXT
+    )
+    """,
+    "CREATE TABLE measured (step INTEGER, kind TEXT, metrics TEXT NOT NULL, PRIMARY KEY (step, kind))",
 )
 """`seq` is the place of an event among all events of the run. A job known only by its key has neither that nor a seed;
 a turn that arrived inside its rollout, never taken on its own, is no event."""

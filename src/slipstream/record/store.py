@@ -46,7 +46,7 @@ class RunStore(RunReader):
         self.num_commits = 0
         self._connection = connection
         self._lock = lock
-        self._ledger = Ledger(done=self.done_keys(), events=self.events(unfinished_only=True))
+        self._ledger = Ledger(done=self.done_keys(), events=self.events(unfinished_only=True), steps=self.steps())
         self._writer = EventWriter(connection, clock_offset_s=clock_offset_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"record-{folder.name}")
         self._pending: deque[Event] = deque()

@@ -6,6 +6,7 @@ thread at a time. The UNIQUE constraints of the tables hold what the ledger prom
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 
@@ -16,11 +17,22 @@ from slipstream.record.codec import (
     Column,
     encode_job,
     encode_key,
+    encode_keys,
     encode_rollout,
     encode_run,
     encode_turn,
 )
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.seams import (
+    BatchTaken,
+    Event,
+    JobAdmitted,
+    Measured,
+    RolloutDone,
+    RunEnded,
+    StepDone,
+    StepPlanned,
+    TurnTaken,
+)
 from slipstream.types import Job, JobKey, Rollout, Turn
 
 _NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
@@ -82,6 +94,19 @@ class EventWriter:
                 )
             case RolloutDone(rollout=rollout):
                 self._insert_rollout(rollout)
+            case StepPlanned(step=step, jobs=jobs):
+                self._connection.execute("INSERT INTO steps (step, planned) VALUES (?, ?)", (step, encode_keys(jobs)))
+            case BatchTaken(step=step, jobs=jobs):
+                self._connection.execute("UPDATE steps SET taken = ? WHERE step = ?", (encode_keys(jobs), step))
+            case StepDone(step=step, version=version, metrics=metrics):
+                self._connection.execute(
+                    "UPDATE steps SET version = ?, metrics = ? WHERE step = ?", (version, json.dumps(metrics), step)
+                )
+            case Measured(step=step, kind=kind, metrics=metrics):
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO measured (step, kind, metrics) VALUES (?, ?, ?)",
+                    (step, kind, json.dumps(metrics)),
+                )
 
     def _insert_rollout(self, rollout: Rollout) -> None:
         job_id = self._insert_job(rollout.job, None)
