@@ -49,6 +49,14 @@ class MemoryJournal:
             if self._pending:
                 self._write()
 
+    def reopened(self) -> MemoryJournal:
+        """The journal as it is after a kill: all that was flushed, and nothing else."""
+        journal = MemoryJournal(config=self._config)
+        for event in self._kept:
+            journal.append(event)
+        journal._write()
+        return journal
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -1,0 +1,82 @@
+"""Which tasks next: epochs in a shuffled order, whole steps at a time.
+
+Enters: the ids of the tasks, and what became of those that were given out. Leaves: the tasks of the next step.
+Always holds: the order depends on the seed and on what was noted alone; within an epoch no task is given out twice,
+and within a step never; a feed that is told what was given out before goes on where that one stopped.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveRateFilter:
+    """Leaves out, for some epochs, tasks that taught nothing: whose last group was all alike."""
+
+    above: float = 0.0
+    """A task whose group's mean reward was at or below this rests,"""
+    below: float = 1.0
+    """and so does one at or above this."""
+    rest_epochs: int = 2
+
+
+class Feed:
+    def __init__(
+        self, task_ids: Sequence[str], *, num_per_step: int, seed: int, solve_rate: SolveRateFilter | None = None
+    ) -> None:
+        if num_per_step > len(task_ids):
+            raise ConfigError(f"groups={num_per_step}, but there are {len(task_ids)} tasks: ask for fewer groups")
+        self._task_ids = list(task_ids)
+        self._num_per_step = num_per_step
+        self._seed = seed
+        self._filter = solve_rate
+        self._epoch = 0
+        """How many epochs were begun."""
+        self._queue: list[str] = []
+        self._rests_until: dict[str, int] = {}
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def next_step(self) -> tuple[str, ...]:
+        """The tasks of the next step."""
+        chosen: list[str] = []
+        while len(chosen) < self._num_per_step:
+            place = next((at for at, task in enumerate(self._queue) if task not in chosen), None)
+            if place is None:
+                self._begin_epoch()
+            else:
+                chosen.append(self._queue.pop(place))
+        return tuple(chosen)
+
+    def given(self, task_ids: Sequence[str]) -> None:
+        """A step with these tasks was given out before."""
+        for task in task_ids:
+            while task not in self._queue:
+                if task not in self._task_ids:
+                    raise ConfigError(f"the run gave out the task {task!r}, which is not among its tasks now")
+                self._begin_epoch()
+            self._queue.remove(task)
+
+    def note(self, task_id: str, rewards: Sequence[float]) -> None:
+        """The rewards of a task's group."""
+        if self._filter is None or not rewards:
+            return
+        mean = statistics.fmean(rewards)
+        if mean <= self._filter.above or mean >= self._filter.below:
+            self._rests_until[task_id] = self._epoch + self._filter.rest_epochs
+
+    def _begin_epoch(self) -> None:
+        order = list(self._task_ids)
+        random.Random(f"feed {self._seed} {self._epoch}").shuffle(order)
+        awake = [task for task in order if self._rests_until.get(task, 0) <= self._epoch]
+        self._epoch += 1
+        # With too few left to fill a step, all are tried again.
+        self._queue += awake if len(awake) >= self._num_per_step else order

@@ -1,0 +1,5 @@
+"""Training: one loop for every Learner."""
+
+from slipstream.train.learner import Learner
+
+__all__ = ["Learner"]

@@ -1,0 +1,67 @@
+"""Which tasks next."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.errors import ConfigError
+from slipstream.feed import Feed, SolveRateFilter
+
+TASKS = [f"t{number}" for number in range(10)]
+
+
+def steps(feed: Feed, num: int) -> list[tuple[str, ...]]:
+    return [feed.next_step() for _ in range(num)]
+
+
+@given(st.integers(1, 10), st.integers(0, 100), st.integers(1, 30))
+def test_every_epoch_gives_every_task_once_and_no_step_gives_one_twice(width: int, seed: int, num: int) -> None:
+    given_out = steps(Feed(TASKS, num_per_step=width, seed=seed), num)
+    assert all(len(set(step)) == width for step in given_out)
+    flat = [task for step in given_out for task in step]
+    times = [flat.count(task) for task in TASKS]
+    assert max(times) - min(times) <= 1 + (len(flat) % 10 > 0)
+
+
+def test_the_order_is_the_seeds_and_differs_by_epoch() -> None:
+    first, again, other = (steps(Feed(TASKS, num_per_step=5, seed=seed), 4) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert first[:2] != first[2:]
+
+
+@given(st.integers(1, 10), st.integers(0, 20), st.integers(0, 100))
+def test_a_feed_goes_on_where_another_stopped(width: int, num: int, seed: int) -> None:
+    whole = steps(Feed(TASKS, num_per_step=width, seed=seed), num + 5)
+    resumed = Feed(TASKS, num_per_step=width, seed=seed)
+    for step in whole[:num]:
+        resumed.given(step)
+    assert steps(resumed, 5) == whole[num:]
+
+
+def test_tasks_that_taught_nothing_rest() -> None:
+    feed = Feed(TASKS, num_per_step=2, seed=0, solve_rate=SolveRateFilter(rest_epochs=2))
+    for _ in range(5):
+        for task in feed.next_step():
+            feed.note(task, [1.0, 1.0] if task == "t3" else [0.0, 0.0] if task == "t4" else [0.0, 1.0])
+    second = {task for step in steps(feed, 4) for task in step}
+    assert second == set(TASKS) - {"t3", "t4"}
+    third = {task for step in steps(feed, 4) for task in step}
+    assert third == set(TASKS) - {"t3", "t4"}
+    fourth = {task for step in steps(feed, 5) for task in step}
+    assert fourth == set(TASKS)
+
+
+def test_if_nearly_all_rest_all_are_tried_again() -> None:
+    feed = Feed(TASKS, num_per_step=5, seed=0, solve_rate=SolveRateFilter())
+    for _ in range(2):
+        for task in feed.next_step():
+            feed.note(task, [1.0])
+    assert len({task for step in steps(feed, 2) for task in step}) == 10
+
+
+def test_too_few_tasks_and_tasks_that_are_gone_are_refused() -> None:
+    with pytest.raises(ConfigError, match="groups=11, but there are 10 tasks"):
+        Feed(TASKS, num_per_step=11, seed=0)
+    with pytest.raises(ConfigError, match="gave out the task 'gone'"):
+        Feed(TASKS, num_per_step=2, seed=0).given(["gone"])
