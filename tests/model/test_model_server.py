@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
 import pytest
 from model_stage import assistant, decode, scripted
 
+from slipstream.model.base import TokenScore
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import Answer, Hang, ModelServer, Outcome
 from slipstream.types import Json
@@ -53,6 +55,26 @@ def test_a_completion_has_ids_logprobs_and_text() -> None:
     )
 
 
+class Scored:
+    """Each token is scored by its id, and `num_top` others are as likely."""
+
+    async def score(
+        self, ids: Sequence[int], *, num_top: int, timeout_s: float | None = None
+    ) -> list[TokenScore | None]:
+        return [None, *(TokenScore(logprob=-float(i), top=dict.fromkeys(range(num_top), -1.0)) for i in ids[1:])]
+
+
+def test_a_prompt_is_scored_as_vllm_scores_it() -> None:
+    _, body = answered("/completions", {"prompt": [7, 8, 0], "prompt_logprobs": 2}, scorer=Scored())
+    assert body["choices"][0]["prompt_logprobs"] == [
+        None,
+        {"8": {"logprob": -8.0}, "0": {"logprob": -1.0}, "1": {"logprob": -1.0}},
+        {"0": {"logprob": -1.0}, "1": {"logprob": -1.0}},
+    ]
+    _, body = answered("/completions", {"prompt": [7, 8]}, scorer=Scored())
+    assert "prompt_logprobs" not in body["choices"][0]
+
+
 def test_ids_and_logprobs_come_only_when_asked_for() -> None:
     _, body = answered("/completions", {"prompt": [[1, 2]]})
     assert body["choices"][0]["logprobs"] is None
@@ -71,6 +93,8 @@ def test_ids_and_logprobs_come_only_when_asked_for() -> None:
         ("/completions", {"prompt": [1], "stream": True}, 400, "asks for a stream"),
         ("/completions", {"prompt": [1], "n": 2}, 400, "several choices"),
         ("/completions", {"prompt": [1], "temperature": "hot"}, 400, "temperature should be a number"),
+        ("/completions", {"prompt": [1], "prompt_logprobs": 5}, 400, "prompt_logprobs, which this model does not give"),
+        ("/completions", {"prompt": [1], "prompt_logprobs": -1}, 400, "-1 where prompt_logprobs should be a count"),
         ("/completions", {"prompt": [1], "model": "gpt"}, 404, "'gpt' is not served; 'slipstream' is"),
         ("/chat/completions", {}, 400, "lacks messages"),
         ("/chat/completions", {"messages": [{"role": "wizard"}]}, 400, "the role 'wizard'"),

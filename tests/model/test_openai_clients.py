@@ -6,12 +6,15 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from model_stage import PROMPT, Recorded, chatting, completing, config, saying, scripted, user
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
+from slipstream.model.base import TokenScore
+from slipstream.model.http import Refused
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import Answer, Fault, ModelServer
@@ -198,6 +201,85 @@ def test_what_may_not_be_trained_on_is_refused(
     else:
         with pytest.raises(ConfigError, match=said):
             client.check_trainable(params)
+
+
+# ---------------------------------------------------------------- looking at the server
+
+
+def scored(body: Json, ids: Sequence[int] = (5, 6), num_top: int = 2) -> list[TokenScore | None]:
+    async def main() -> list[TokenScore | None]:
+        async with completing(scripted(replies("a")), faults=saying(body)) as (client, _):
+            return await client.score(ids, num_top=num_top)
+
+    return asyncio.run(main())
+
+
+def place(**logprobs: float) -> Json:
+    return {key.removeprefix("id"): {"logprob": logprob, "rank": 9} for key, logprob in logprobs.items()}
+
+
+def test_scores_are_the_tokens_own_and_the_likeliest() -> None:
+    among = place(id6=-2.0, id7=-0.5)
+    beyond = place(id6=-3.0, id8=-0.25, id7=-0.5)
+    assert scored({"choices": [{"prompt_logprobs": [None, among]}]}) == [
+        None,
+        TokenScore(logprob=-2.0, top={7: -0.5, 6: -2.0}),
+    ]
+    (_, score) = scored({"choices": [{"prompt_logprobs": [None, beyond]}]})
+    assert score is not None
+    assert (score.logprob, list(score.top.items())) == (-3.0, [(8, -0.25), (7, -0.5)])
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({}, "lacks prompt_logprobs, which were asked for"),
+        ({"prompt_logprobs": None}, "lacks prompt_logprobs"),
+        ({"prompt_logprobs": [None]}, "prompt_logprobs of 1 tokens where 2 were sent"),
+        ({"prompt_logprobs": [None, None]}, "null among its prompt_logprobs where the token 6 was sent"),
+        ({"prompt_logprobs": [None, place(id7=-1.0)]}, "among its prompt_logprobs where the token 6 was sent"),
+        ({"prompt_logprobs": [None, {"6": {"logprob": None}}]}, "null among its prompt_logprobs"),
+        ({"prompt_logprobs": [None, {"6": {}}]}, "lacks 6.logprob"),
+    ],
+)
+def test_scores_of_anything_else_are_refused(choice: Json, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        scored({"choices": [choice]})
+
+
+def test_scores_are_asked_for_at_temperature_one() -> None:
+    async def main() -> Json:
+        async with completing(scripted(replies("a"))) as (client, server):
+            with pytest.raises(Refused, match=r"400: .*does not give"):
+                await client.score(PROMPT, num_top=20)
+            return server.log[0].body
+
+    body = asyncio.run(main())
+    assert isinstance(body, dict)
+    assert (body["prompt"], body["prompt_logprobs"]) == (PROMPT, 20)
+    assert (body["max_tokens"], body["temperature"], body["top_p"]) == (1, 1.0, 1.0)
+
+
+def test_an_answer_is_left_as_it_came() -> None:
+    async def main() -> None:
+        body: Json = {"choices": [{"token_ids": ["odd"], "finish_reason": None}], "usage": {"n": 1}}
+        async with completing(scripted(replies("a")), faults=saying(body)) as (client, _):
+            answer = await client.answer(PROMPT, SampleParams())
+        assert answer == {"token_ids": ["odd"], "finish_reason": None, "usage": {"n": 1}}
+
+    asyncio.run(main())
+
+
+def test_an_answer_is_asked_for_as_a_completion_is() -> None:
+    async def main() -> None:
+        params = SampleParams(max_tokens=9, temperature=0.7, seed=3, stop_ids=(2,))
+        async with completing(scripted(replies("a", "b"))) as (client, server):
+            await client.complete(PROMPT, params)
+            answer = await client.answer(PROMPT, params)
+            assert server.log[0].body == server.log[1].body
+        assert answer["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+
+    asyncio.run(main())
 
 
 # ---------------------------------------------------------------- probing

@@ -6,7 +6,7 @@ it serves evaluation alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,23 @@ class Completer(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScore:
+    """How likely a token was where it stands, under the model's own distribution: temperature 1, nothing cut off."""
+
+    logprob: float
+    top: Mapping[int, float]
+    """The likeliest tokens there with their logprobs, likeliest first, whether or not the token is one of them."""
+
+
+class Scorer(Protocol):
+    async def score(
+        self, ids: Sequence[int], *, num_top: int, timeout_s: float | None = None
+    ) -> list[TokenScore | None]:
+        """One score per token. The first has none, since nothing stands before it. Raises as `Completer.complete`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """One HTTP endpoint: a pool of connections, tried again where that can help, under one deadline.
 
 Enters: a path, a JSON body, a function that reads the answer. Leaves: what that function returned.
-Always holds: whatever goes wrong leaves as ModelError, or as ContextOverflow where the server says that the prompt does
-not fit; the deadline covers all tries and the pauses between them; cancelling closes the connection, so that the server
-sees it; the API key is in the request's header and nowhere else.
+Always holds: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not), or as
+ContextOverflow where the server says that the prompt does not fit; the deadline covers all tries and the pauses between
+them; cancelling closes the connection, so that the server sees it; the API key is in the request's header and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ _OVERFLOW_WORDING = re.compile(
     re.IGNORECASE,
 )
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
+
+
+class Refused(ModelError):
+    """The server answered, and would answer another try the same: what was asked for is not to be had there."""
 
 
 class TryAgain(Exception):
@@ -172,6 +177,7 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
         last = "the first try got no answer"
+        error = ModelError
         num_tries = 0
         try:
             async with asyncio.timeout_at(deadline) as scope:
@@ -183,6 +189,7 @@ class Endpoint:
                         last, asked_s = str(again), again.retry_after_s
                     except BadBody as bad:
                         last = self._scrubbed(f"POST {path} of {self.base_url} answered with a body that {bad}")
+                        error = Refused
                         break
                     if num_tries > self._retries.max_retries:
                         last = f"{last}; gave up after {num_tries} tries"
@@ -198,7 +205,7 @@ class Endpoint:
                 raise
             last = f"POST {path} of {self.base_url} took longer than {timeout_s:g} s ({num_tries} tries; {last})"
         # Raised out here, where no exception of aiohttp's is its context: those carry the request's headers.
-        raise ModelError(last)
+        raise error(last)
 
     async def get(self, url: str, *, timeout_s: float) -> tuple[int, str]:
         """One try at `url`: its status and text. Raises ModelError if there was no answer."""
@@ -247,7 +254,7 @@ class Endpoint:
             raise TryAgain(said, retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC)))
         if status in (401, 403):
             said += f" (set {self._api_key_env or 'the API key'} to a key that this endpoint accepts)"
-        raise ModelError(said)
+        raise Refused(said)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
-from slipstream.model.base import ChatReply
+from slipstream.model.base import ChatReply, TokenScore
 from slipstream.model.http import Complaint, Endpoint, Retries, Sleep, TryAgain, shortened
 from slipstream.model.metrics import load_from_metrics
 from slipstream.model.wire import (
@@ -30,6 +30,7 @@ from slipstream.model.wire import (
     logprobs_from_wire,
     message_to_wire,
     reply_from_wire,
+    scores_from_wire,
     session_to_headers,
     text_of,
     tool_to_wire,
@@ -215,6 +216,47 @@ class OpenAICompleter(_Client):
         timeout_s: float | None = None,
     ) -> Sampled:
         version = self.version
+        return await self._endpoint.post(
+            "/completions",
+            self._body(self._fields(prompt_ids, params, priority=priority, cache_salt=cache_salt)),
+            lambda body: self._read(body, params, version),
+            headers=session_to_headers(session),
+            timeout_s=self._timeout_s(timeout_s),
+        )
+
+    async def answer(
+        self,
+        prompt_ids: Sequence[int],
+        params: SampleParams,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[str, Json]:
+        """What the server answers to the request of `complete`: its first choice as it came, with the `usage` put in.
+
+        For looking at the server itself; nothing of it is checked or repaired.
+        """
+        return await self._endpoint.post(
+            "/completions",
+            self._body(self._fields(prompt_ids, params)),
+            lambda body: {"usage": dig_object(body).get("usage"), **dig_object(body, "choices", 0)},
+            timeout_s=self._timeout_s(timeout_s),
+        )
+
+    async def score(
+        self, ids: Sequence[int], *, num_top: int, timeout_s: float | None = None
+    ) -> list[TokenScore | None]:
+        """See Scorer. vLLM gives 20 at most unless it is started with a higher `--max-logprobs`."""
+        fields = {**self._fields(ids, SampleParams(max_tokens=1)), "prompt_logprobs": num_top}
+        return await self._endpoint.post(
+            "/completions",
+            self._body(fields),
+            lambda body: scores_from_wire(dig_object(body, "choices", 0), ids, num_top=num_top),
+            timeout_s=self._timeout_s(timeout_s),
+        )
+
+    def _fields(
+        self, prompt_ids: Sequence[int], params: SampleParams, *, priority: int = 0, cache_salt: str = ""
+    ) -> dict[str, Json]:
         max_tokens = params.max_tokens
         if self.context_tokens is not None:
             room = self.context_tokens - len(prompt_ids)
@@ -238,14 +280,7 @@ class OpenAICompleter(_Client):
             "priority": priority or None,
             "cache_salt": cache_salt or None,
         }
-        fields.update({key: value for key, value in optional.items() if value is not None})
-        return await self._endpoint.post(
-            "/completions",
-            self._body(fields),
-            lambda body: self._read(body, params, version),
-            headers=session_to_headers(session),
-            timeout_s=self._timeout_s(timeout_s),
-        )
+        return fields | {key: value for key, value in optional.items() if value is not None}
 
     def check_trainable(self, params: SampleParams) -> None:
         """Raise ConfigError if what is sampled with `params` through this endpoint may not be trained on."""

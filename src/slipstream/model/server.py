@@ -2,7 +2,8 @@
 
 Enters: HTTP. Leaves: what the model says, in the JSON of vLLM's server, token ids and logprobs included.
 Always holds: a request whose client went away is cancelled in the model; no error of one request ends the server; what
-is asked for and not done (streams, several choices, text prompts) is refused with a sentence and never ignored.
+is asked for and not done (streams, several choices, text prompts, scores without a scorer) is refused with a sentence
+and never ignored.
 
 For tests of clients: `faults` makes chosen requests fail, and `log` remembers what came.
 
@@ -26,7 +27,7 @@ from typing import Self, TypeAlias
 from aiohttp import web
 
 from slipstream.errors import ContextOverflow, SlipstreamError
-from slipstream.model.base import ChatModel, Completer
+from slipstream.model.base import ChatModel, Completer, Scorer
 from slipstream.model.metrics import load_to_metrics
 from slipstream.model.wire import (
     BadBody,
@@ -111,6 +112,7 @@ class ModelServer:
         *,
         completer: Completer | None = None,
         chat: ChatModel | None = None,
+        scorer: Scorer | None = None,
         model: str = "slipstream",
         host: str = "127.0.0.1",
         port: int = 0,
@@ -121,8 +123,9 @@ class ModelServer:
         num_logged: int = 1024,
         grace_s: float = 1.0,
     ) -> None:
-        """`decode` fills in `text` beside the ids; `context_tokens` is told to clients; the last `num_logged` requests
-        are remembered; running requests are given `grace_s` to end when the server closes."""
+        """`scorer` answers `prompt_logprobs`, in vLLM's form; `decode` fills in `text` beside the ids; `context_tokens`
+        is told to clients; the last `num_logged` requests are remembered; running requests are given `grace_s` to end
+        when the server closes."""
         self.model = model
         self.log: deque[Request] = deque(maxlen=num_logged)
         self.num_requests = 0
@@ -130,6 +133,7 @@ class ModelServer:
         self.max_in_flight = 0
         self._completer = completer
         self._chat = chat
+        self._scorer = scorer
         self._host = host
         self._port = port
         self._api_key = api_key
@@ -244,6 +248,9 @@ class ModelServer:
             return _error(404, "this server has no token mode; use /v1/chat/completions")
         body = await self._asked(http)
         prompt_ids = _prompt_ids(body)
+        num_top = _num_top(body)
+        if num_top is not None and self._scorer is None:
+            raise BadBody("asks for prompt_logprobs, which this model does not give")
         priority = body.get("priority", 0)
         sampled = await self._completer.complete(
             prompt_ids,
@@ -252,6 +259,9 @@ class ModelServer:
             priority=priority if is_int(priority) else 0,
             cache_salt=text_of(body.get("cache_salt")),
         )
+        scores = None
+        if num_top is not None and self._scorer is not None:
+            scores = await self._scorer.score(prompt_ids, num_top=num_top)
         answer = sampled_to_wire(
             sampled,
             prompt_ids,
@@ -259,6 +269,7 @@ class ModelServer:
             text=self._decode(sampled.ids) if self._decode is not None else "",
             with_ids=body.get("return_token_ids") is True,
             with_logprobs=body.get("logprobs") is not None,
+            scores=scores,
         )
         return web.json_response(answer)
 
@@ -311,6 +322,14 @@ def _params(body: dict[str, Json]) -> SampleParams:
         seed=seed if is_int(seed) else None,
         stop_ids=tuple(dig_ids(body, "stop_token_ids")) if body.get("stop_token_ids") else (),
     )
+
+
+def _num_top(body: dict[str, Json]) -> int | None:
+    """How many of the likeliest tokens are to be told of at each place of the prompt; None if no scores are wanted."""
+    wanted = body.get("prompt_logprobs")
+    if wanted is not None and (not is_int(wanted) or wanted < 0):
+        raise BadBody(f"has {json.dumps(wanted)[:80]} where prompt_logprobs should be a count")
+    return wanted
 
 
 def _prompt_ids(body: dict[str, Json]) -> list[int]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 from urllib.parse import quote, unquote
 
-from slipstream.model.base import ChatReply
+from slipstream.model.base import ChatReply, TokenScore
 from slipstream.types import (
     CallProblem,
     Image,
@@ -284,15 +284,24 @@ def reply_from_wire(body: Json) -> ChatReply:
 
 
 def sampled_to_wire(
-    sampled: Sampled, prompt_ids: Sequence[int], *, model: str, text: str, with_ids: bool, with_logprobs: bool
+    sampled: Sampled,
+    prompt_ids: Sequence[int],
+    *,
+    model: str,
+    text: str,
+    with_ids: bool,
+    with_logprobs: bool,
+    scores: Sequence[TokenScore | None] | None = None,
 ) -> dict[str, Json]:
-    """The body of a completion, with `token_ids` and `token_logprobs` where vLLM has them."""
+    """The body of a completion, with `token_ids`, `token_logprobs` and `prompt_logprobs` where vLLM has them."""
     choice: dict[str, Json] = {"index": 0, "text": text, "finish_reason": sampled.stop.value, "logprobs": None}
     if with_ids:
         choice["token_ids"] = list(sampled.ids)
         choice["prompt_token_ids"] = list(prompt_ids)
     if with_logprobs and sampled.logprobs is not None:
         choice["logprobs"] = {"token_logprobs": list(sampled.logprobs)}
+    if scores is not None:
+        choice["prompt_logprobs"] = scores_to_wire(scores, prompt_ids)
     return {
         "object": "text_completion",
         "model": model,
@@ -303,12 +312,43 @@ def sampled_to_wire(
 
 def logprobs_from_wire(choice: Json) -> list[float]:
     """The logprobs of the sampled tokens, all of them finite numbers."""
-    logprobs: list[float] = []
-    for value in dig_list(choice, "logprobs", "token_logprobs"):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise BadBody(f"has {_shown(value)} among its token logprobs")
-        logprobs.append(float(value))
-    return logprobs
+    return [_logprob(value, "token logprobs") for value in dig_list(choice, "logprobs", "token_logprobs")]
+
+
+def scores_to_wire(scores: Sequence[TokenScore | None], ids: Sequence[int]) -> list[Json]:
+    """As vLLM's `prompt_logprobs`: per token an object from ids to logprobs, the token's own among them."""
+    return [_score_to_wire(score, index) for score, index in zip(scores, ids, strict=True)]
+
+
+def _score_to_wire(score: TokenScore | None, index: int) -> Json:
+    if score is None:
+        return None
+    known = {index: score.logprob, **score.top}
+    return {str(key): {"logprob": logprob} for key, logprob in known.items()}
+
+
+def scores_from_wire(choice: Json, ids: Sequence[int], *, num_top: int) -> list[TokenScore | None]:
+    """The scores of `ids`, which were the prompt. The first has none; a score of any other token is no score."""
+    if dig_object(choice).get("prompt_logprobs") is None:
+        raise BadBody("lacks prompt_logprobs, which were asked for")
+    places = dig_list(choice, "prompt_logprobs")
+    if len(places) != len(ids):
+        raise BadBody(f"has prompt_logprobs of {len(places)} tokens where {len(ids)} were sent")
+    return [None, *(_score(place, index, num_top) for place, index in zip(places[1:], ids[1:], strict=True))]
+
+
+def _score(place: Json, index: int, num_top: int) -> TokenScore:
+    if not isinstance(place, dict) or str(index) not in place:
+        raise BadBody(f"has {_shown(place)} among its prompt_logprobs where the token {index} was sent")
+    known = {int(key): _logprob(dig(place, key, "logprob"), "prompt_logprobs") for key in place if key.isdecimal()}
+    likeliest = sorted(known, key=known.__getitem__, reverse=True)[:num_top]
+    return TokenScore(logprob=known[index], top={key: known[key] for key in likeliest})
+
+
+def _logprob(value: Json, among: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise BadBody(f"has {_shown(value)} among its {among}")
+    return float(value)
 
 
 def usage_to_wire(num_prompt_tokens: int, num_sampled_tokens: int) -> Json:
