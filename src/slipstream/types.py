@@ -502,3 +502,11 @@ class Row:
 class Batch:
     rows: tuple[Row, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """What an update came to: the policy's version after it, and the figures that explain it."""
+
+    version: int
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -75,8 +75,10 @@ def test_the_agent_of_atif_is_what_the_settings_say(tmp_path: Path) -> None:
 class GrowingRun(RunReader):
     """A run in which a rollout ends between two readings."""
 
-    def rollouts(self, with_turns: bool = True) -> Iterator[Rollout]:
-        found = list(super().rollouts(with_turns))
+    def rollouts(
+        self, with_turns: bool = True, *, phase: str | None = None, step: int | None = None
+    ) -> Iterator[Rollout]:
+        found = list(super().rollouts(with_turns, phase=phase, step=step))
         return iter(found if with_turns else found[:-1])
 
 
