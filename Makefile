@@ -22,18 +22,19 @@ types: .venv/.installed
 
 check: lint types test
 
-.venv/.installed: requirements.lock pyproject.toml scripts/setup.sh
+.venv/.installed: requirements.lock pyproject.toml scripts/setup.sh scripts/torch.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh
 
-.venv-bridges/.installed: requirements-bridges.txt pyproject.toml scripts/bridges.sh
+.venv-bridges/.installed: requirements-bridges.txt pyproject.toml scripts/bridges.sh scripts/torch.sh
 	PYTHON=$(PYTHON) sh scripts/bridges.sh
 
-lock: .venv/.installed  ## resolve the dependencies anew
+lock: .venv/.installed  ## resolve the dependencies anew; torch is left out, see requirements-torch.in
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate --upgrade --output-file requirements.lock
+	echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-torch.in --extra dev \
+	  --override - --no-emit-package torch --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --upgrade --output-file requirements.lock
 
-lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left out, see requirements-bridges.in
+lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left out, see requirements-torch.in
 	$(BIN)/pip install --quiet uv
 	echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-bridges.in --override - \
 	  --no-emit-package torch --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -3,8 +3,7 @@
 # registry, and the CPU build of torch, from a registry that pip is set to use or from PyTorch's.
 set -eu
 python=${PYTHON:-python3}
-torch=2.13.0
-torch_cpu_index=https://download.pytorch.org/whl/cpu
+. scripts/torch.sh
 
 fail() { echo "bridges: $1" >&2; exit 1; }
 
@@ -15,17 +14,10 @@ make_environment() {
   echo "bridges: installing $2 into $1"
   pip="$1/bin/python -m pip --quiet --disable-pip-version-check"
   $pip install --no-deps --require-hashes -r "$2" || fail "$2 could not be installed: see pip's message above"
-  install_torch
+  install_torch "$pip" || fail "torch could not be installed: see pip's message above"
   $pip install --no-deps -e . || fail "the project could not be installed: see pip's message above"
   $pip check || fail "the pins of $2 do not fit together: resolve them anew with 'make lock-bridges'"
   touch "$1/.installed"
-}
-
-# On Linux the package index has torch with CUDA alone, which is gigabytes that these tests never touch.
-install_torch() {
-  $pip install --no-deps "torch==$torch+cpu" 2>/dev/null ||
-    $pip install --no-deps --index-url "$torch_cpu_index" "torch==$torch" ||
-    fail "torch $torch for CPU was found neither in pip's registries nor at $torch_cpu_index: make one of them reachable"
 }
 
 command -v "$python" >/dev/null || fail "$python was not found: install Python 3.11 or newer, or name it with 'make PYTHON=...'"

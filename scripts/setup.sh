@@ -2,6 +2,7 @@
 # Make .venv and install the locked dependencies into it. Needs python3 (3.11 or newer) and a package registry.
 set -eu
 python=${PYTHON:-python3}
+. scripts/torch.sh
 
 fail() { echo "setup: $1" >&2; exit 1; }
 
@@ -24,6 +25,8 @@ fi
 rm -rf .venv
 "$python" -m venv .venv
 echo "setup: installing dependencies into .venv"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+pip=".venv/bin/python -m pip --quiet --disable-pip-version-check"
+$pip install --no-deps --require-hashes -r requirements.lock
+install_torch "$pip" || fail "torch could not be installed: see pip's message above"
+$pip install --no-deps -e .
 touch .venv/.installed

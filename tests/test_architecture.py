@@ -72,8 +72,8 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "wiring",
     },
-    "recipes": GROUND | {"settings", "model", "tools"},
-    "bench": GROUND | {"batch", "dialogue", "dispatch", "model", "render"},
+    "recipes": GROUND | {"agent", "dialogue", "engine", "hub", "model", "render", "settings", "tools"},
+    "bench": GROUND | {"batch", "dialogue", "dispatch", "engine", "hub", "model", "render"},
     "cli": GROUND
     | {
         "config",
@@ -113,7 +113,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bridges": set(),
     "engine": {"torch", "transformers", "peft", "safetensors"},
     "doctor": set(),
-    "bench": set(),
+    "bench": {"torch", "transformers"},
+    "recipes": {"numpy", "tokenizers"},
     "export": {"atif", "pyarrow"},
     "model": {"aiohttp"},
 }

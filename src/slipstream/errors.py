@@ -11,6 +11,7 @@ SlipstreamError
     │   └── SandboxLimitError  a limit of the sandbox was reached (the agent's doing, so tools show it)
     ├── GraderError
     ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
+    ├── LearnerError       the embedded learner made no step, or its checkpoint cannot be written or read
     └── BridgeError        a trainer
 
 ContextOverflow is no failure: it says that the conversation no longer fits the model.
@@ -73,6 +74,10 @@ class GraderError(InfrastructureError):
 
 class JournalError(InfrastructureError):
     """The run store could not be written."""
+
+
+class LearnerError(InfrastructureError):
+    """The embedded learner could not go on. Its weights are as they were."""
 
 
 class BridgeError(InfrastructureError):

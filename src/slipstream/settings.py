@@ -14,7 +14,10 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.engine.config import EngineConfig
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.errors import ConfigError
+from slipstream.feed import SolveRateFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +32,18 @@ class TasksConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    kind: Literal["scripted", "tokens", "chat"] = "chat"
-    """`tokens`: an OpenAI-compatible server that takes and returns token ids, as vLLM does; what is recorded can be
-    trained on. `chat`: any OpenAI-compatible server; evaluation only. `scripted`: a script, for demos and tests."""
+    kind: Literal["local", "tokens", "chat", "scripted"] = "chat"
+    """`local`: the model in `folder`, run by the embedded engine. `tokens`: an OpenAI-compatible server that takes and
+    returns token ids, as vLLM does; what is recorded can be trained on. `chat`: any OpenAI-compatible server;
+    evaluation only. `scripted`: a script, for demos and tests."""
     base_url: str = "http://localhost:8000/v1"
     name: str = ""
     """The model's name on the server; empty if it serves just one."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key, if the server wants one."""
-    tokenizer: str = "bytes"
-    """A model folder, a tokenizer.json or the name of a fetched model, for `tokens`; `bytes` is the built-in one of
-    scripts."""
+    folder: str = "bytes"
+    """The model's folder, its tokenizer.json alone (for `tokens`), or the name of a fetched model; `bytes` is the
+    tokenizer of scripts."""
     family: str = "auto"
     """The chat format: `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of one's own; `auto`
     goes by the model folder."""
@@ -63,6 +67,10 @@ class ModelConfig:
     timeout_s: float = 900.0
     """Of one call, its retries included."""
     max_retries: int = 5
+    engine: EngineConfig = EngineConfig()
+    """Of `local`."""
+    make: str = ""
+    """`package.module:function` that makes the model of a training run: it is called with the folder and the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +104,65 @@ class EvalConfig:
     """The reward from which a rollout counts as a success, for pass@k."""
 
 
-_FROM_ZERO = frozenset({"model.temperature", "model.max_retries", "dispatch.deadlines.grace_s"})
-_ANY = frozenset({"seed", "solved_at"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstrationsConfig:
+    """Learning by example, before learning by reward."""
+
+    source: str = ""
+    """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called
+    with the model's folder and the seed. Empty: no warm start."""
+    args: Mapping[str, JsonValue] = field(default_factory=dict)
+    learning: WarmStartConfig = WarmStartConfig()
 
 
-def check_settings(config: EvalConfig) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    name: str
+    tasks: TasksConfig
+    held_out: TasksConfig = TasksConfig()
+    """Never trained on; evaluated before, after and every `eval_every` steps."""
+    model: ModelConfig = ModelConfig(kind="local")
+    sandbox: SandboxConfig = SandboxConfig()
+    dispatch: DispatchConfig = DispatchConfig()
+    learner: LearnerConfig = LearnerConfig()
+    warm_start: DemonstrationsConfig = DemonstrationsConfig()
+    steps: int = 100
+    groups: int = 16
+    """Tasks of a step."""
+    samples: int = 8
+    """Rollouts of each of them."""
+    advantages: Literal["leave_one_out", "grpo", "dr_grpo", "reinforce"] = "leave_one_out"
+    staleness: int = 0
+    """How many versions behind its update a rollout may begin. 0: on policy, one thing after the other. Above: rollouts
+    go on while the learner works."""
+    max_sample_tokens: int | None = None
+    """Longer samples are cut between turns."""
+    solve_rate: SolveRateFilter | None = None
+    eval_every: int = 0
+    """Steps between evaluations; 0 is before and after alone."""
+    eval_samples: int = 1
+    solved_at: float = 1.0
+    checkpoint_every: int = 1
+    keep_checkpoints: int = 2
+    deterministic: bool = False
+    """A killed and resumed run ends with the same weights as an unbroken one; slower, and on policy only."""
+    shuffle_rewards: bool = False
+    """A control: rewards are dealt anew among the rollouts of a batch."""
+    controls: bool = False
+    """After the run, two controls: the warm start continued for as long, and a run with shuffled rewards."""
+    seed: int = 0
+
+
+_FROM_ZERO = frozenset(
+    {
+        *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
+        *("learner.weight_decay", "learner.warmup_steps", "warm_start.learning.warmup_steps", "solve_rate.above"),
+    }
+)
+_ANY = frozenset({"seed", "solved_at", "warm_start.learning.seed"})
+
+
+def check_settings(config: EvalConfig | TrainConfig) -> None:
     """Refuse a number that no run can go by. All must be above 0, but for a few."""
     for key, value in _numbers(config, ""):
         if isinstance(value, float) and not math.isfinite(value):
@@ -111,6 +173,23 @@ def check_settings(config: EvalConfig) -> None:
             raise ConfigError(f"{key}=0: give a number above 0")
     if config.model.top_p > 1:
         raise ConfigError(f"model.top_p={config.model.top_p}: give a probability, at most 1")
+    if isinstance(config, TrainConfig):
+        _check_training(config)
+
+
+def _check_training(config: TrainConfig) -> None:
+    if config.model.kind != "local":
+        raise ConfigError(f"model.kind={config.model.kind}: the embedded learner trains model.kind=local alone")
+    if config.model.top_p < 1:
+        raise ConfigError(
+            f"model.top_p={config.model.top_p}: training needs the logprobs of what was sampled from, so set it to 1"
+        )
+    if config.model.temperature == 0:
+        raise ConfigError("model.temperature=0: training needs something to choose from, so set it above 0")
+    if config.samples < 2:
+        raise ConfigError(f"samples={config.samples}: a baseline needs at least two rollouts of a task")
+    if config.deterministic and config.staleness:
+        raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
 
 
 def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, int | float]]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
@@ -28,16 +30,19 @@ from slipstream.rollout.attempt import Crew, DialogueMaker
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.local import LocalProvider
 from slipstream.seams import Journal, TurnGate
-from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig
+from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TrainConfig
 from slipstream.tools.toolset import Toolset
 from slipstream.types import Job, SampleParams, Task
 
 
 @asynccontextmanager
 async def open_crew(
-    config: EvalConfig, tasks: Mapping[str, Task], *, gate: TurnGate
+    config: EvalConfig | TrainConfig, tasks: Mapping[str, Task], *, gate: TurnGate, policy: Completer | None = None
 ) -> AsyncIterator[Callable[[Journal], Crew]]:
-    """All that the attempts of a run share, checked and open; it becomes a crew with the journal, which comes last."""
+    """All that the attempts of a run share, checked and open; it becomes a crew with the journal, which comes last.
+
+    `policy` samples in place of what the settings of the model name, and is not closed here.
+    """
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
     async with AsyncExitStack() as stack:
         provider = make_provider(config.sandbox)
@@ -46,7 +51,10 @@ async def open_crew(
         for task in tasks.values():
             if task.sandbox is not None:
                 provider.check_spec(task.sandbox)
-        make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
+        if policy is None:
+            make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
+        else:
+            make_dialogue = _token_maker(config.model, policy, make_renderer(config.model), gate)
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)
         yield lambda journal: Crew(
@@ -95,6 +103,8 @@ async def _open_model(config: ModelConfig, gate: TurnGate) -> AsyncIterator[Dial
 
 
 async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
+    if config.kind == "local":
+        return open_engine(config)
     if config.kind == "scripted":
         from slipstream.model.scripted import ScriptedModel
 
@@ -110,6 +120,20 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
         await client.aclose()
         raise
     return client
+
+
+def open_engine(config: ModelConfig) -> Completer:
+    """The embedded engine over the model in a folder."""
+    from slipstream.engine.opening import open_engine as from_folder
+
+    asked = config.engine.context_tokens or config.context_tokens
+    return from_folder(model_folder(config), replace(config.engine, context_tokens=asked))
+
+
+def model_folder(config: ModelConfig) -> Path:
+    if config.folder == "bytes":
+        raise ConfigError(f"model.kind={config.kind} needs a model: set model.folder to its folder, or its name")
+    return find_model(config.folder)
 
 
 def _script(config: ModelConfig) -> Any:
@@ -141,10 +165,9 @@ def _endpoint(config: ModelConfig) -> Any:
 
 
 def make_renderer(config: ModelConfig) -> Renderer:
-    if config.tokenizer == "bytes" and config.kind == "tokens":
-        raise ConfigError("model.kind=tokens needs the model's own tokenizer: set model.tokenizer to its folder")
+    has_own = config.folder != "bytes" or config.kind in ("tokens", "local")
     return open_renderer(
-        None if config.tokenizer == "bytes" else find_model(config.tokenizer),
+        model_folder(config) if has_own else None,
         family=config.family,
         thinking=config.thinking,
         args=config.family_args,

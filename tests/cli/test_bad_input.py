@@ -30,7 +30,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["eval"], r"name a recipe \(demo, react\), or a run with --resume"),
+        (["eval"], r"name a recipe \(demo, react, quickstart\), or a run with --resume"),
         (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
         (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),
         (["eval", "HERE/mine.py:boom"], "failed: RuntimeError: no luck"),
@@ -41,8 +41,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["eval", "demo", "samples=0"], "samples=0: give a number above 0"),
         (["eval", "demo", "dispatch.limits.sandboxes=0"], "dispatch.limits.sandboxes=0: give a number above 0"),
         (["eval", "demo", "tasks.source=HERE"], "is a folder: give the path of a JSONL file"),
-        (["eval", "demo", "model.kind=nonsense"], "model.kind=nonsense: .*'scripted', 'tokens' or 'chat'"),
-        (["eval", "demo", "model.kind=tokens"], "set model.tokenizer to its folder"),
+        (["eval", "demo", "model.kind=nonsense"], "model.kind=nonsense: .*'local', 'tokens', 'chat' or 'scripted'"),
+        (["eval", "demo", "model.kind=tokens"], "set model.folder to its folder"),
         (["eval", "demo", "model.script_args.quality=2"], "quality=2.0: give a probability"),
         (
             ["eval", "demo", "model.script=HERE/mine.py:boom"],

@@ -89,7 +89,7 @@ def test_a_finished_run_is_reported_without_a_model_or_a_store(tmp_path: Path, c
         (ModelConfig(kind="scripted", script="json:nothing"), 'json has no "nothing"'),
         (ModelConfig(kind="scripted", script="json:dumps"), "model.script json:dumps failed: TypeError"),
         (ModelConfig(kind="scripted", script="builtins:dict"), "gave a dict: return a function of a Scene"),
-        (ModelConfig(kind="tokens"), "needs the model's own tokenizer"),
+        (ModelConfig(kind="tokens"), "needs a model: set model.folder"),
         (ModelConfig(kind="chat", base_url="http://127.0.0.1:9/v1"), "start the server, or correct base_url"),
     ],
     ids=["no script", "a script that fails", "a script that is none", "no tokenizer", "no server"],

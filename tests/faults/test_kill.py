@@ -14,6 +14,7 @@ from slipstream.evaluate import plan_jobs
 from slipstream.recipes import find_recipe
 from slipstream.recipes.demo.tasks import demo_tasks
 from slipstream.record import RunStore
+from slipstream.settings import EvalConfig
 
 NUM, SAMPLES = 16, 3
 COMMAND = [sys.executable, "-c", "from slipstream.cli.main import main; main()", "eval"]
@@ -55,7 +56,9 @@ def test_a_run_killed_again_and_again_has_every_rollout_exactly_once(tmp_path: P
     report = json.loads(result.stdout)
     assert report["num_rollouts"] == NUM * SAMPLES
     assert report["mean_reward"] == 1.0
-    config = replace(find_recipe("demo"), samples=SAMPLES)
+    recipe = find_recipe("demo")
+    assert isinstance(recipe, EvalConfig)
+    config = replace(recipe, samples=SAMPLES)
     expected = [job.key for job in plan_jobs(config, demo_tasks(num=NUM))]
     found = [rollout.job.key for rollout in RunStore.read(next(runs.iterdir())).rollouts(with_turns=False)]
     assert Counter(found) == Counter(expected)

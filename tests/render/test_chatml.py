@@ -46,6 +46,19 @@ def test_a_default_system_message_stands_where_there_is_none() -> None:
     )
 
 
+def test_tools_can_be_left_out_of_the_prompt_and_are_still_called() -> None:
+    renderer = Renderer("chatml", surrogate("chatml"), args={"show_tools": False})
+    assert renderer.decode(renderer.render([Message(role=Role.USER, content="Hi.")], TOOLS)) == (
+        "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ruled = [Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER, content="Hi.")]
+    assert renderer.decode(renderer.render(ruled, TOOLS)).startswith("<|im_start|>system\nBe brief.<|im_end|>\n")
+    call = ToolCall(id="c0", name="add", arguments={"a": 2})
+    said = renderer.encode_reply(Message(role=Role.ASSISTANT, calls=(call,)))
+    (heard,) = renderer.parse(said, said, TOOLS, call_prefix="c").calls
+    assert (heard.name, heard.arguments) == ("add", {"a": 2})
+
+
 @pytest.mark.parametrize(
     ("text", "problem", "name"),
     [

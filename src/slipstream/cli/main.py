@@ -67,10 +67,11 @@ def eval_command(
     from slipstream.cli.sessions import check_tasks, find_session
     from slipstream.evaluate import carry_out, plan_evaluation
     from slipstream.record import RunStore
+    from slipstream.settings import EvalConfig
 
     start_s = time.monotonic()
     display = ProgressDisplay(QuietConsole(stderr=True))
-    session = find_session(recipe, overrides or [], resume=resume, runs=runs)
+    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs)
 
     def open_store() -> RunStore:
         store = session.open_store(plan.tasks_digest)
@@ -106,8 +107,51 @@ def eval_command(
         raise typer.Exit(1)
 
 
-def _how_to_go_on(folder: Path | None) -> str:
-    return "" if folder is None else f"; go on with: slipstream eval --resume {shlex.quote(str(folder))}"
+@app.command("train")
+def train_command(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Train a policy by reinforcement learning and report its success on held-out tasks."""
+    from slipstream.cli.progress import QuietConsole
+    from slipstream.cli.sessions import check_tasks, find_session
+    from slipstream.cli.training import TrainDisplay, print_training, report_json
+    from slipstream.record import RunStore
+    from slipstream.settings import TrainConfig
+    from slipstream.train.run import carry_out_training, plan_training
+
+    display = TrainDisplay(QuietConsole(stderr=True))
+    session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs)
+
+    def open_store() -> RunStore:
+        store = session.open_store(plan.tasks_digest)
+        display.say(f"run: {store.folder}")
+        return store
+
+    try:
+        plan = plan_training(session.config)
+        if session.past is not None:
+            check_tasks(session.past, plan.tasks_digest)
+        with display:
+            report = _run(carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        display.say("stopped" + _how_to_go_on(session.folder, "train"))
+        raise typer.Exit(130) from None
+    except InfrastructureError as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder, 'train')}")
+        raise typer.Exit(1) from raised
+    assert session.folder is not None
+    if as_json:
+        print(report_json(report, session.folder), flush=True)
+    else:
+        print_training(Console(), report, session.folder)
+
+
+def _how_to_go_on(folder: Path | None, command: str = "eval") -> str:
+    return "" if folder is None else f"; go on with: slipstream {command} --resume {shlex.quote(str(folder))}"
 
 
 @app.command()

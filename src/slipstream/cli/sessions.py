@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
-from slipstream.settings import EvalConfig
+from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.types import Json
 
+Config = TypeVar("Config", EvalConfig, TrainConfig)
+_COMMANDS: Mapping[type[object], str] = {EvalConfig: "eval", TrainConfig: "train"}
 
-class Session:
+
+class Session(Generic[Config]):
     """The settings of a run and, once there is one, its folder."""
 
-    def __init__(self, config: EvalConfig, runs: Path, past: RunReader | None = None) -> None:
-        self.config = config
+    def __init__(self, config: Config, runs: Path, past: RunReader | None = None) -> None:
+        self.config: Config = config
         self.past = past
         """The run so far; None if it is new."""
         self.folder = None if past is None else past.folder
@@ -37,16 +42,18 @@ class Session:
         return store
 
 
-def find_session(recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path) -> Session:
-    """What the arguments of a command ask for. Nothing is made or locked yet."""
-    asked = None if recipe is None else _settings(recipe, overrides)
+def find_session(
+    kind: type[Config], recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path
+) -> Session[Config]:
+    """What the arguments of a command ask for, which takes settings of one kind. Nothing is made or locked yet."""
+    asked = None if recipe is None else _settings(kind, recipe, overrides)
     if resume is None:
         if asked is None:
             raise ConfigError(f"name a recipe ({', '.join(RECIPES)}), or a run with --resume")
         return Session(asked, runs)
     past = RunStore.read(locate_run(runs, resume))
     try:
-        config = from_json(EvalConfig, _began_with(past, "settings"))
+        config = from_json(kind, _began_with(past, "settings"))
     except ConfigError as raised:
         raise ConfigError(
             f"the run {past.folder} has settings of another version ({raised}): start a new run"
@@ -77,10 +84,13 @@ def locate_run(runs: Path, text: str) -> Path:
     return latest_run(runs) if text == "latest" else find_run(runs, text)
 
 
-def _settings(recipe: str, overrides: list[str]) -> EvalConfig:
+def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
     if "=" in recipe and ":" not in recipe:
         raise ConfigError(f'"{recipe}" stands where a recipe belongs: name one ({", ".join(RECIPES)}) before it')
-    return apply_overrides(find_recipe(recipe), overrides)
+    found = find_recipe(recipe)
+    if not isinstance(found, kind):
+        raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {_COMMANDS[type(found)]} {recipe}')
+    return apply_overrides(found, overrides)
 
 
 def _differences(new: Json, old: Json, path: str = "") -> list[str]:

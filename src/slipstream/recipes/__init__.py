@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean, load_object
-from slipstream.settings import EvalConfig
+from slipstream.settings import EvalConfig, TrainConfig
 
 RECIPES: Mapping[str, str] = {
     "demo": "slipstream.recipes.demo:recipe",
     "react": "slipstream.recipes.react:recipe",
+    "quickstart": "slipstream.recipes.quickstart:recipe",
 }
 
 
-def find_recipe(name: str) -> EvalConfig:
+def find_recipe(name: str) -> EvalConfig | TrainConfig:
     """The settings of a built-in recipe, or of a function at `package.module:function` or `file.py:function`."""
     path = RECIPES.get(name, name)
     if ":" not in path:
@@ -29,6 +30,6 @@ def find_recipe(name: str) -> EvalConfig:
         raise
     except Exception as raised:  # a user's function may raise anything
         raise ConfigError(f'recipe "{name}" failed: {type(raised).__name__}: {raised}') from raised
-    if not isinstance(config, EvalConfig):
-        raise ConfigError(f'recipe "{name}" gave a {type(config).__name__}: return an EvalConfig')
+    if not isinstance(config, EvalConfig | TrainConfig):
+        raise ConfigError(f'recipe "{name}" gave a {type(config).__name__}: return an EvalConfig or a TrainConfig')
     return config

@@ -1,9 +1,9 @@
 """ChatML for models that know `<|im_start|>` and `<|im_end|>` and no other marks, such as SmolLM2.
 
-Tools are told of in the system message; a call is written as plain text between `<tool_call>` and `</tool_call>`, and
-a tool answers in a message of the role `tool`, so nothing is added to the vocabulary. What stands between the two marks
-of a message is encoded in one piece, as the model's own template would; only a reply starts a piece of its own, for
-that is how it was sampled.
+Tools are told of in the system message, unless that is switched off; a call is written as plain text between
+`<tool_call>` and `</tool_call>`, and a tool answers in a message of the role `tool`, so nothing is added to the
+vocabulary. What stands between the two marks of a message is encoded in one piece, as the model's own template would;
+only a reply starts a piece of its own, for that is how it was sampled.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _THINKING = re.compile(rf"\s*{re.escape(THINK_OPEN)}(.*?)({re.escape(THINK_CLOSE
 
 
 class ChatMLFormat:
-    def __init__(self, tokenizer: Tokenizer, *, default_system: str = "") -> None:
-        """`default_system` is the system message that the model's own template writes where there is none."""
+    def __init__(self, tokenizer: Tokenizer, *, default_system: str = "", show_tools: bool = True) -> None:
+        """`default_system` is the system message that the model's own template writes where there is none. Without
+        `show_tools` the system message says nothing of tools: for a model that knows its tools by training."""
         self._tokenizer = tokenizer
         self._default_system = default_system
+        self._show_tools = show_tools
         self._start = self._mark("<|im_start|>")
         self._end = self._mark("<|im_end|>")
         past_end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
@@ -52,7 +54,7 @@ class ChatMLFormat:
         system, rest = self._default_system, list(messages)
         if rest and rest[0].role is Role.SYSTEM:
             system, rest = rest[0].content, rest[1:]
-        if tools:
+        if tools and self._show_tools:
             system = "\n\n".join(part for part in (system, _about(tools)) if part)
         ids = self._message("system", system) if system else []
         for message in rest:

@@ -1,0 +1,212 @@
+"""How fast the embedded engine samples, beside transformers on the same machine, model and dtype.
+
+Three measurements. `speed`: requests of one length that arrive together, through the engine, through transformers'
+continuous batching and through plain `generate`, in alternating rounds of one process. `rollouts`: the same for as many
+rollouts of several turns, each prompt the one before with its answer and a tool's. Told are the medians, by the
+clock and by the CPU time of the process, which other work on the machine changes less; with more than one thread it
+counts their waiting for each other too. The engine gives logprobs with every token, the others give none. `re-entry`: a
+rollout of many turns, counting the tokens that are computed when it comes back with a tool's answer; beside it, the
+lengths of its prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.engine.config import EngineConfig
+from slipstream.engine.opening import open_engine
+from slipstream.errors import ConfigError
+from slipstream.types import Json, SampleParams
+
+Prompts = list[list[int]]
+Way = Callable[[Prompts], Prompts]
+"""Samples one answer per prompt. The place of a prompt is its rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much is put through."""
+
+    requests: tuple[int, ...] = (1, 8, 32)
+    prompt_tokens: int = 128
+    new_tokens: int = 64
+    rounds: int = 3
+    """After one short request to each, which is not counted."""
+    num_threads: int | None = None
+    """CPU threads of one operation; None leaves it to torch."""
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    rollout_turns: int = 3
+    """Of the rollouts whose speed is measured, as many at once as the largest number of requests."""
+    turns: int = 10
+    """Of the rollout that comes back."""
+    tool_tokens: int = 50
+    """Of each answer that a tool gives."""
+    against_transformers: bool = True
+
+
+def run(folder: Path, load: Load) -> dict[str, Json]:
+    figures: dict[str, Json] = {"prompt_tokens": load.prompt_tokens, "new_tokens": load.new_tokens}
+    for dtype in load.dtypes:
+        figures |= measure_speed(folder, load, dtype)
+    return {**figures, **asyncio.run(measure_reentry(folder, load))}
+
+
+# ---------------------------------------------------------------- speed
+
+
+def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
+    figures: dict[str, Json] = {}
+    with _ways(folder, load, dtype) as ways:
+        for way in ways.values():
+            way(_prompts(1, load.prompt_tokens, seed=0))
+        for num in load.requests:
+            figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
+        if load.rollout_turns:
+            most = max(load.requests)
+            figures |= _compare(ways, load, f"{dtype}_{most}_rollouts", most, num_turns=load.rollout_turns)
+    return figures
+
+
+def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_turns: int) -> dict[str, Json]:
+    by_clock: dict[str, list[float]] = {name: [] for name in ways}
+    by_cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(load.rounds):
+        for name, way in ways.items():
+            prompts = _prompts(num, load.prompt_tokens, seed=1 + number)
+            start_s, start_cpu_s = time.perf_counter(), time.process_time()
+            num_tokens = _play(way, prompts, load, num_turns)
+            by_clock[name].append(num_tokens / (time.perf_counter() - start_s))
+            by_cpu[name].append(num_tokens / (time.process_time() - start_cpu_s))
+    figures: dict[str, Json] = {}
+    for unit, speeds in (("s", by_clock), ("cpu_s", by_cpu)):
+        medians = {name: statistics.median(told) for name, told in speeds.items()}
+        figures |= {f"{title}_{name}_tokens_per_{unit}": speed for name, speed in medians.items()}
+        own, others = medians.pop("engine"), medians.values()
+        if others:
+            figures[f"{title}_times_the_better_per_{unit}"] = own / max(others)
+    return figures
+
+
+def _play(way: Way, prompts: Prompts, load: Load, num_turns: int) -> int:
+    """So many turns of every rollout; says how many tokens were sampled."""
+    num_tokens = 0
+    for turn in range(num_turns):
+        answers = way(prompts)
+        num_tokens += sum(map(len, answers))
+        said = _prompts(len(prompts), load.tool_tokens, seed=100 + turn)
+        prompts = [[*ids, *answer, *tool] for ids, answer, tool in zip(prompts, answers, said, strict=True)]
+    return num_tokens
+
+
+@contextmanager
+def _ways(folder: Path, load: Load, dtype: str) -> Iterator[dict[str, Way]]:
+    """All hold their weights at once, so that they can take turns."""
+    config = EngineConfig(
+        num_slots=max(load.requests),
+        context_tokens=load.prompt_tokens + max(1, load.rollout_turns) * (load.new_tokens + load.tool_tokens),
+        dtype=dtype,
+        device="cpu",
+        num_threads=load.num_threads,
+    )
+    with asyncio.Runner() as runner:
+        engine = open_engine(folder, config)
+
+        async def sample(prompts: Prompts) -> Prompts:
+            asked = (
+                engine.complete(ids, SampleParams(max_tokens=load.new_tokens, seed=place), session=f"rollout-{place}")
+                for place, ids in enumerate(prompts)
+            )
+            return [list(sampled.ids) for sampled in await asyncio.gather(*asked)]
+
+        def through_engine(prompts: Prompts) -> Prompts:
+            return runner.run(sample(prompts))
+
+        try:
+            ways: dict[str, Way] = {"engine": through_engine}
+            yield ways | (_transformers_ways(folder, load, dtype) if load.against_transformers else {})
+        finally:
+            runner.run(engine.aclose())
+
+
+def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise ConfigError("the comparison needs transformers: pip install 'slipstream[local]'") from None
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    if load.num_threads is not None:
+        torch.set_num_threads(load.num_threads)
+
+    # Any: transformers' models are typed by nothing that mypy could follow.
+    def opened() -> Any:
+        loader: Any = transformers.AutoModelForCausalLM
+        return loader.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
+
+    settings: Any = transformers.GenerationConfig
+    free = settings(
+        do_sample=True, top_k=0, max_new_tokens=load.new_tokens, pad_token_id=0, eos_token_id=-1, use_cache=True
+    )
+    plain, batching = opened(), opened()
+
+    def through_generate(prompts: Prompts) -> Prompts:
+        ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            answer = plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=free)
+        answers: Prompts = answer[:, ids.shape[1] :].tolist()
+        return answers
+
+    def through_batching(prompts: Prompts) -> Prompts:
+        num_pages = -(-(len(prompts[0]) + load.new_tokens) // 32) + 1
+        shape = transformers.ContinuousBatchingConfig(
+            page_size=32, num_blocks=num_pages * len(prompts), max_batch_tokens=max(256, len(prompts))
+        )
+        answers = batching.generate_batch(
+            inputs=prompts, generation_config=free, continuous_batching_config=shape, progress_bar=False
+        )
+        return [answers[name].generated_tokens for name in sorted(answers, key=lambda name: int(name.split("_")[-1]))]
+
+    return {"continuous_batching": through_batching, "generate": through_generate}
+
+
+# ---------------------------------------------------------------- coming back
+
+
+async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
+    """One rollout of many turns; each begins with the prompt before, its answer, and what a tool said."""
+    answer_tokens = 16
+    total = load.prompt_tokens + load.turns * (answer_tokens + load.tool_tokens)
+    config = EngineConfig(num_slots=2, context_tokens=total, device="cpu")
+    ids = _prompts(1, load.prompt_tokens, seed=0)[0]
+    computed: list[int] = []
+    prompts: list[int] = []
+    async with open_engine(folder, config) as engine:
+        for turn in range(load.turns):
+            before = engine.counts.num_computed
+            params = SampleParams(max_tokens=answer_tokens, seed=turn)
+            sampled = await engine.complete(ids, params, session="rollout")
+            prompts.append(len(ids))
+            computed.append(engine.counts.num_computed - before - (len(sampled.ids) - 1))
+            ids = [*ids, *sampled.ids, *_prompts(1, load.tool_tokens, seed=1 + turn)[0]]
+    return {
+        "reentry_turns": load.turns,
+        "reentry_computed_last": computed[-1],
+        "reentry_prompt_last": prompts[-1],
+        "reentry_computed_total": sum(computed),
+        "reentry_prompt_total": sum(prompts),
+    }
+
+
+def _prompts(num: int, num_tokens: int, *, seed: int) -> Prompts:
+    """Random tokens, so that no two prompts share a prefix."""
+    source = random.Random(seed)
+    return [[source.randrange(200) for _ in range(num_tokens)] for _ in range(num)]

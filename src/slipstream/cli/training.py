@@ -1,0 +1,149 @@
+"""How a training run looks: a live display on a terminal, a line a step elsewhere; then a table, or JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from slipstream.cli.progress import clock
+from slipstream.train.loop import TrainProgress
+from slipstream.train.run import TrainReport
+
+SHOWN: Mapping[str, str] = {
+    "reward/mean": "reward",
+    "turns/mean": "turns",
+    "learn/entropy": "entropy",
+    "learn/ratio_max": "ratio max",
+    "learn/sampled_diff_mean": "engine diff",
+    "learn/grad_norm": "grad norm",
+    "versions/lag": "lag",
+}
+"""What of a step's metrics is shown, and under which name."""
+NUM_STEPS_SHOWN = 12
+
+
+class TrainDisplay:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._start_s = time.monotonic()
+        self._rows: dict[int, list[str]] = {}
+        self._told: tuple[int, int] = (-1, -1)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(Text("starting", style="dim"), console=self._console, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, raised, trace)
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        try:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        except OSError:  # a log on a full disk
+            self._console.quiet = True
+
+    def show(self, progress: TrainProgress) -> None:
+        if progress.metrics:
+            self._rows[progress.version] = [_figure(progress.metrics.get(name)) for name in SHOWN]
+        if self._live is not None:
+            self._live.update(self._picture(progress))
+            return
+        at = (progress.version, len(progress.held_out))
+        if at == self._told:
+            return
+        self._told = at
+        figures = ", ".join(
+            f"{label} {_figure(progress.metrics[name])}" for name, label in SHOWN.items() if name in progress.metrics
+        )
+        held_out = progress.held_out.get(progress.version)
+        solved = "" if held_out is None else f"; held-out success {held_out:.3f}"
+        self.say(f"step {progress.version}/{progress.steps}{': ' if figures else ''}{figures}{solved}")
+
+    def _picture(self, progress: TrainProgress) -> Group:
+        top = Table.grid(padding=(0, 2))
+        view = progress.view
+        top.add_row(
+            ProgressBar(total=max(1, progress.steps), completed=progress.version, width=40),
+            f"step {progress.version}/{progress.steps}",
+            f"[bold]{progress.doing}[/]",
+            f"[dim]init {view.initialising}  run {view.running}  grade {view.grading}[/]",
+            f"[dim]{clock(time.monotonic() - self._start_s)}[/]",
+        )
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for name in ("step", *SHOWN.values(), "held-out"):
+            table.add_column(name, justify="right")
+        for version, figures in list(self._rows.items())[-NUM_STEPS_SHOWN:]:
+            held_out = progress.held_out.get(version)
+            table.add_row(str(version), *figures, "" if held_out is None else f"[green]{held_out:.3f}[/]")
+        return Group(top, table)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def report_json(report: TrainReport, folder: Path) -> str:
+    return json.dumps(
+        {
+            "run": str(folder),
+            "success_before": report.success_before,
+            "success_after": report.success_after,
+            "success_sft_only": report.success_sft_only,
+            "success_shuffled_reward": report.success_shuffled_reward,
+            "steps": report.steps,
+            "seconds": round(report.seconds, 1),
+            "success": {str(version): success for version, success in sorted(report.success.items())},
+            "trained": str(report.trained),
+            "curve": str(report.curve),
+        },
+        indent=2,
+    )
+
+
+def print_training(console: Console, report: TrainReport, folder: Path) -> None:
+    rows = [
+        ("before", _success(report.success_before)),
+        ("after", _success(report.success_after)),
+        ("warm start continued", _success(report.success_sft_only)),
+        ("shuffled rewards", _success(report.success_shuffled_reward)),
+        ("steps", str(report.steps)),
+        ("time", clock(report.seconds)),
+        ("trained model", str(report.trained)),
+        ("curve", str(report.curve)),
+        ("look at it", f"slipstream show {shlex.quote(str(folder))}"),
+    ]
+    rows = [(name, value) for name, value in rows if value]
+    if not console.is_terminal:
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(show_header=False, box=box.ROUNDED)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    console.print(table)
+
+
+def _success(success: float | None) -> str:
+    return "" if success is None else f"{success:.3f} of the held-out tasks solved"

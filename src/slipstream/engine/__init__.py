@@ -1,0 +1,1 @@
+"""The embedded torch engine and learner, for small models in one process."""

@@ -1,0 +1,160 @@
+"""What the embedded learner can be told. Plain data: importing it loads no torch.
+
+The advantage is no matter of the learner: it arrives with every row (`batch.advantages`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from slipstream.errors import ConfigError
+
+PAPER_ESTIMATOR = "leave_one_out"
+"""The advantage that goes with `paper_settings`, by its name in `batch.advantages.ESTIMATORS`."""
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ConfigError(otherwise)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    rank: int = 16
+    alpha: float = 32.0
+    """What the adapter adds is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Names of the layers that get an adapter, such as `q_proj`; empty is every linear layer but the head."""
+
+    def __post_init__(self) -> None:
+        _need(self.rank >= 1, f"lora.rank={self.rank}: give 1 or more")
+        _need(_positive(self.alpha), f"lora.alpha={self.alpha}: give a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossConfig:
+    """The formulas are in `docs/learning.md`."""
+
+    kind: Literal["importance_sampling", "ppo_clip", "sequence"] = "importance_sampling"
+    """`importance_sampling`: a ratio for each token, unclipped. `ppo_clip`: the same, clipped. `sequence`: one clipped
+    ratio for each row, the geometric mean of its tokens' ratios."""
+    clip_low: float = 0.2
+    """The ratio is clipped at 1 - clip_low. Sequence ratios hardly move: 0.0003 is a common value for them."""
+    clip_high: float = 0.2
+    """The ratio is clipped at 1 + clip_high."""
+    weight_cap: float | None = 2.0
+    """The weight of proximal over behaviour policy is cut off here; None leaves it as it is."""
+    normaliser: Literal["token", "sequence", "fixed"] = "token"
+    """`token`: every trained token of the step counts the same. `sequence`: every rollout counts the same, whatever its
+    length. `fixed`: every rollout's sum of tokens is divided by `fixed_length`, so that no length is favoured."""
+    fixed_length: int = 1_024
+
+    def __post_init__(self) -> None:
+        kinds = ("importance_sampling", "ppo_clip", "sequence")
+        _need(self.kind in kinds, f"loss.kind={self.kind}: give one of {', '.join(kinds)}")
+        normalisers = ("token", "sequence", "fixed")
+        _need(self.normaliser in normalisers, f"loss.normaliser={self.normaliser}: give {', '.join(normalisers)}")
+        _need(0 < self.clip_low <= 1, f"loss.clip_low={self.clip_low}: give a number above 0 and at most 1")
+        _need(_positive(self.clip_high), f"loss.clip_high={self.clip_high}: give a number above 0")
+        capped = self.weight_cap
+        _need(capped is None or _positive(capped), f"loss.weight_cap={capped}: give a number above 0, or null")
+        _need(self.fixed_length >= 1, f"loss.fixed_length={self.fixed_length}: give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerConfig:
+    """By default one optimiser step for each batch, on policy."""
+
+    method: Literal["full", "lora"] = "full"
+    lora: LoraConfig = LoraConfig()
+    """Read only if the method is `lora`."""
+    loss: LossConfig = LossConfig()
+    temperature: float = 1.0
+    """What the batches were sampled with: logits are divided by it."""
+    learning_rate: float = 1e-6
+    warmup_steps: int = 0
+    """The learning rate rises over this many optimiser steps to its full height, where it stays."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    """Of matrices only, not of norms and biases."""
+    max_grad_norm: float | None = 1.0
+    """Longer gradients are shortened to this; None leaves them as they are."""
+    num_epochs: int = 1
+    """How often a batch is gone over."""
+    num_minibatches: int = 1
+    """Optimiser steps in each epoch. Rollouts are dealt out to them at random, and stay whole."""
+    recompute_proximal: bool = False
+    """Compute the logprobs anew before the update even if there is just one step, where the current ones serve."""
+    tokens_per_microbatch: int = 4_096
+    """Tokens in one forward pass, padding included. A longer row goes alone. It decides the memory, not the result."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice rather than keep them: less memory, more time."""
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Of the forward and backward pass. The weights themselves and the head are float32 always."""
+
+    def __post_init__(self) -> None:
+        _need(self.method in ("full", "lora"), f"method={self.method}: give full or lora")
+        _need(self.compute in ("float32", "bfloat16"), f"compute={self.compute}: give float32 or bfloat16")
+        for name in ("temperature", "learning_rate", "adam_eps"):
+            _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
+        for name in ("num_epochs", "num_minibatches", "tokens_per_microbatch"):
+            _need(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: give 1 or more")
+        _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")
+        _need(all(0 <= beta < 1 for beta in self.betas), f"betas={self.betas}: give two numbers from 0 to below 1")
+        _need(
+            math.isfinite(self.weight_decay) and self.weight_decay >= 0,
+            f"weight_decay={self.weight_decay}: give 0 or more",
+        )
+        longest = self.max_grad_norm
+        _need(longest is None or _positive(longest), f"max_grad_norm={longest}: give a number above 0, or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartConfig:
+    """Supervised training before the first update."""
+
+    num_epochs: int = 1
+    max_steps: int | None = None
+    """It ends after this many optimiser steps, if that comes first."""
+    limit_s: float | None = None
+    """It ends after this many seconds, if that comes first."""
+    tokens_per_step: int = 4_096
+    """Tokens in one optimiser step, padding included."""
+    learning_rate: float = 1e-3
+    """Rises over `warmup_steps`, then falls in a line to a tenth at the last step."""
+    warmup_steps: int = 10
+    betas: tuple[float, float] = (0.9, 0.98)
+    max_grad_norm: float = 1.0
+    seed: int = 0
+    """Of the order of the samples."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_epochs", "tokens_per_step"):
+            _need(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: give 1 or more")
+        _need(self.max_steps is None or self.max_steps >= 1, f"max_steps={self.max_steps}: give 1 or more, or null")
+        _need(self.limit_s is None or _positive(self.limit_s), f"limit_s={self.limit_s}: give more than 0, or null")
+        for name in ("learning_rate", "max_grad_norm"):
+            _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
+        _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")
+        _need(all(0 <= beta < 1 for beta in self.betas), f"betas={self.betas}: give two numbers from 0 to below 1")
+
+
+def paper_settings(*, context_tokens: int = 32_768) -> LearnerConfig:
+    """The settings of the paper, to be used with the PAPER_ESTIMATOR.
+
+    One on-policy step for each batch, a learning rate of 1e-6, no term for KL or entropy, and a loss that favours no
+    length: each rollout's sum of tokens is divided by the constant `context_tokens`.
+    """
+    return LearnerConfig(
+        learning_rate=1e-6,
+        num_epochs=1,
+        num_minibatches=1,
+        loss=LossConfig(kind="importance_sampling", normaliser="fixed", fixed_length=context_tokens),
+    )

@@ -1,0 +1,53 @@
+"""The quickstart: a model that is made here learns the demo tasks, first by example, then by reward.
+
+About ten minutes on two CPU cores, in real sandboxes. `docs/quickstart.md` says what happens and what to expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slipstream.engine.config import EngineConfig
+from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
+from slipstream.types import Json
+
+STEPS, GROUPS = 28, 16
+FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
+"""The model knows its two tools by training: a description of them would be most of every prompt."""
+
+_TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
+
+
+def recipe() -> TrainConfig:
+    return TrainConfig(
+        name="quickstart",
+        tasks=TasksConfig(source=_TASKS, num=STEPS * GROUPS, args={"seed": 1, "split": "train"}),
+        held_out=TasksConfig(source=_TASKS, num=128, args={"seed": 2, "split": "held_out"}),
+        model=ModelConfig(
+            kind="local",
+            make=f"{__name__}.model:make_model",
+            family_args=FAMILY_ARGS,
+            max_tokens=24,
+            context_tokens=512,
+            engine=EngineConfig(num_slots=64),
+        ),
+        warm_start=DemonstrationsConfig(
+            source=f"{__name__}.demonstrations:demonstrations",
+            args={"num": 2_000, "quality": 0.45},
+            learning=WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+        ),
+        learner=LearnerConfig(
+            loss=LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
+            learning_rate=6e-4,
+            warmup_steps=5,
+            betas=(0.9, 0.95),
+            adam_eps=1e-6,  # so that words that are never said, with next to no gradient, stay where they are
+            num_epochs=3,
+            num_minibatches=4,
+        ),
+        steps=STEPS,
+        groups=GROUPS,
+        samples=8,
+        eval_every=7,
+    )

@@ -1,0 +1,84 @@
+"""The policy of a training run: its model folder, its learner, its warm start.
+
+The model's folder is named by the settings, or made by a function of the recipe into the run's own folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.config import checked_arguments
+from slipstream.errors import ConfigError
+from slipstream.names import load_object
+from slipstream.settings import TrainConfig
+from slipstream.wiring import model_folder
+
+if TYPE_CHECKING:
+    from slipstream.bridges.local import LocalLearner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    learner: LocalLearner
+    settings: TrainConfig
+    """With the model's folder in its place."""
+    folder: Path
+    """Of the model, as it was before the run."""
+
+
+def make_policy_folder(config: TrainConfig, run_folder: Path, on_word: Callable[[str], None]) -> None:
+    """Make the model, if the recipe makes one and has not yet."""
+    folder = run_folder / "model"
+    if not config.model.make or folder.exists():
+        return
+    make: Any = load_object(config.model.make, "model.make")
+    on_word("making the model")
+    partial = run_folder / "model.partial"
+    make(partial, seed=config.seed)
+    partial.rename(folder)
+
+
+@asynccontextmanager
+async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Policy]:
+    """The learner and the engine over the model as it is before training."""
+    if config.model.make:
+        config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
+    engine = replace(config.model.engine, deterministic=config.deterministic or config.model.engine.deterministic)
+    learner_settings = replace(config.learner, temperature=config.model.temperature)
+    config = replace(config, model=replace(config.model, engine=engine), learner=learner_settings)
+    folder = model_folder(config.model)
+    try:
+        from slipstream.bridges.local import open_local
+    except ImportError as raised:
+        raise ConfigError(
+            f"training here needs torch and transformers ({raised}): pip install 'slipstream[local]'"
+        ) from raised
+    learner = await asyncio.to_thread(open_local, folder, config.model, config.learner, seed=config.seed)
+    try:
+        yield Policy(learner=learner, settings=config, folder=folder)
+    finally:
+        await learner.aclose()
+
+
+async def warm_up(
+    policy: Policy, config: TrainConfig, *, seconds: float | None, on_word: Callable[[str], None]
+) -> Mapping[str, float]:
+    """Imitate the recipe's demonstrations, for the settings' epochs or for `seconds`."""
+    settings = config.warm_start
+    make: Any = load_object(settings.source, "warm_start.source")
+    arguments = checked_arguments(make, settings.args, "warm_start.args")
+    on_word("making demonstrations")
+    made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
+    on_word(f"warm start on {len(made)} demonstrations")
+    learning = replace(settings.learning, seed=config.seed)
+    if seconds is not None:
+        learning = replace(learning, limit_s=max(seconds, 1.0), num_epochs=1_000_000)
+    start_s = time.monotonic()
+    metrics = await policy.learner.warm_start(made, learning)
+    return {**metrics, "seconds": time.monotonic() - start_s}

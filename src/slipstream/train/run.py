@@ -1,0 +1,260 @@
+"""A training run from its settings: the model made or found, warmed up, trained, measured.
+
+Enters: a TrainConfig and a run store. Leaves: a TrainReport; in the run's folder the checkpoints, the trained model
+and the curve. A run that stopped goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slipstream.batch.advantages import ESTIMATORS
+from slipstream.dispatch.dispatcher import Dispatcher
+from slipstream.dispatch.gate import OpenGate
+from slipstream.errors import ConfigError
+from slipstream.feed import Feed
+from slipstream.placement.inprocess import InProcess
+from slipstream.record import RunStore, plan_resume
+from slipstream.seams import Measured
+from slipstream.settings import TrainConfig, check_settings
+from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.train.checkpoints import Checkpoints
+from slipstream.train.curve import draw_curves
+from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
+from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
+from slipstream.types import Task
+from slipstream.wiring import make_policy, open_crew
+
+WARM_UP, TIMES = "warm_up", "times"
+OnProgress = Callable[[TrainProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """What a training run is going to do."""
+
+    config: TrainConfig
+    tasks: Mapping[str, Task]
+    """To train on, and those held out."""
+    train_ids: tuple[str, ...]
+    held_out: tuple[Task, ...]
+    tasks_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReport:
+    steps: int
+    seconds: float
+    """Of this and all earlier sessions of the run."""
+    success: Mapping[int, float]
+    """On the held-out tasks, by version."""
+    trained: Path
+    """The model folder of the policy as it ended."""
+    curve: Path
+    success_sft_only: float | None = None
+    success_shuffled_reward: float | None = None
+
+    @property
+    def success_before(self) -> float | None:
+        return self.success.get(0)
+
+    @property
+    def success_after(self) -> float | None:
+        return self.success.get(self.steps)
+
+
+def plan_training(config: TrainConfig) -> TrainPlan:
+    """Check the settings and load the tasks."""
+    check_settings(config)
+    tasks = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    held_out: tuple[Task, ...] = ()
+    if config.held_out.source:
+        held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
+    by_id = {task.id: task for task in tasks}
+    shared = [task.id for task in held_out if by_id.get(task.id, task) != task]
+    if shared:
+        raise ConfigError(f"the held-out task {shared[0]!r} differs from the one to train on: give it another id")
+    return TrainPlan(
+        config=config,
+        tasks={**by_id, **{task.id: task for task in held_out}},
+        train_ids=tuple(task.id for task in tasks),
+        held_out=held_out,
+        tasks_digest=digest_of((*tasks, *held_out)),
+    )
+
+
+async def carry_out_training(
+    plan: TrainPlan,
+    open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
+    *,
+    on_progress: OnProgress = lambda progress: None,
+    on_word: Callable[[str], None] = lambda word: None,
+) -> TrainReport:
+    """The run of `plan`, from its beginning or from where it stopped."""
+    async with open_store() as store:
+        report = await _train(plan, store, on_progress=on_progress, on_word=on_word)
+    if not plan.config.controls:
+        return report
+    return await _with_controls(plan, store.folder, report, on_progress=on_progress, on_word=on_word)
+
+
+async def _train(
+    plan: TrainPlan, store: RunStore, *, on_progress: OnProgress, on_word: Callable[[str], None]
+) -> TrainReport:
+    config, folder = plan.config, store.folder
+    start_s = time.monotonic()
+    before_s = store.measured().get((0, TIMES), {}).get("seconds", 0.0)
+    make_policy_folder(config, folder, on_word)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints)
+    async with open_policy(config, folder) as policy:
+        await _begin(policy, config, store, checkpoints, on_word)
+        trainer = await _loop(plan, store, policy, checkpoints, on_progress)
+        trained = folder / "trained"
+        if not trained.exists():
+            await policy.learner.export(trained)
+    seconds = before_s + time.monotonic() - start_s
+    store.append(Measured(step=0, kind=TIMES, metrics={"seconds": seconds}))
+    await store.flush()
+    curve = folder / "curve.svg"
+    _draw(curve, config.name, {"held-out success": trainer.success})
+    return TrainReport(steps=config.steps, seconds=seconds, success=dict(trainer.success), trained=trained, curve=curve)
+
+
+async def _begin(
+    policy: Policy, config: TrainConfig, store: RunStore, checkpoints: Checkpoints, on_word: Callable[[str], None]
+) -> None:
+    """From the newest checkpoint; or, in a new run, from the warm start."""
+    newest = checkpoints.newest()
+    if newest is not None:
+        on_word(f"going on from version {newest}")
+        await policy.learner.load(checkpoints.path(newest))
+        return
+    if config.warm_start.source:
+        metrics = await warm_up(policy, config, seconds=None, on_word=on_word)
+        store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
+        await store.flush()
+    await policy.learner.save(checkpoints.path(0))
+
+
+async def _loop(
+    plan: TrainPlan, store: RunStore, policy: Policy, checkpoints: Checkpoints, on_progress: OnProgress
+) -> Trainer:
+    config = plan.config
+    unfinished = plan_resume(store.events(unfinished_only=True)).unfinished
+    dispatch_policy, limits = make_policy(config.dispatch)
+    async with open_crew(policy.settings, plan.tasks, gate=OpenGate(), policy=policy.learner.completer) as crew_for:
+        dispatcher = Dispatcher(
+            InProcess(crew_for(store), plan.tasks),
+            policy=dispatch_policy,
+            journal=store,
+            limits=limits,
+            deadlines=config.dispatch.deadlines,
+            retries=config.dispatch.retries,
+            first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
+        )
+        trainer = Trainer(
+            loop_settings(config),
+            learner=policy.learner,
+            dispatcher=dispatcher,
+            store=store,
+            feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
+            tasks=plan.tasks,
+            held_out=plan.held_out,
+            checkpoints=checkpoints,
+            on_progress=on_progress,
+        )
+        await trainer.run()
+    return trainer
+
+
+def loop_settings(config: TrainConfig) -> LoopSettings:
+    return LoopSettings(
+        steps=config.steps,
+        samples=config.samples,
+        staleness=config.staleness,
+        estimator=ESTIMATORS[config.advantages],
+        seed=config.seed,
+        solved_at=config.solved_at,
+        max_sample_tokens=config.max_sample_tokens,
+        eval_every=config.eval_every,
+        eval_samples=config.eval_samples,
+        checkpoint_every=config.checkpoint_every,
+        shuffle_rewards=config.shuffle_rewards,
+    )
+
+
+# ---------------------------------------------------------------- controls
+
+
+async def _with_controls(
+    plan: TrainPlan, folder: Path, report: TrainReport, *, on_progress: OnProgress, on_word: Callable[[str], None]
+) -> TrainReport:
+    """What the same time and the same start come to without reinforcement learning, and with rewards that say
+    nothing. Each is a run of its own below the run's folder."""
+    config = plan.config
+    times = RunStore.read(folder).measured()
+    warm_s = times.get((0, WARM_UP), {}).get("seconds", 0.0)
+    on_word("control: the warm start goes on for as long")
+    sft_only = await _control(
+        replace(plan, config=replace(config, steps=0, controls=False)),
+        folder,
+        "sft_only",
+        more_warm_up_s=report.seconds - warm_s,
+        on_progress=on_progress,
+        on_word=on_word,
+    )
+    on_word("control: shuffled rewards")
+    shuffled = await _control(
+        replace(plan, config=replace(config, shuffle_rewards=True, controls=False)),
+        folder,
+        "shuffled_reward",
+        more_warm_up_s=None,
+        on_progress=on_progress,
+        on_word=on_word,
+    )
+    curves = {
+        "reinforcement learning": report.success,
+        "shuffled rewards": shuffled,
+        "warm start continued": {0: sft_only[0], report.steps: sft_only[0]},
+    }
+    _draw(report.curve, config.name, curves)
+    return replace(report, success_sft_only=sft_only[0], success_shuffled_reward=shuffled[max(shuffled)])
+
+
+async def _control(
+    plan: TrainPlan,
+    folder: Path,
+    name: str,
+    *,
+    more_warm_up_s: float | None,
+    on_progress: OnProgress,
+    on_word: Callable[[str], None],
+) -> Mapping[int, float]:
+    """The held-out success of a control, by version."""
+    own = folder / "controls" / name
+    if own.exists():
+        past = RunStore.read(own).measured()
+        if (plan.config.steps, HELD_OUT) in past:
+            return {step: metrics["success"] for (step, kind), metrics in past.items() if kind == HELD_OUT}
+    own.mkdir(parents=True, exist_ok=True)
+    store = RunStore.open(own) if (own / "run.db").exists() else RunStore.create(own, config={"control": name})
+    async with store, open_policy(plan.config, folder) as policy:
+        checkpoints = Checkpoints(own / "checkpoints", keep=1)
+        newest = checkpoints.newest()
+        await policy.learner.load(
+            Checkpoints(folder / "checkpoints").path(0) if newest is None else checkpoints.path(newest)
+        )
+        if newest is None and more_warm_up_s is not None:
+            await warm_up(policy, plan.config, seconds=more_warm_up_s, on_word=on_word)
+            await policy.learner.save(checkpoints.path(0))
+        trainer = await _loop(plan, store, policy, checkpoints, on_progress)
+    return dict(trainer.success)
+
+
+def _draw(path: Path, name: str, curves: Mapping[str, Mapping[int, float]]) -> None:
+    points = {label: sorted(success.items()) for label, success in curves.items() if success}
+    path.write_text(draw_curves(f"{name}: success on held-out tasks", points, x_label="step"))

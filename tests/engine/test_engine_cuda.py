@@ -1,0 +1,70 @@
+"""The engine on a GPU: the same promises as on a CPU. Left out where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from engine_stage import KINDS, engine, prompt, reference_logprobs, same, tiny
+
+from slipstream.engine.engine import TorchEngine
+from slipstream.types import Sampled, SampleParams
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+async def many(served: TorchEngine, num: int) -> list[Sampled]:
+    asked = (
+        served.complete(prompt(5 + 23 * seed, seed), SampleParams(max_tokens=12, seed=seed), session=str(seed))
+        for seed in range(num)
+    )
+    return list(await asyncio.gather(*asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_and_logprobs_are_those_of_the_cpu(kind: str) -> None:
+    async def main() -> None:
+        _, model = tiny(kind)
+        async with engine(kind) as served:
+            on_cpu = await many(served, 9)
+        async with engine(kind, device="cuda", dtype="float32") as served:
+            on_gpu = await many(served, 9)
+            ids = [*prompt(5), *on_gpu[0].ids, *prompt(7, 50)]
+            again = await served.complete(ids, SampleParams(max_tokens=8, seed=1), session="0")
+        assert all(same(first, second) for first, second in zip(on_cpu, on_gpu, strict=True))
+        assert again.logprobs is not None
+        told = torch.tensor(list(again.logprobs)) - reference_logprobs(model, ids, again.ids)
+        assert float(told.abs().max()) < 1e-4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_deterministic_gives_the_same_bits_whatever_else_is_running(dtype: str) -> None:
+    async def main() -> None:
+        params = SampleParams(max_tokens=24, seed=1)
+        async with engine("qwen3", num_slots=6, deterministic=True, dtype=dtype, device="cuda") as served:
+            alone = await served.complete(prompt(45), params)
+            again, _ = await asyncio.gather(served.complete(prompt(45), params), many(served, 12))
+            _, last = await asyncio.gather(many(served, 5), served.complete(prompt(45), params))
+        for sampled in (again, last):
+            assert (sampled.ids, sampled.logprobs) == (alone.ids, alone.logprobs)
+
+    asyncio.run(main())
+
+
+def test_new_weights_are_used_from_the_next_token_on() -> None:
+    async def main() -> None:
+        _, new = tiny(seed=1)
+        async with engine(device="cuda", dtype="float32") as served:
+            ids = prompt(30)
+            await served.complete(ids, SampleParams(max_tokens=5, seed=1), session="a")
+            await asyncio.to_thread(served.update_weights, new.named_parameters(), version=3)
+            sampled = await served.complete(ids, SampleParams(max_tokens=20, seed=1), session="a")
+        assert set(sampled.versions) == {3}
+        assert sampled.logprobs is not None
+        told = torch.tensor(list(sampled.logprobs)) - reference_logprobs(new, ids, sampled.ids)
+        assert float(told.abs().max()) < 1e-4
+
+    asyncio.run(main())

@@ -1,0 +1,74 @@
+"""A deterministic training run, killed again and again, ends with the weights of one that was left alone."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slipstream.errors import ConfigError
+from slipstream.record import RunStore
+from slipstream.types import JobKey, Turn
+
+COMMAND = [sys.executable, "-c", "from slipstream.cli.main import main; main()", "train"]
+SMALL = (
+    "quickstart", f"tasks.source={Path(__file__).with_name('coin_tasks.py')}:coin_tasks", "deterministic=true",
+    "steps=3", "groups=2", "samples=4", "tasks.num=6", "held_out.num=2", "eval_every=0", "warm_start.args.num=300",
+    "warm_start.learning.num_epochs=2", "model.engine.num_slots=4", "checkpoint_every=2", "seed=5",
+)  # fmt: skip
+
+
+def weights(folder: Path) -> str:
+    return hashlib.sha256((folder / "trained" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def turns_of(folder: Path) -> dict[JobKey, tuple[Turn, ...]]:
+    return {rollout.job.key: rollout.turns for rollout in RunStore.read(folder).rollouts()}
+
+
+def trained(runs: Path) -> Path:
+    done = subprocess.run([*COMMAND, *SMALL, "--json", "--runs", str(runs)], capture_output=True, text=True, check=True)
+    return Path(json.loads(done.stdout)["run"])
+
+
+def num_committed(runs: Path) -> tuple[int, int]:
+    """How many rollouts and batches are on record."""
+    folders = [folder for folder in runs.glob("*") if (folder / "run.db").exists()]
+    if not folders:
+        return 0, 0
+    try:
+        reader = RunStore.read(folders[0])
+    except ConfigError:  # it is being made
+        return 0, 0
+    return reader.counts().rollouts, sum(step.taken is not None for step in reader.steps())
+
+
+def kill_when(runs: Path, command: list[str], reached: tuple[int, int]) -> None:
+    """Kill it as soon as more is on record than `reached` says."""
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and num_committed(runs) <= reached:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+
+
+def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    unbroken = trained(tmp_path / "unbroken")
+    runs = tmp_path / "killed"
+    resume = [*COMMAND, "--resume", "latest", "--runs", str(runs)]
+    kill_when(runs, [*COMMAND, *SMALL, "--runs", str(runs)], (2, 0))
+    kill_when(runs, resume, (8, 0))
+    kill_when(runs, resume, (num_committed(runs)[0] + 2, 1))
+    done = subprocess.run([*resume, "--json"], capture_output=True, text=True, check=True)
+    killed = Path(json.loads(done.stdout)["run"])
+    assert weights(killed) == weights(unbroken)
+    learnt = [step.metrics["learn/grad_norm"] for step in RunStore.read(unbroken).steps() if step.metrics]
+    assert len(learnt) == 3 and all(norm > 0 for norm in learnt), "nothing was learnt, so nothing was compared"
+    steps = RunStore.read(killed).steps()
+    assert [step.version for step in steps] == [1, 2, 3]
+    killed_turns, turns = (
+        {one.job.key: one.turns for one in RunStore.read(run).rollouts()} for run in (killed, unbroken)
+    )
+    assert killed_turns == turns
