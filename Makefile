@@ -4,8 +4,8 @@ BIN := .venv/bin
 
 .PHONY: demo test bridges lint types check lock lock-bridges clean
 
-demo: .venv/.installed  ## 64 tasks solved by a scripted agent in real sandboxes
-	$(BIN)/slipstream eval demo
+demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinforcement learning
+	$(BIN)/slipstream train quickstart
 
 test: .venv/.installed
 	$(BIN)/pytest

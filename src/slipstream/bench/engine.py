@@ -67,7 +67,7 @@ def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
     figures: dict[str, Json] = {}
     with _ways(folder, load, dtype) as ways:
         for way in ways.values():
-            way(_prompts(1, load.prompt_tokens, seed=0))
+            way(_prompts(1, load.prompt_tokens, seed="warm"))
         for num in load.requests:
             figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
         if load.rollout_turns:
@@ -81,7 +81,7 @@ def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_t
     by_cpu: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(load.rounds):
         for name, way in ways.items():
-            prompts = _prompts(num, load.prompt_tokens, seed=1 + number)
+            prompts = _prompts(num, load.prompt_tokens, seed=f"{title}/{number}")
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
             num_tokens = _play(way, prompts, load, num_turns)
             by_clock[name].append(num_tokens / (time.perf_counter() - start_s))
@@ -102,7 +102,7 @@ def _play(way: Way, prompts: Prompts, load: Load, num_turns: int) -> int:
     for turn in range(num_turns):
         answers = way(prompts)
         num_tokens += sum(map(len, answers))
-        said = _prompts(len(prompts), load.tool_tokens, seed=100 + turn)
+        said = _prompts(len(prompts), load.tool_tokens, seed=f"tool/{turn}")
         prompts = [[*ids, *answer, *tool] for ids, answer, tool in zip(prompts, answers, said, strict=True)]
     return num_tokens
 
@@ -186,7 +186,7 @@ async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
     answer_tokens = 16
     total = load.prompt_tokens + load.turns * (answer_tokens + load.tool_tokens)
     config = EngineConfig(num_slots=2, context_tokens=total, device="cpu")
-    ids = _prompts(1, load.prompt_tokens, seed=0)[0]
+    ids = _prompts(1, load.prompt_tokens, seed="first")[0]
     computed: list[int] = []
     prompts: list[int] = []
     async with open_engine(folder, config) as engine:
@@ -196,7 +196,7 @@ async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
             sampled = await engine.complete(ids, params, session="rollout")
             prompts.append(len(ids))
             computed.append(engine.counts.num_computed - before - (len(sampled.ids) - 1))
-            ids = [*ids, *sampled.ids, *_prompts(1, load.tool_tokens, seed=1 + turn)[0]]
+            ids = [*ids, *sampled.ids, *_prompts(1, load.tool_tokens, seed=f"tool/{turn}")[0]]
     return {
         "reentry_turns": load.turns,
         "reentry_computed_last": computed[-1],
@@ -206,7 +206,7 @@ async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
     }
 
 
-def _prompts(num: int, num_tokens: int, *, seed: int) -> Prompts:
-    """Random tokens, so that no two prompts share a prefix."""
+def _prompts(num: int, num_tokens: int, *, seed: str) -> Prompts:
+    """Random tokens, so that no two prompts share a prefix: not those of one seed, nor those of two."""
     source = random.Random(seed)
     return [[source.randrange(200) for _ in range(num_tokens)] for _ in range(num)]

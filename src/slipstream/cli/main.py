@@ -137,6 +137,9 @@ def train_command(
             check_tasks(session.past, plan.tasks_digest)
         with display:
             report = _run(carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say))
+    except ConfigError:
+        session.forget_if_empty()
+        raise
     except (KeyboardInterrupt, asyncio.CancelledError):
         display.say("stopped" + _how_to_go_on(session.folder, "train"))
         raise typer.Exit(130) from None

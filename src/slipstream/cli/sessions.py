@@ -41,6 +41,11 @@ class Session(Generic[Config]):
         self.folder = folder
         return store
 
+    def forget_if_empty(self) -> None:
+        """Leave no folder behind of a new run in which nothing was done yet."""
+        if self.past is None and self.folder is not None and not RunStore.read(self.folder).counts().jobs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
 
 def find_session(
     kind: type[Config], recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path

@@ -27,7 +27,7 @@ from slipstream.train.curve import draw_curves
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
 from slipstream.types import Task
-from slipstream.wiring import make_policy, open_crew
+from slipstream.wiring import make_policy, make_renderer, open_crew
 
 WARM_UP, TIMES = "warm_up", "times"
 OnProgress = Callable[[TrainProgress], None]
@@ -74,6 +74,10 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     held_out: tuple[Task, ...] = ()
     if config.held_out.source:
         held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
+    if config.groups > len(tasks):
+        raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    if not config.model.make:
+        make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
     by_id = {task.id: task for task in tasks}
     shared = [task.id for task in held_out if by_id.get(task.id, task) != task]
     if shared:

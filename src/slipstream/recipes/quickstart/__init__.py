@@ -12,7 +12,7 @@ from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStar
 from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 
-STEPS, GROUPS = 28, 16
+STEPS, GROUPS = 36, 16
 FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
 
@@ -43,11 +43,12 @@ def recipe() -> TrainConfig:
             warmup_steps=5,
             betas=(0.9, 0.95),
             adam_eps=1e-6,  # so that words that are never said, with next to no gradient, stay where they are
-            num_epochs=3,
+            max_grad_norm=0.1,
+            num_epochs=2,
             num_minibatches=4,
         ),
         steps=STEPS,
         groups=GROUPS,
         samples=8,
-        eval_every=7,
+        eval_every=9,
     )

@@ -1,0 +1,97 @@
+"""`slipstream train`, as a user types it, and what a training run looks like."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_stage import refused
+from rich.console import Console
+
+from slipstream.cli.training import TrainDisplay, print_training, report_json
+from slipstream.dispatch.base import View
+from slipstream.train.loop import TrainProgress
+from slipstream.train.run import TrainReport
+
+REPORT = TrainReport(
+    steps=20,
+    seconds=431.26,
+    success={0: 0.25, 10: 0.5, 20: 0.9375},
+    trained=Path("runs/x/trained"),
+    curve=Path("runs/x/curve.svg"),
+)
+NOTHING = View(
+    waiting=0, initialising=0, ready=0, running=0, ended=0, grading=0, in_flight=0, live=0, done=0, abandoned=0
+)
+PROGRESS = TrainProgress(version=0, steps=20, doing="rollouts", view=NOTHING, metrics={}, held_out={})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["demo"], 'the recipe "demo" is for another command: slipstream eval demo'),
+        (["quickstart", "samples=1"], "samples=1: a baseline needs at least two rollouts of a task"),
+        (["quickstart", "model.kind=chat"], "model.kind=chat: the embedded learner trains model.kind=local alone"),
+        (["quickstart", "model.top_p=0.9"], "training needs the logprobs of what was sampled from"),
+        (["quickstart", "model.temperature=0"], "training needs something to choose from"),
+        (["quickstart", "deterministic=true", "staleness=1"], "a deterministic run is on policy"),
+        (["quickstart", "groups=100000"], "groups=100000, but there are"),
+        (["quickstart", "learner.learning_rate=-1"], "learning_rate=-1.0: give a number above 0"),
+        (["quickstart", "model.make=", "model.folder=nowhere"], '"nowhere" is neither a model folder'),
+        (["quickstart", "model.make=", "model.folder=empty"], "empty"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_no_run(tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert said in refused("train", *arguments, cwd=tmp_path)
+
+
+def test_eval_does_not_take_a_recipe_to_train(tmp_path: Path) -> None:
+    assert "slipstream train quickstart" in refused("eval", "quickstart", cwd=tmp_path)
+
+
+def test_the_json_has_what_was_promised() -> None:
+    told = json.loads(report_json(replace(REPORT, success_sft_only=0.25), Path("runs/x")))
+    assert (told["success_before"], told["success_after"]) == (0.25, 0.9375)
+    assert (told["success_sft_only"], told["success_shuffled_reward"]) == (0.25, None)
+    assert (told["steps"], told["seconds"], told["run"]) == (20, 431.3, "runs/x")
+    assert told["success"] == {"0": 0.25, "10": 0.5, "20": 0.9375}
+
+
+def test_the_table_says_before_after_and_how_to_look_at_it() -> None:
+    text = io.StringIO()
+    print_training(Console(file=text, width=40), REPORT, Path("runs/x"))
+    assert text.getvalue() == (
+        "before         0.250 of the held-out tasks solved\n"
+        "after          0.938 of the held-out tasks solved\n"
+        "steps          20\n"
+        "time           7:11\n"
+        "trained model  runs/x/trained\n"
+        "curve          runs/x/curve.svg\n"
+        "look at it     slipstream show runs/x\n"
+    )
+
+
+def shown(*, terminal: bool, progresses: list[TrainProgress]) -> str:
+    text = io.StringIO()
+    with TrainDisplay(Console(file=text, force_terminal=terminal, width=140, color_system=None)) as display:
+        for progress in progresses:
+            display.show(progress)
+    return text.getvalue()
+
+
+def test_elsewhere_than_on_a_terminal_there_is_a_line_a_step() -> None:
+    after = replace(PROGRESS, version=1, metrics={"reward/mean": 0.25, "learn/entropy": 1.0})
+    lines = shown(
+        terminal=False,
+        progresses=[PROGRESS, replace(PROGRESS, held_out={0: 0.5}), after, replace(after, doing="update")],
+    ).splitlines()
+    assert lines == ["step 0/20", "step 0/20; held-out success 0.500", "step 1/20: reward 0.25, entropy 1"]
+
+
+def test_a_terminal_gets_a_table_of_the_last_steps() -> None:
+    steps = [replace(PROGRESS, version=number, metrics={"reward/mean": number / 20}) for number in range(1, 20)]
+    picture = shown(terminal=True, progresses=steps)
+    assert "step 19/20" in picture
+    assert "reward" in picture and "0.95" in picture
