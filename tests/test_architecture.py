@@ -110,7 +110,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "hub": {"gguf", "numpy", "tokenizers"},
     "feed": set(),
     "train": set(),
-    "bridges": set(),
+    "bridges": {"torch"},
     "engine": {"torch", "transformers", "peft", "safetensors"},
     "doctor": set(),
     "bench": {"torch", "transformers"},

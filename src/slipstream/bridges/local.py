@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
+
+import torch
 
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
@@ -19,10 +22,14 @@ from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
 
+T = TypeVar("T")
+
 
 class LocalLearner:
-    def __init__(self, learner: TorchLearner, engine: TorchEngine) -> None:
+    def __init__(self, learner: TorchLearner, engine: TorchEngine, *, num_threads: int | None = None) -> None:
+        """`num_threads`: CPU threads of one operation of the learner; None leaves it to torch."""
         self.version = 0
+        self._num_threads = num_threads
         self._torch = learner
         self._engine = engine
 
@@ -31,7 +38,7 @@ class LocalLearner:
         return self._engine
 
     async def update(self, batch: Batch) -> UpdateResult:
-        result = await asyncio.to_thread(self._torch.update, batch)
+        result = await asyncio.to_thread(self._with_threads, lambda: self._torch.update(batch))
         self.version += 1
         await self._publish()
         return replace(result, version=self.version)
@@ -42,7 +49,7 @@ class LocalLearner:
 
     async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
         """Imitate `demonstrations`; the version stays as it is."""
-        metrics = await asyncio.to_thread(self._torch.warm_start, demonstrations, config)
+        metrics = await asyncio.to_thread(self._with_threads, lambda: self._torch.warm_start(demonstrations, config))
         await self._publish()
         return metrics
 
@@ -52,6 +59,11 @@ class LocalLearner:
     async def load(self, folder: Path) -> None:
         self.version = await asyncio.to_thread(self._load, folder)
         await self._publish()
+
+    def _with_threads(self, work: Callable[[], T]) -> T:
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        return work()
 
     def _save(self, folder: Path) -> None:
         partial = folder.with_name(f"{folder.name}.partial")
@@ -77,4 +89,4 @@ def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed:
     """The learner and the engine over the model in a folder, both as the folder has it."""
     context_tokens = model.engine.context_tokens or model.context_tokens
     engine = TorchEngine.from_folder(folder, replace(model.engine, context_tokens=context_tokens))
-    return LocalLearner(TorchLearner(folder, config, seed=seed), engine)
+    return LocalLearner(TorchLearner(folder, config, seed=seed), engine, num_threads=model.engine.num_threads)

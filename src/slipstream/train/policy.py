@@ -67,18 +67,16 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
 
 
 async def warm_up(
-    policy: Policy, config: TrainConfig, *, seconds: float | None, on_word: Callable[[str], None]
+    policy: Policy, config: TrainConfig, *, num_epochs: int | None = None, on_word: Callable[[str], None]
 ) -> Mapping[str, float]:
-    """Imitate the recipe's demonstrations, for the settings' epochs or for `seconds`."""
+    """Imitate the recipe's demonstrations, for the settings' epochs or for `num_epochs`."""
     settings = config.warm_start
     make: Any = load_object(settings.source, "warm_start.source")
     arguments = checked_arguments(make, settings.args, "warm_start.args")
     on_word("making demonstrations")
     made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
     on_word(f"warm start on {len(made)} demonstrations")
-    learning = replace(settings.learning, seed=config.seed)
-    if seconds is not None:
-        learning = replace(learning, limit_s=max(seconds, 1.0), num_epochs=1_000_000)
+    learning = replace(settings.learning, seed=config.seed, num_epochs=num_epochs or settings.learning.num_epochs)
     start_s = time.monotonic()
     metrics = await policy.learner.warm_start(made, learning)
     return {**metrics, "seconds": time.monotonic() - start_s}

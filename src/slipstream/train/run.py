@@ -138,7 +138,7 @@ async def _begin(
         await policy.learner.load(checkpoints.path(newest))
         return
     if config.warm_start.source:
-        metrics = await warm_up(policy, config, seconds=None, on_word=on_word)
+        metrics = await warm_up(policy, config, on_word=on_word)
         store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
         await store.flush()
     await policy.learner.save(checkpoints.path(0))
@@ -200,14 +200,15 @@ async def _with_controls(
     """What the same time and the same start come to without reinforcement learning, and with rewards that say
     nothing. Each is a run of its own below the run's folder."""
     config = plan.config
-    times = RunStore.read(folder).measured()
-    warm_s = times.get((0, WARM_UP), {}).get("seconds", 0.0)
-    on_word("control: the warm start goes on for as long")
+    warm_s = RunStore.read(folder).measured().get((0, WARM_UP), {}).get("seconds", 0.0)
+    epochs = config.warm_start.learning.num_epochs
+    as_long = max(1, round(epochs * (report.seconds - warm_s) / warm_s)) if warm_s else 0
+    on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
     sft_only = await _control(
         replace(plan, config=replace(config, steps=0, controls=False)),
         folder,
         "sft_only",
-        more_warm_up_s=report.seconds - warm_s,
+        more_epochs=as_long,
         on_progress=on_progress,
         on_word=on_word,
     )
@@ -216,7 +217,7 @@ async def _with_controls(
         replace(plan, config=replace(config, shuffle_rewards=True, controls=False)),
         folder,
         "shuffled_reward",
-        more_warm_up_s=None,
+        more_epochs=0,
         on_progress=on_progress,
         on_word=on_word,
     )
@@ -234,7 +235,7 @@ async def _control(
     folder: Path,
     name: str,
     *,
-    more_warm_up_s: float | None,
+    more_epochs: int,
     on_progress: OnProgress,
     on_word: Callable[[str], None],
 ) -> Mapping[int, float]:
@@ -252,8 +253,8 @@ async def _control(
         await policy.learner.load(
             Checkpoints(folder / "checkpoints").path(0) if newest is None else checkpoints.path(newest)
         )
-        if newest is None and more_warm_up_s is not None:
-            await warm_up(policy, plan.config, seconds=more_warm_up_s, on_word=on_word)
+        if newest is None and more_epochs:
+            await warm_up(policy, plan.config, num_epochs=more_epochs, on_word=on_word)
             await policy.learner.save(checkpoints.path(0))
         trainer = await _loop(plan, store, policy, checkpoints, on_progress)
     return dict(trainer.success)

@@ -1,6 +1,6 @@
 """The quickstart: a model that is made here learns the demo tasks, first by example, then by reward.
 
-About ten minutes on two CPU cores, in real sandboxes. `docs/quickstart.md` says what happens and what to expect.
+Made for two CPU cores, in real sandboxes. `docs/quickstart.md` says what happens and what to expect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def recipe() -> TrainConfig:
             family_args=FAMILY_ARGS,
             max_tokens=24,
             context_tokens=512,
-            engine=EngineConfig(num_slots=64),
+            engine=EngineConfig(num_slots=64, num_threads=1),
         ),
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
