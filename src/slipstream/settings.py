@@ -145,7 +145,8 @@ class TrainConfig:
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     deterministic: bool = False
-    """A killed and resumed run ends with the same weights as an unbroken one; slower, and on policy only."""
+    """A killed and resumed run ends with the same weights as an unbroken one, if the tools answer the same every time;
+    slower, and on policy only."""
     shuffle_rewards: bool = False
     """A control: rewards are dealt anew among the rollouts of a batch."""
     controls: bool = False

@@ -1,25 +1,54 @@
-"""The demo tasks with another reward: a coin that depends on what was read. Even a model that knows next to nothing
-gets different rewards for different rollouts, so there is always something to learn."""
+"""Tasks whose reward is a coin that depends on what was done, with tools that answer the same every time.
 
-from dataclasses import replace
+Even a model that knows next to nothing gets different rewards for different rollouts, so there is something to learn;
+and nothing here depends on the order in which processes happen to write.
+"""
 
-from slipstream.recipes.demo.tasks import demo_tasks
-from slipstream.types import File, Grading, Task
+import zlib
+from pathlib import Path
 
-_CAT = b'#!/bin/sh\necho "$@" >> /work/log\nexec /bin/cat "$@"\n'
-_TOSS = "test $(( $(cksum < log | cut -d' ' -f1) % 2 )) = 0 || exit 1"
+from slipstream.recipes.demo.tasks import FOLDERS
+from slipstream.tools import Effect, Finish, ToolContext, tool
+from slipstream.types import AgentLimits, Brief, Grading, Task
+
+
+def _said(ctx: ToolContext) -> list[str]:
+    said = ctx.state.setdefault("said", [])
+    assert isinstance(said, list)
+    return said
+
+
+def _toss(ctx: ToolContext) -> Finish:
+    return Finish(answer=str(zlib.crc32(repr(_said(ctx)).encode()) % 2))
+
+
+@tool(effect=Effect.PURE, concurrent=False)
+async def bash(command: str, ctx: ToolContext) -> str | Finish:
+    """Run a command; the third is the last."""
+    _said(ctx).append(command)
+    if len(_said(ctx)) == 3:
+        return _toss(ctx)
+    return f"look in {FOLDERS[zlib.crc32(command.encode()) % len(FOLDERS)]}"
+
+
+@tool(effect=Effect.PURE, concurrent=False)
+async def finish(ctx: ToolContext) -> Finish:
+    """End."""
+    return _toss(ctx)
 
 
 def coin_tasks(*, num: int = 12, seed: int = 1, split: str = "train") -> tuple[Task, ...]:
-    return tuple(_with_coin(task) for task in demo_tasks(num=num, seed=seed, split=split))
-
-
-def _with_coin(task: Task) -> Task:
-    assert task.sandbox is not None
-    files = {**task.sandbox.files, "bin/cat": File(data=_CAT, mode=0o755)}
-    return replace(
-        task,
-        sandbox=replace(task.sandbox, files=files),
-        artifact=("log",),
-        grading=Grading(kind="command", spec={"command": _TOSS, "timeout_s": 30.0}),
+    here = Path(__file__).resolve()
+    return tuple(
+        Task(
+            id=f"{split}-{number}",
+            brief=Brief(
+                instruction=f"Start in {FOLDERS[(number + seed) % len(FOLDERS)]}.",
+                tools=(f"{here}:bash", f"{here}:finish"),
+                limits=AgentLimits(turns=6, context_tokens=8_192),
+            ),
+            sandbox=None,
+            grading=Grading(kind="exact", spec={"expected": "1"}),
+        )
+        for number in range(num)
     )

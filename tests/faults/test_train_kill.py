@@ -13,9 +13,10 @@ from slipstream.record import RunStore
 from slipstream.types import JobKey, Turn
 
 COMMAND = [sys.executable, "-c", "from slipstream.cli.main import main; main()", "train"]
+COINS = f"{Path(__file__).with_name('coin_tasks.py')}:coin_tasks"
 SMALL = (
-    "quickstart", f"tasks.source={Path(__file__).with_name('coin_tasks.py')}:coin_tasks", "deterministic=true",
-    "steps=3", "groups=2", "samples=4", "tasks.num=6", "held_out.num=2", "eval_every=0", "warm_start.args.num=300",
+    "quickstart", f"tasks.source={COINS}", f"held_out.source={COINS}", "deterministic=true", "steps=3", "groups=4",
+    "samples=4", "tasks.num=12", "held_out.num=2", "eval_every=0", "warm_start.args.num=300",
     "warm_start.learning.num_epochs=2", "model.engine.num_slots=4", "checkpoint_every=2", "seed=5",
 )  # fmt: skip
 
@@ -58,13 +59,13 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> 
     unbroken = trained(tmp_path / "unbroken")
     runs = tmp_path / "killed"
     resume = [*COMMAND, "--resume", "latest", "--runs", str(runs)]
-    kill_when(runs, [*COMMAND, *SMALL, "--runs", str(runs)], (2, 0))
-    kill_when(runs, resume, (8, 0))
+    kill_when(runs, [*COMMAND, *SMALL, "--runs", str(runs)], (4, 0))
+    kill_when(runs, resume, (14, 0))
     kill_when(runs, resume, (num_committed(runs)[0] + 2, 1))
     done = subprocess.run([*resume, "--json"], capture_output=True, text=True, check=True)
     killed = Path(json.loads(done.stdout)["run"])
     assert weights(killed) == weights(unbroken)
-    learnt = [step.metrics["learn/grad_norm"] for step in RunStore.read(unbroken).steps() if step.metrics]
+    learnt = [(step.metrics or {}).get("learn/grad_norm", 0.0) for step in RunStore.read(unbroken).steps()]
     assert len(learnt) == 3 and all(norm > 0 for norm in learnt), "nothing was learnt, so nothing was compared"
     steps = RunStore.read(killed).steps()
     assert [step.version for step in steps] == [1, 2, 3]

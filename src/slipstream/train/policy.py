@@ -49,7 +49,10 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
     """The learner and the engine over the model as it is before training."""
     if config.model.make:
         config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
-    engine = replace(config.model.engine, deterministic=config.deterministic or config.model.engine.deterministic)
+    engine = config.model.engine
+    if config.deterministic:
+        # Sums over several threads may be taken in another order when the machine is busy.
+        engine = replace(engine, deterministic=True, num_threads=1)
     learner_settings = replace(config.learner, temperature=config.model.temperature)
     config = replace(config, model=replace(config.model, engine=engine), learner=learner_settings)
     folder = model_folder(config.model)
