@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
+from slipstream.cli.display import Display
 from slipstream.evaluate import Progress
 
 LINE_EVERY_S = 5.0
@@ -27,32 +24,12 @@ class QuietConsole(Console):
         self.quiet = True
 
 
-class ProgressDisplay:
+class ProgressDisplay(Display):
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live: Live | None = None
+        super().__init__(console)
         self._start_s = time.monotonic()
         self._last_line_s = -LINE_EVERY_S
         self._pace = Pace()
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(Text("starting", style="dim"), console=self._console, transient=True)
-            self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, raised, trace)
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        try:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        except OSError:  # a log on a full disk
-            self._console.quiet = True
 
     def show(self, progress: Progress) -> None:
         now_s = time.monotonic()

@@ -7,12 +7,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from slipstream.batch.drift import drift_lines
+from slipstream.cli.display import print_rows
 from slipstream.evaluate import Report
 
 
@@ -22,18 +20,7 @@ def as_json(report: Report, folder: Path, seconds: float) -> str:
 
 
 def print_report(console: Console, report: Report, folder: Path, seconds: float) -> None:
-    rows = _rows(report, folder, seconds)
-    if not console.is_terminal:
-        width = max(len(name) for name, _ in rows)
-        for name, value in rows:
-            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
-        return
-    table = Table(show_header=False, box=box.ROUNDED)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    console.print(table)
+    print_rows(console, _rows(report, folder, seconds))
 
 
 def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]:

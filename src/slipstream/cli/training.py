@@ -7,16 +7,13 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich import box
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
+from slipstream.cli.display import Display, print_rows
 from slipstream.cli.progress import clock
 from slipstream.train.loop import TrainProgress
 from slipstream.train.run import TrainReport
@@ -34,32 +31,12 @@ SHOWN: Mapping[str, str] = {
 NUM_STEPS_SHOWN = 12
 
 
-class TrainDisplay:
+class TrainDisplay(Display):
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live: Live | None = None
+        super().__init__(console)
         self._start_s = time.monotonic()
         self._rows: dict[int, list[str]] = {}
         self._told: tuple[int, int] = (-1, -1)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(Text("starting", style="dim"), console=self._console, transient=True)
-            self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, raised, trace)
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        try:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        except OSError:  # a log on a full disk
-            self._console.quiet = True
 
     def show(self, progress: TrainProgress) -> None:
         if progress.metrics:
@@ -131,18 +108,7 @@ def print_training(console: Console, report: TrainReport, folder: Path) -> None:
         ("curve", str(report.curve)),
         ("look at it", f"slipstream show {shlex.quote(str(folder))}"),
     ]
-    rows = [(name, value) for name, value in rows if value]
-    if not console.is_terminal:
-        width = max(len(name) for name, _ in rows)
-        for name, value in rows:
-            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
-        return
-    table = Table(show_header=False, box=box.ROUNDED)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    console.print(table)
+    print_rows(console, [(name, value) for name, value in rows if value])
 
 
 def _success(success: float | None) -> str:
