@@ -17,6 +17,7 @@ from learner_stage import batch, learner, model_folder, row, same_bits, transfor
 
 from slipstream.engine.checkpoint import MANIFEST, Checkpoint, read_checkpoint, write_checkpoint
 from slipstream.engine.learner_config import LoraConfig
+from slipstream.engine.model_folder import write_model_folder
 from slipstream.engine.weights import read_weights
 from slipstream.errors import ConfigError, LearnerError
 
@@ -240,3 +241,12 @@ def test_an_export_may_be_in_bfloat16(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model" / "config.json").read_text())["dtype"] == "bfloat16"
     with pytest.raises(ConfigError, match="is the folder that the model came from"):
         taught.export_folder(model_folder())
+
+
+def test_an_exported_folder_names_its_chat_format_and_nothing_that_is_no_longer_true(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "slipstream.json").write_text('{"family": "chatml", "sha256": "of the old weights"}')
+    write_model_folder(tmp_path / "model", source=source, weights=[("w", torch.ones(2))])
+    assert (tmp_path / "model" / "slipstream.json").read_text() == '{"family": "chatml"}\n'

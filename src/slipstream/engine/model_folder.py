@@ -48,6 +48,8 @@ def write_model_folder(
             if path.is_file():
                 write_file(part / path.name, path.read_bytes())
         write_file(part / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+        if (family := _family(source)) is not None:
+            write_file(part / "slipstream.json", (json.dumps({"family": family}) + "\n").encode())
         places: dict[str, str] = {}
         num_bytes = 0
         for number, shard in enumerate(_shards(weights, getattr(torch, dtype)), start=1):
@@ -60,6 +62,13 @@ def write_model_folder(
         else:
             index = {"metadata": {"total_size": num_bytes}, "weight_map": places}
             write_file(part / "model.safetensors.index.json", json.dumps(index, indent=2).encode())
+
+
+def _family(source: Path) -> str | None:
+    """The chat format that the folder names. Where its weights came from is no longer true of the new one."""
+    path = source / "slipstream.json"
+    named = json.loads(path.read_text(encoding="utf-8")).get("family") if path.is_file() else None
+    return named if isinstance(named, str) else None
 
 
 def _shards(weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
