@@ -24,6 +24,7 @@ import torch
 from slipstream.aio import outlast
 from slipstream.engine.config import EngineConfig
 from slipstream.engine.decoder import Decoder
+from slipstream.engine.device import find_device
 from slipstream.engine.request import Request
 from slipstream.engine.spec import ModelSpec, read_spec
 from slipstream.engine.weights import read_weights
@@ -44,7 +45,7 @@ class TorchEngine:
         self.context_tokens = config.context_tokens or min(spec.context_tokens, MOST_CONTEXT_TOKENS)
         if self.context_tokens > spec.context_tokens:
             raise ConfigError(f"context_tokens={self.context_tokens}: the model's window is {spec.context_tokens}")
-        device = _device(config.device)
+        device = find_device(config.device)
         with torch.inference_mode():
             decoder = Decoder(
                 spec,
@@ -183,18 +184,6 @@ def _check_complete(decoder: Decoder, given: set[str]) -> None:
     missing = sorted(wanted - given)
     if missing:
         raise ConfigError(f"the model folder lacks {missing[0]} and {len(missing) - 1} more: fetch the model again")
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device={name}: give auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name}: torch finds no GPU; set it to cpu")
-    return device
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

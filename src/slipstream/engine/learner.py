@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from slipstream.engine.checkpoint import Checkpoint, file_digest, read_checkpoint, write_checkpoint
+from slipstream.engine.device import find_device
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.engine.learner_metrics import Tally
 from slipstream.engine.learner_state import put_state, state_tensors
@@ -45,7 +46,7 @@ class TorchLearner:
         """`device` is `auto`, `cpu` or `cuda`. `seed` is of the adapter's start and of the order of mini-batches."""
         self._folder = folder
         self._config = config
-        self._device = _device(device)
+        self._device = find_device(device)
         self._model = Trainable(folder, config, device=self._device, seed=seed)
         self._optimizer = make_optimizer(
             self._model.parameters,
@@ -253,18 +254,6 @@ class TorchLearner:
 
 
 _SPOKEN = {"method": "method", "lora": "adapter", "base": "model underneath"}
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device={name}: give auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name}, but torch sees no GPU: give auto or cpu")
-    return device
 
 
 def _model_digest(folder: Path) -> str:
