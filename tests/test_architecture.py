@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
     "placement": GROUND | {"rollout"},
-    "settings": GROUND | {"dispatch", "engine", "feed"},
+    "settings": GROUND | {"agent", "dispatch", "engine", "feed"},
     "bridges": GROUND | {"engine", "model", "settings"},
     "wiring": GROUND
     | {

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from slipstream.agent.config import AgentConfig
 from slipstream.dispatch.base import Deadlines, Limits, Retries
 from slipstream.engine.config import EngineConfig
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
@@ -95,6 +96,7 @@ class EvalConfig:
     name: str
     tasks: TasksConfig
     model: ModelConfig = ModelConfig()
+    agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     dispatch: DispatchConfig = DispatchConfig()
     samples: int = 1
@@ -122,6 +124,7 @@ class TrainConfig:
     held_out: TasksConfig = TasksConfig()
     """Never trained on; evaluated before, after and every `eval_every` steps."""
     model: ModelConfig = ModelConfig(kind="local")
+    agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     dispatch: DispatchConfig = DispatchConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -157,6 +160,7 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
+        *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
         *("learner.weight_decay", "learner.warmup_steps", "warm_start.learning.warmup_steps", "solve_rate.above"),
     }
 )

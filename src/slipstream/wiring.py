@@ -61,7 +61,7 @@ async def open_crew(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,
-            make_runner=lambda task: ToolAgent(toolsets[task.brief.tools]),
+            make_runner=lambda task: ToolAgent(toolsets[task.brief.tools], config.agent),
             find_grader=find_grader,
             start_timeout_s=config.sandbox.start_timeout_s,
         )

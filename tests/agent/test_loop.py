@@ -136,15 +136,26 @@ def _saved(text: str) -> int:
     return len(text.encode()) - len(RENDERER.encode_text(text))
 
 
-def test_nonsense_ends_at_the_turn_limit() -> None:
-    seen = run(lambda scene: "lorem ipsum<|im_end|>", limits=AgentLimits(turns=3, context_tokens=100_000))
+def test_turns_run_out() -> None:
+    def script(scene: Scene) -> Line:
+        return act("bash", command=f"echo {len(scene.prompt_text)}")
+
+    seen = run(script, limits=AgentLimits(turns=3, context_tokens=100_000))
     assert seen.ending.reason is EndReason.TURN_LIMIT
+    assert len(seen.turns) == 3
+
+
+def test_nonsense_ends_stuck() -> None:
+    seen = run(lambda scene: "lorem ipsum<|im_end|>")
+    assert seen.ending.reason is EndReason.STUCK
+    assert seen.ending.detail == "3 turns in a row without a call that could be run"
     assert len(seen.turns) == 3
 
 
 def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> None:
     seen = run(
-        lambda scene: act("bash", command=f"echo {'x' * 300}"), limits=AgentLimits(turns=50, context_tokens=4_000)
+        lambda scene: act("bash", command=f"echo {len(scene.prompt_text)} {'x' * 300}"),
+        limits=AgentLimits(turns=50, context_tokens=4_000),
     )
     assert seen.ending.reason is EndReason.TOKEN_LIMIT
     assert len(seen.turns) > 1
@@ -152,7 +163,7 @@ def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> No
 
 def test_time_in_tools_is_the_agents_own_limit() -> None:
     seen = run(
-        lambda scene: act("bash", command="sleep 40"),
+        lambda scene: act("bash", command=f"sleep {40 + scene.num_calls}"),
         limits=AgentLimits(turns=50, context_tokens=100_000, tool_seconds=100),
     )
     assert seen.ending.reason is EndReason.TOOL_TIME_LIMIT

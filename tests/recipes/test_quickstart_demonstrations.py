@@ -13,7 +13,7 @@ from slipstream.batch.merge import merge
 from slipstream.config import to_json
 from slipstream.evaluate import evaluate
 from slipstream.recipes.demo.tasks import MAX_TURNS
-from slipstream.recipes.quickstart import FAMILY_ARGS
+from slipstream.recipes.quickstart import AGENT, FAMILY_ARGS
 from slipstream.recipes.quickstart.demonstrations import Demonstration, demonstrations
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.record import RunStore
@@ -84,6 +84,7 @@ def played_in_sandboxes(run: Path) -> list[Rollout]:
             family_args=dict(FAMILY_ARGS),
             max_tokens=256,
         ),
+        agent=AGENT,
         seed=SEED,
     )
 

@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from slipstream.agent.config import AgentConfig
 from slipstream.agent.nested import NestedDialogue
+from slipstream.agent.stuck import StuckWatch
 from slipstream.dialogue.base import Dialogue
 from slipstream.errors import ConfigError, ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
@@ -22,6 +24,7 @@ LEAST_TOOL_SECONDS = 1.0
 """With less than this left, the limit on tool time counts as reached: a tool that ends before its deadline would only
 ever come nearer to it."""
 
+DEFAULTS = AgentConfig()
 NO_CALL = "There was no tool call in your reply. Act by calling a tool; to end, call finish."
 
 
@@ -42,8 +45,9 @@ class Runner(Protocol):
 class ToolAgent:
     """The tool-centric loop."""
 
-    def __init__(self, toolset: Toolset) -> None:
+    def __init__(self, toolset: Toolset, config: AgentConfig = DEFAULTS) -> None:
         self._toolset = toolset
+        self._config = config
 
     async def run(
         self,
@@ -68,6 +72,7 @@ class ToolAgent:
     ) -> Ending:
         tool_seconds_left = brief.limits.tool_seconds
         incoming = opening(brief)
+        watch = StuckWatch(self._config.stuck)
         async with self._toolset.open(sandbox=sandbox, model=NestedDialogue(dialogue)) as tools:
             for _ in range(brief.limits.turns):
                 reply = await dialogue.respond(incoming, tools.specs)
@@ -83,6 +88,8 @@ class ToolAgent:
                     return Ending(
                         reason=EndReason.TOOL_TIME_LIMIT, detail=f"{brief.limits.tool_seconds:g} s of tools are used up"
                     )
+                if why := watch.note(results):
+                    return Ending(reason=EndReason.STUCK, detail=why)
                 incoming = answers(results)
                 for result in results:
                     if isinstance(result.outcome, ContextEdit):

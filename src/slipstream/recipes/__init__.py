@@ -12,6 +12,7 @@ RECIPES: Mapping[str, str] = {
     "demo": "slipstream.recipes.demo:recipe",
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
+    "smollm2": "slipstream.recipes.smollm2:recipe",
 }
 
 

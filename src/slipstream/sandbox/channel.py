@@ -1,8 +1,8 @@
 """The control channel: requests go to the supervisor of a sandbox, replies come back. Neither blocks the event loop.
 
-Enters: JSON objects, with descriptors beside them. Leaves: one future per request.
+Enters: requests, with descriptors beside them. Leaves: one future per request.
 Always holds: requests arrive in the order they were sent; once the channel is lost every future that waits and every
-later request raises SandboxError; replies are read as data, and descriptors in them are never taken.
+later request raises SandboxError; replies are read as JSON, and descriptors in them are never taken.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import marshal
 import os
 import socket
 from collections import deque
@@ -21,6 +22,8 @@ from slipstream.types import Json
 
 PACKET_BYTES = 1 << 15
 """A longer request travels in a memory file. Below what any Linux socket takes in one packet."""
+MARSHAL_VERSION = 2
+"""Which every Python 3 reads: that of the supervisor may be an older or a newer one."""
 MAX_REPLY_BYTES = 1 << 17
 
 Reply: TypeAlias = dict[str, Json]
@@ -50,6 +53,13 @@ def write_all(fd: int, data: bytes) -> None:
 
 def seal(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+
+
+def _packed(message: Reply) -> bytes:
+    try:
+        return marshal.dumps(message, MARSHAL_VERSION)
+    except ValueError:  # an enum's member, say: JSON knows what it stands for
+        return marshal.dumps(json.loads(json.dumps(message)), MARSHAL_VERSION)
 
 
 def _look_at(future: asyncio.Future[Reply]) -> None:
@@ -91,11 +101,11 @@ class Channel:
         """Send a request that is not answered. Never waits; raises SandboxError if the other side is gone."""
         if self._lost is not None:
             raise SandboxError(self._lost)
-        packet, passed = json.dumps(message).encode(), list[int]()
+        packet, passed = _packed(message), list[int]()
         try:
             if len(packet) > PACKET_BYTES:
                 passed.append(memory_file(packet, sealed=True))
-                packet = b'{"long": true}'
+                packet = _packed({"long": True})
             passed.extend(map(os.dup, fds))
         except OSError:
             for fd in passed:

@@ -1,41 +1,42 @@
 """The supervisor: process 1 of a local sandbox. A standalone program (Python 3.8+, standard library alone).
 
-Enters: requests on a SEQPACKET control socket, one JSON object each, with descriptors beside it. Leaves: replies, and
-one `exit` message for every program it started. Always holds: no request, and nothing done by the programs it runs,
-ends it; it reaps every orphan; when the control socket closes it exits, and with it every process of the sandbox.
+Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: replies as
+JSON, and one `exit` message for every program it started. Always holds: no request, and nothing done by the programs it
+runs, ends it; it reaps every orphan; when the control socket closes it exits, and with it every process of the sandbox.
 
-    inside.py CONTROL_FD WORKDIR LIMITS_JSON
+    inside.py CONTROL_FD WORKDIR LIMIT=VALUE...
 
 Requests that expect a reply carry an `id`. `exec` is answered when the program ends (or could not be started), the
-others at once. A request that does not fit a packet comes as `{"long": true}` with its text in the first descriptor.
+others at once. A request that does not fit a packet comes as `{"long": True}` with its bytes in the first descriptor.
+
+Python's own modules would be two thirds of the time that a sandbox takes to start: json, socket, signal, ctypes,
+contextlib, pathlib and typing each bring a train of others. So this program uses the C modules below them, reads
+requests with `marshal`, which is safe for what the host sends, and spells its replies by hand, since the host must not
+trust what comes out of a sandbox.
 """
 
-# Importing pathlib would cost a tenth of the start.
-# ruff: noqa: PTH103, PTH108, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH103, PTH108, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208, SIM105
 
 from __future__ import annotations
 
-import array
-import ctypes
+import _ctypes  # type: ignore[import-not-found, unused-ignore]
+import _signal
+import _socket
 import errno
 import fcntl
-import json
+import marshal
 import os
 import resource
 import select
-import signal
-import socket
 import stat
 import sys
-import warnings  # noqa: F401  (os.execvpe would import it in the child)
-from contextlib import suppress
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing typing would cost a tenth of the start, too
+if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     Request = Any
-    """A JSON object. `Any`, since this program cannot import the types of the package."""
+    """A dict. `Any`, since this program cannot import the types of the package."""
 
 PACKET_BYTES = 1 << 16
 MAX_FDS = 16
@@ -43,6 +44,7 @@ COPY_BYTES = 1 << 20
 SPARE_PROCESSES = 8
 """How many programs may still be started from outside when those inside have used up their number."""
 FIRST_SPARE_FD = 300
+FD_BYTES = 4
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
@@ -98,8 +100,10 @@ def descendants(
 
 def send_signal(pids: set[int], number: int) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):
+        try:
             os.kill(pid, number)
+        except ProcessLookupError:
+            pass
 
 
 def kill_session(leader: int) -> None:
@@ -111,11 +115,13 @@ def kill_session(leader: int) -> None:
         for root in roots:
             found |= descendants(root, table)
         found.discard(1)
-        with suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)  # the whole group in one step, before it can fork any further
+        try:
+            os.killpg(leader, _signal.SIGKILL)  # the whole group in one step, before it can fork any further
+        except ProcessLookupError:
+            pass
         if not found:
             return
-        send_signal(found, signal.SIGKILL)
+        send_signal(found, _signal.SIGKILL)
         roots |= found
 
 
@@ -126,13 +132,28 @@ def set_limit(which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
+def execute(argv: list[str], env: dict[str, str]) -> None:
+    """Become the program: by its path, or the first of its name on the environment's PATH. Returns never; raises."""
+    if "/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    denied: OSError | None = None
+    for folder in env.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(os.path.join(folder, argv[0]), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = denied or error
+    raise denied or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
 def become(request: Request, fds: list[int], limits: dict[str, int]) -> NoReturn:
     """The child's part of starting a program: never returns."""
     status = 126
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        _signal.set_wakeup_fd(-1)
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD):
+            _signal.signal(number, _signal.SIG_DFL)
         os.setsid()
         spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_FD) for fd in fds]
         for index, target in enumerate(request["targets"]):
@@ -140,7 +161,7 @@ def become(request: Request, fds: list[int], limits: dict[str, int]) -> NoReturn
         os.chdir(request["cwd"])
         for name, value in limits.items():
             set_limit(getattr(resource, name), value)
-        os.execvpe(request["argv"][0], request["argv"], request["env"])
+        execute(request["argv"], request["env"])
     except (FileNotFoundError, NotADirectoryError) as error:
         status = 127
         os.write(2, f"{request['argv'][0]}: {error.strerror}\n".encode("utf-8", "replace"))
@@ -232,8 +253,24 @@ def write_file(path: str, mode: int, source: int, start: int, size: int) -> None
 # ---------------------------------------------------------------- requests
 
 
+def as_json(values: dict[str, int | str]) -> bytes:
+    return ("{" + ", ".join(f"{quoted(key)}: {spelt(value)}" for key, value in values.items()) + "}").encode()
+
+
+def spelt(value: int | str) -> str:
+    return quoted(value) if isinstance(value, str) else str(value)
+
+
+def quoted(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
+    return (
+        '"' + "".join(chr(code) if 31 < code < 127 and code not in b'"\\' else f"\\u{code:04x}" for code in codes) + '"'
+    )
+
+
 class Supervisor:
-    def __init__(self, control: socket.socket, workdir: str, limits: dict[str, int]) -> None:
+    def __init__(self, control: _socket.socket, workdir: str, limits: dict[str, int]) -> None:
         self.control = control
         self.workdir = workdir
         self.limits = limits
@@ -243,9 +280,9 @@ class Supervisor:
         self.marks: dict[int, frozenset[tuple[int, int]]] = {}  # the id of an exec request -> what ran when marked
 
     def reply(self, request_id: int, **values: int | str) -> None:
-        text = json.dumps({"id": request_id, **values}).encode()
+        text = as_json({"id": request_id, **values})
         if len(text) > PACKET_BYTES:
-            text = json.dumps({"id": request_id, "error": "file", "message": "the answer is too long"}).encode()
+            text = as_json({"id": request_id, "error": "file", "message": "the answer is too long"})
         self.control.sendall(text)
 
     def reap(self) -> None:
@@ -281,9 +318,11 @@ class Supervisor:
             raise Refused("file", f"{cwd}: not a folder that can be entered")
         terminal: list[int] = []
         if "terminal" in request:
-            with suppress(OSError):  # none is left: then the program has none
+            try:
                 terminal = list(os.openpty())
                 request["targets"].append(request["terminal"])
+            except OSError:
+                pass  # none is left: then the program has none
         try:
             pid = os.fork()
             if pid == 0:
@@ -345,19 +384,20 @@ class Supervisor:
 
     def receive(self) -> bool:
         """Take one request. False at the end of the control socket."""
-        space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-        text, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-        fds = array.array("i")
+        space = _socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
+        packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
+        fds: list[int] = []
         for level, kind, data in extra:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                ends = range(FD_BYTES, len(data) + 1, FD_BYTES)
+                fds += [int.from_bytes(data[end - FD_BYTES : end], sys.byteorder) for end in ends]
         try:
-            if not text:
+            if not packet:
                 return False
-            request, passed = json.loads(text), list(fds)
+            request, passed = marshal.loads(packet), list(fds)
             if "long" in request:
                 size = os.fstat(passed[0]).st_size
-                request = json.loads(os.pread(passed[0], size, 0))
+                request = marshal.loads(os.pread(passed[0], size, 0))
                 passed = passed[1:]
             self.handle(request, passed)
             return True
@@ -382,29 +422,40 @@ def settle(control_fd: int) -> None:
     """Hold nothing but the control socket, and be out of reach of the programs to come."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != control_fd:
-            with suppress(OSError):  # the descriptor of the listing itself is gone by now
+            try:
                 os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself is gone by now
     os.set_inheritable(control_fd, False)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
-    prctl = ctypes.CDLL(None).prctl
-    if prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) or prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+    if prctl(PR_SET_DUMPABLE, 0) or prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL)):
         raise SystemExit("the supervisor could not make itself untraceable, or die with bwrap")
 
 
+def prctl(option: int, value: int) -> int:
+    """What `ctypes.CDLL(None).prctl` is made of."""
+    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    return _ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0))  # type: ignore[no-any-return, unused-ignore]
+
+
 def main() -> None:
-    control_fd, workdir, limits = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    control_fd, workdir = int(sys.argv[1]), sys.argv[2]
+    limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[3:])}
     settle(control_fd)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which, for process 1, means: cannot be sent from inside
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # which, for process 1, means: cannot be sent from inside
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    _signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     set_limit(resource.RLIMIT_NPROC, limits["RLIMIT_NPROC"] + SPARE_PROCESSES)
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, control_fd)
+    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, control_fd)
     Supervisor(control, workdir, limits).serve(wakeup)
 
 

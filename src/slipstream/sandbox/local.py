@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import json
 import os
 import socket
 import subprocess
@@ -28,7 +27,7 @@ from slipstream.types import File, Json, SandboxSpec
 
 HEALTH_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 30.0
-NEEDED_MODULES = "import array, ctypes, fcntl, json, resource, select, socket, sys; sys.exit(sys.version_info < (3, 8))"
+NEEDED_MODULES = "import _ctypes, _socket, fcntl, resource, select, sys; sys.exit(sys.version_info < (3, 8))"
 
 _numbers = itertools.count(1)
 
@@ -132,7 +131,7 @@ def launch(spec: SandboxSpec, program: bwrap.Program, interpreter: bwrap.Interpr
         try:
             args = bwrap.arguments(spec, visible_home(interpreter), data)
             args += ["--", interpreter.path, "-I", "-S", "-B", bwrap.SUPERVISOR, str(theirs.fileno())]
-            args += [bwrap.workdir_of(spec), json.dumps(bwrap.rlimits(spec))]
+            args += [bwrap.workdir_of(spec), *(f"{name}={value}" for name, value in bwrap.rlimits(spec).items())]
             launched = Launched(
                 program,
                 args,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slipstream.agent.config import AgentConfig, StuckRules
 from slipstream.engine.config import EngineConfig
 from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
@@ -15,6 +16,10 @@ from slipstream.types import Json
 STEPS, GROUPS = 36, 16
 FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
+
+AGENT = AgentConfig(stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0))
+"""Babble is given up after two turns, so that it is trained on and unlearnt: a rollout that runs out of turns is not.
+To repeat oneself is no sign of being stuck for a model this small: it draws its choice anew each time."""
 
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
 
@@ -32,6 +37,7 @@ def recipe() -> TrainConfig:
             context_tokens=512,
             engine=EngineConfig(num_slots=64, num_threads=1),
         ),
+        agent=AGENT,
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
             args={"num": 2_000, "quality": 0.45},

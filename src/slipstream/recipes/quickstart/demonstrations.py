@@ -23,6 +23,7 @@ from slipstream.recipes.quickstart import FAMILY_ARGS
 from slipstream.recipes.quickstart.teacher import teacher
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
+from slipstream.tools import Toolset
 from slipstream.types import File, JobKey, Message, Role, SampleParams, Task, TokenIds, job_seed
 
 PHASE, MAX_TOKENS = "eval", 256
@@ -44,7 +45,11 @@ class Demonstration:
 
 def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list[Demonstration]:
     """One rollout of each of the first `num` train tasks of the seed."""
-    renderer = open_renderer(folder, args=FAMILY_ARGS)
+    return play(open_renderer(folder, args=FAMILY_ARGS), num=num, seed=seed, quality=quality)
+
+
+def play(renderer: Renderer, *, num: int, seed: int, quality: float) -> list[Demonstration]:
+    """The same in any chat format that goes on from every reply."""
     script = teacher(quality=quality)
     return [_demonstration(task, script, renderer, seed) for task in demo_tasks(num=num, seed=seed, split=Split.TRAIN)]
 
@@ -53,7 +58,8 @@ def _demonstration(task: Task, script: Script, renderer: Renderer, seed: int) ->
     assert task.sandbox is not None
     key = JobKey(phase=PHASE, step=0, task_id=task.id, sample=0)
     seeds = TurnLog(seed=job_seed(seed, key), on_turn=lambda turn: None, on_span=lambda span: None)
-    ids = renderer.render(opening(task.brief), ())
+    specs = Toolset.named(task.brief.tools).specs
+    ids = renderer.render(opening(task.brief), specs)
     mask = array("b", bytes(len(ids)))
     added = ids
     for turn in range(task.brief.limits.turns):
@@ -66,7 +72,7 @@ def _demonstration(task: Task, script: Script, renderer: Renderer, seed: int) ->
         if call.name == "finish" or turn + 1 == task.brief.limits.turns:
             break
         told = Message(role=Role.TOOL, content=_answer(str(call.arguments["command"]), task.sandbox.files))
-        extension = renderer.extend(added, said, [told], ())
+        extension = renderer.extend(added, said, [told], specs)
         assert extension is not None and not extension.num_dropped, "chatml goes on from any reply"
         added = extension.added
         ids, mask = ids + added, mask + array("b", bytes(len(added)))

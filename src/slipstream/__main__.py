@@ -1,0 +1,5 @@
+"""`python -m slipstream` is `slipstream`."""
+
+from slipstream.cli.main import main
+
+main()

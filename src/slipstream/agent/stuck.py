@@ -1,0 +1,62 @@
+"""When to give an agent up: it does the same again and again, or nothing at all.
+
+Enters: the calls of each turn and what came of them. Leaves: a word on why the agent is stuck, or None.
+Always holds: it is decided by what was called and answered alone, so a recorded rollout is judged as the live one was.
+Being stuck is the agent's own doing: the rollout is graded and trained on, unlike one that ran out of turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.agent.config import StuckRules
+from slipstream.tools.toolset import CallResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    calls: tuple[str, ...]
+    answers: tuple[str, ...]
+    is_error: bool
+    is_idle: bool
+
+    def is_failure_of(self, calls: tuple[str, ...]) -> bool:
+        return bool(calls) and self.is_error and self.calls == calls
+
+
+class StuckWatch:
+    """Watches one rollout."""
+
+    def __init__(self, rules: StuckRules) -> None:
+        self._rules = rules
+        longest = max(rules.same_turns, rules.same_errors, rules.idle_turns, 2 * rules.alternations)
+        self._turns: deque[_Turn] = deque(maxlen=longest)
+
+    def note(self, results: Sequence[CallResult]) -> str | None:
+        """After each turn: why the agent is stuck, if it is."""
+        self._turns.append(_turn(results))
+        rules = self._rules
+        if (last := self._last(rules.idle_turns)) and all(turn.is_idle for turn in last):
+            return f"{len(last)} turns in a row without a call that could be run"
+        if (last := self._last(rules.same_errors)) and all(turn.is_failure_of(last[0].calls) for turn in last):
+            return f"the same calls failed {len(last)} times in a row"
+        if (last := self._last(rules.same_turns)) and last[0].calls and len(set(last)) == 1:
+            return f"the same calls had the same answers {len(last)} times in a row"
+        if (last := self._last(2 * rules.alternations)) and len(set(last)) == 2 and last[2:] == last[:-2]:
+            return f"two turns followed each other {rules.alternations} times"
+        return None
+
+    def _last(self, num: int) -> list[_Turn]:
+        """The last turns, if there are so many."""
+        return list(self._turns)[-num:] if 0 < num <= len(self._turns) else []
+
+
+def _turn(results: Sequence[CallResult]) -> _Turn:
+    return _Turn(
+        calls=tuple(f"{result.call.name} {result.call.arguments!r}" for result in results),
+        answers=tuple(result.text for result in results),
+        is_error=all(result.is_error for result in results),
+        is_idle=all(result.call.problem is not None for result in results),
+    )
