@@ -63,14 +63,15 @@ def test_a_prompt_in_chunks_gives_the_same_logits() -> None:
     assert distance(got[0], wanted[-1]) < TOLERANCE
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_sequences_of_different_lengths_and_chunks_share_a_pass(alone: bool) -> None:
+@pytest.mark.parametrize(("alone", "gathers"), [(False, False), (True, False), (False, True), (True, True)])
+def test_sequences_of_different_lengths_and_chunks_share_a_pass(alone: bool, gathers: bool) -> None:
     folder, model = tiny("llama")
     lengths = (3, 41, 40, 300)
     prompts = [prompt(length, seed) for seed, length in enumerate(lengths)]
     fifth = prompt(20, 9)
     with torch.inference_mode():
         decoder = decoder_of(folder, num_slots=6)
+        decoder.gathers = gathers
         for slot, ids in enumerate(prompts):
             decoder.forward((), [Piece(slot=slot, start=0, ids=ids[:-1])], outputs=[])
         decoder.forward((), [Piece(slot=5, start=0, ids=fifth[:5])], outputs=[])

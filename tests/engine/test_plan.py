@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.plan import CALL_TOKENS, Piece, spans_of
+from slipstream.engine.plan import CALL_TOKENS, Piece, one_span, spans_of
 
 
 def singles(lengths: dict[int, int]) -> list[Piece]:
@@ -20,6 +20,12 @@ def test_alike_neighbours_share_a_call() -> None:
         (4, 6, (2000,)),
     ]
     assert [span.ragged for span in spans] == [True, False, False]
+
+
+def test_where_calls_are_dear_all_share_one() -> None:
+    (span,) = one_span(singles({0: 100, 5: 7, 6: 2000}))
+    assert (span.first_row, span.slots, span.lengths, span.ragged) == (0, (0, 5, 6), (100, 7, 2000), True)
+    assert one_span([]) == []
 
 
 def test_alone_means_alone() -> None:

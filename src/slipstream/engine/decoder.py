@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as functional
 
 from slipstream.engine.layers import Linear, rms_norm
-from slipstream.engine.plan import Piece, Span, spans_of
+from slipstream.engine.plan import Piece, Span, one_span, spans_of
 from slipstream.engine.rope import rope_table, turn
 from slipstream.engine.spec import ModelSpec
 from slipstream.errors import ConfigError
@@ -54,7 +54,8 @@ class _Step:
     positions: torch.Tensor
     cos: torch.Tensor
     sin: torch.Tensor
-    spans: list[tuple[Span, torch.Tensor | None]]
+    spans: list[tuple[Span, torch.Tensor | slice, torch.Tensor | None]]
+    """Rows that attend together, their slots, and a mask where their lengths differ."""
     chunks: list[tuple[Piece, int, torch.Tensor | None]]
     """A piece of a prompt, its first row, and its mask where it does not begin at position 0."""
 
@@ -66,6 +67,8 @@ class Decoder:
         self.spec = spec
         like = torch.empty(0, device=device, dtype=dtype)
         self._device, self._dtype = device, dtype
+        self.gathers = device.type != "cpu"
+        """Whether rows of any slots attend in one call: see `plan`."""
         self._embedding = like.new_zeros(spec.vocab_size, spec.hidden_size)
         self._head = Linear(spec.vocab_size, spec.hidden_size, bias=False, like=like)
         self._final_norm = like.new_zeros(spec.hidden_size)
@@ -128,7 +131,8 @@ class Decoder:
         `singles` have one token each and are sorted by slot. `alone`: see `plan.spans_of`.
         """
         pieces = [*singles, *chunks]
-        step = self._step(singles, chunks, spans_of(singles, alone=alone))
+        spans = one_span(singles) if self.gathers and not alone else spans_of(singles, alone=alone)
+        step = self._step(singles, chunks, spans)
         ids = self._tensor([token for piece in pieces for token in piece.ids])
         hidden = functional.embedding(ids, self._embedding)
         for layer, cache in zip(self._layers, self._cache, strict=True):
@@ -162,9 +166,9 @@ class Decoder:
         groups = spec.num_heads // spec.num_kv_heads
         grouped = queries.view(-1, spec.num_kv_heads, groups, spec.head_size)
         attended: list[torch.Tensor] = []
-        for span, mask in step.spans:
+        for span, slots, mask in step.spans:
             row, num, longest = span.first_row, len(span.lengths), max(span.lengths)
-            keys, values = cache[:, span.first_slot : span.first_slot + num, :, :longest]
+            keys, values = cache[:, :, :, :longest][:, slots]
             mixed = functional.scaled_dot_product_attention(grouped[row : row + num], keys, values, attn_mask=mask)
             attended.append(mixed.reshape(num, -1))
         for piece, row, mask in step.chunks:
@@ -188,9 +192,14 @@ class Decoder:
             positions=positions,
             cos=self._cos[positions].unsqueeze(1),
             sin=self._sin[positions].unsqueeze(1),
-            spans=[(span, self._span_mask(span)) for span in spans],
+            spans=[(span, self._span_slots(span), self._span_mask(span)) for span in spans],
             chunks=placed,
         )
+
+    def _span_slots(self, span: Span) -> torch.Tensor | slice:
+        if span.slots is None:
+            return slice(span.first_slot, span.first_slot + len(span.lengths))
+        return self._tensor(span.slots)
 
     def _span_mask(self, span: Span) -> torch.Tensor | None:
         if not span.ragged:

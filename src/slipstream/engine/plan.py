@@ -2,7 +2,8 @@
 
 A pass has one row per token. First come the single tokens of sequences that are being sampled, in the order of their
 slots; then pieces of prompts. Rows of neighbouring slots whose lengths are alike share one attention call (a Span): a
-call costs about as much as reading 128 cached tokens, so shorter rows are padded up to that much and no more.
+call costs about as much as reading 128 cached tokens, so shorter rows are padded up to that much and no more. On a GPU
+a call costs more than all the reading: there the rows of any slots share one.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Rows of neighbouring slots: row `first_row + i` is of slot `first_slot + i` and sees `lengths[i]` tokens."""
+    """Rows that attend together: row `first_row + i` is of slot `first_slot + i` and sees `lengths[i]` tokens."""
 
     first_row: int
     first_slot: int
     lengths: tuple[int, ...]
+    slots: tuple[int, ...] | None = None
+    """Of each row, where they are no neighbours: their cache is gathered first."""
 
     @property
     def ragged(self) -> bool:
@@ -58,6 +61,14 @@ def spans_of(pieces: Sequence[Piece], *, alone: bool) -> list[Span]:
     if pieces:
         spans.append(_span(pieces, first, len(pieces)))
     return spans
+
+
+def one_span(pieces: Sequence[Piece]) -> list[Span]:
+    """All single-token pieces, whatever their slots and lengths."""
+    if not pieces:
+        return []
+    slots = tuple(piece.slot for piece in pieces)
+    return [Span(first_row=0, first_slot=slots[0], lengths=tuple(piece.end for piece in pieces), slots=slots)]
 
 
 def _span(pieces: Sequence[Piece], first: int, end: int) -> Span:

@@ -19,8 +19,8 @@ trust what comes out of a sandbox.
 
 from __future__ import annotations
 
-import _ctypes  # type: ignore[import-not-found, unused-ignore]
-import _signal
+import _ctypes
+import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
 import fcntl
@@ -442,8 +442,8 @@ def settle(control_fd: int) -> None:
 
 def prctl(option: int, value: int) -> int:
     """What `ctypes.CDLL(None).prctl` is made of."""
-    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
-    return _ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0))  # type: ignore[no-any-return, unused-ignore]
+    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    return int(_ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0)))
 
 
 def main() -> None:
