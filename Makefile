@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bridges lint types check lock lock-bridges clean
+.PHONY: demo test promises bridges lint types check lock lock-bridges clean
 
 demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinforcement learning
 	$(BIN)/slipstream train quickstart
 
 test: .venv/.installed
 	$(BIN)/pytest
+
+promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on virtual time
+	SLIPSTREAM_PROMISES=10000 $(BIN)/pytest tests/dispatch/test_promises.py
 
 bridges: .venv-bridges/.installed  ## compare with other trainers' own code, in an environment of its own
 	.venv-bridges/bin/pytest tests/bridges

@@ -65,3 +65,17 @@ def test_too_few_tasks_and_tasks_that_are_gone_are_refused() -> None:
         Feed(TASKS, num_per_step=11, seed=0)
     with pytest.raises(ConfigError, match="gave out the task 'gone'"):
         Feed(TASKS, num_per_step=2, seed=0).given(["gone"])
+
+
+@given(st.integers(1, 10), st.integers(0, 100), st.integers(0, 4))
+def test_fresh_tasks_are_others_than_the_steps_own_and_a_resumed_feed_knows_them(
+    width: int, seed: int, num: int
+) -> None:
+    feed, resumed = (Feed(TASKS, num_per_step=width, seed=seed) for _ in range(2))
+    for _ in range(6):
+        step = feed.next_step()
+        more = feed.fresh(num, step)
+        assert len(more) == min(num, 10 - width)
+        assert len({*step, *more}) == len(step) + len(more)
+        resumed.given((*step, *more))
+    assert steps(feed, 5) == steps(resumed, 5)

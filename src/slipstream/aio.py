@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,15 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     else:
         return
     raise first
+
+
+def collect_rarely() -> None:
+    """Make the garbage collector of this process look less often, for one that holds thousands of rollouts.
+
+    What they are made of lives as long as they do and is freed by its count, so looking through all of it again and
+    again finds nothing, and takes almost half the time with 10,000 of them. Cycles are still found, only later.
+    """
+    gc.set_threshold(50_000, 20, 20)
 
 
 async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -10,6 +10,7 @@ SlipstreamError
     │   ├── SandboxFileError   a path that cannot be read or written (asked for by the agent, so tools show it)
     │   └── SandboxLimitError  a limit of the sandbox was reached (the agent's doing, so tools show it)
     ├── GraderError
+    ├── ReplayError        a recorded attempt cannot be gone on with: the job starts over, at no cost to its retries
     ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
     ├── LearnerError       the embedded learner made no step, or its checkpoint cannot be written or read
     └── BridgeError        a trainer
@@ -70,6 +71,10 @@ class SandboxLimitError(SandboxError):
 
 class GraderError(InfrastructureError):
     """The grader could not come to a verdict."""
+
+
+class ReplayError(InfrastructureError):
+    """An attempt cannot go on from its recorded turns. Nothing is wrong with the job: it starts over."""
 
 
 class JournalError(InfrastructureError):

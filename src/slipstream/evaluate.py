@@ -22,14 +22,13 @@ from slipstream.aio import task_group
 from slipstream.batch.drift import Drift, drift
 from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
-from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ConfigError
 from slipstream.placement.inprocess import InProcess
 from slipstream.record import RunReader, RunStore, plan_resume
 from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
-from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust, job_seed
-from slipstream.wiring import make_policy, open_crew
+from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
+from slipstream.wiring import Pacing, check_weights, make_job, open_crew
 
 PHASE = "eval"
 
@@ -100,11 +99,13 @@ def plan_evaluation(config: EvalConfig) -> Plan:
     """Check the settings and load the tasks. May take as long as a task source takes."""
     check_settings(config)
     loaded = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    jobs = plan_jobs(config, loaded)
+    check_weights(config.dispatch, jobs[: len(loaded)])
     return Plan(
         config=config,
         tasks={task.id: task for task in loaded},
         tasks_digest=digest_of(loaded),
-        jobs=plan_jobs(config, loaded),
+        jobs=jobs,
     )
 
 
@@ -119,8 +120,7 @@ def plan_jobs(config: EvalConfig, tasks: Sequence[Task]) -> tuple[Job, ...]:
 
 def _job(config: EvalConfig, task: Task, sample: int) -> Job:
     key = JobKey(phase=PHASE, step=0, task_id=task.id, sample=sample)
-    weight = 0 if task.sandbox is None else 1
-    return Job(key=key, seed=job_seed(config.seed, key), weight=weight, group_size=config.samples)
+    return make_job(task, key, run_seed=config.seed, group_size=config.samples)
 
 
 async def evaluate(
@@ -141,28 +141,29 @@ async def carry_out(
     that can be checked was, so bad input leaves no run behind. `past` is the run so far, where there is one."""
     if past is not None and past.done_keys().issuperset(job.key for job in plan.jobs):
         return report(past.rollouts(), plan.config)
-    async with open_crew(plan.config, plan.tasks, gate=OpenGate()) as crew_for, open_store() as store:
-        await _run_missing(plan, InProcess(crew_for(store), plan.tasks), store, on_progress)
+    pacing = Pacing(plan.config.dispatch)
+    async with open_crew(plan.config, plan.tasks, pacing=pacing) as crew_for, open_store() as store:
+        await _run_missing(plan, InProcess(crew_for(store), plan.tasks), pacing, store, on_progress)
         await store.flush()
         return report(store.rollouts(), plan.config)
 
 
 async def _run_missing(
-    plan: Plan, placement: Placement, store: RunStore, on_progress: Callable[[Progress], None]
+    plan: Plan, placement: Placement, pacing: Pacing, store: RunStore, on_progress: Callable[[Progress], None]
 ) -> None:
     before = list(store.rollouts(with_turns=False))
     done = {rollout.job.key for rollout in before}
-    unfinished = plan_resume(store.events(unfinished_only=True)).unfinished
-    policy, limits = make_policy(plan.config.dispatch)
     tally = _Tally(plan, before)
     dispatcher = Dispatcher(
         placement,
-        policy=policy,
+        policy=pacing.policy,
         journal=store,
-        limits=limits,
+        limits=pacing.limits,
+        gate=pacing.gate,
+        load=pacing.load,
         deadlines=plan.config.dispatch.deadlines,
         retries=plan.config.dispatch.retries,
-        first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
+        resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
     )
     async with dispatcher, task_group() as group:
         group.create_task(_submit(dispatcher, [job for job in plan.jobs if job.key not in done]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from slipstream.errors import ConfigError
@@ -44,6 +44,25 @@ class Feed:
     @property
     def epoch(self) -> int:
         return self._epoch
+
+    @property
+    def num_per_step(self) -> int:
+        return self._num_per_step
+
+    def fresh(self, num: int, besides: Collection[str]) -> tuple[str, ...]:
+        """Up to `num` tasks more for a step that has those in `besides`; fewer if there are no others."""
+        chosen: list[str] = []
+        has_begun = False
+        while len(chosen) < num:
+            place = next((at for at, task in enumerate(self._queue) if task not in (*besides, *chosen)), None)
+            if place is not None:
+                chosen.append(self._queue.pop(place))
+            elif has_begun or not set(self._task_ids) - {*besides, *chosen}:
+                break
+            else:
+                self._begin_epoch()
+                has_begun = True
+        return tuple(chosen)
 
     def next_step(self) -> tuple[str, ...]:
         """The tasks of the next step."""

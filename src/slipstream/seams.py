@@ -46,8 +46,21 @@ class RolloutDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt:
+    """What a stopped run left of a job without a rollout: its last attempt, which goes on under the same number."""
+
+    attempt: int
+    """0 where no attempt left a trace: the job was admitted, and no turn of it was finished."""
+    turns: tuple[Turn, ...] = ()
+    """Its complete turns, by index."""
+    run_ended: RunEnded | None = None
+    """Set where the agent's part is over: only grading is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlanned:
-    """Which jobs a training step waits for. Written before the first of them is submitted."""
+    """Which jobs a training step waits for. Written before the first of them is submitted; and again, with those that
+    take the place of a group without signal."""
 
     step: int
     jobs: tuple[JobKey, ...]
@@ -96,7 +109,15 @@ class Journal(Protocol):
     async def flush(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPass:
+    """What a turn is told when the gate lets it in."""
+
+    num_under_way: int
+    """Turns under way then, itself included."""
+
+
 class TurnGate(Protocol):
     """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them."""
 
-    def turn(self, key: JobKey, num_context_tokens: int) -> AbstractAsyncContextManager[None]: ...
+    def turn(self, key: JobKey, num_context_tokens: int) -> AbstractAsyncContextManager[TurnPass]: ...

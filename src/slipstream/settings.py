@@ -82,9 +82,10 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
-    policy: Literal["batch", "bounded", "pipeline"] = "pipeline"
+    policy: Literal["batch", "bounded", "pipeline", "adaptive"] = "pipeline"
     slots: int = 32
-    """Jobs in flight under `bounded`; workers of each stage under `pipeline`."""
+    """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `adaptive` needs no number: it goes by
+    the engine's cache, and by what it sees."""
     limits: Limits = Limits(sandboxes=64)
     """Not for `batch`, which has none by definition."""
     deadlines: Deadlines = Deadlines()
@@ -141,6 +142,14 @@ class TrainConfig:
     max_sample_tokens: int | None = None
     """Longer samples are cut between turns."""
     solve_rate: SolveRateFilter | None = None
+    oversample: int = 0
+    """Rollouts of a task started besides `samples`. The first `samples` with a verdict are learnt from, the others are
+    cancelled. That favours short rollouts."""
+    carry: bool = False
+    """With `oversample`: nothing is cancelled. What is still under way when `samples` of every group are in counts for
+    the next step, so `staleness` has to allow for it."""
+    replace_flat: int = 0
+    """Groups of a step, at most, whose place a fresh task takes because their rewards are all equal."""
     eval_every: int = 0
     """Steps between evaluations; 0 is before and after alone."""
     eval_samples: int = 1
@@ -160,8 +169,15 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
+        *("oversample", "replace_flat"),
         *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
-        *("learner.weight_decay", "learner.warmup_steps", "warm_start.learning.warmup_steps", "solve_rate.above"),
+        *(
+            "learner.weight_decay",
+            "learner.warmup_steps",
+            "learner.decay_steps",
+            "warm_start.learning.warmup_steps",
+            "solve_rate.above",
+        ),
     }
 )
 _ANY = frozenset({"seed", "solved_at", "warm_start.learning.seed"})
@@ -193,8 +209,32 @@ def _check_training(config: TrainConfig) -> None:
         raise ConfigError("model.temperature=0: training needs something to choose from, so set it above 0")
     if config.samples < 2:
         raise ConfigError(f"samples={config.samples}: a baseline needs at least two rollouts of a task")
+    _check_group_rules(config)
     if config.deterministic and config.staleness:
         raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
+
+
+def _check_group_rules(config: TrainConfig) -> None:
+    if config.deterministic and config.oversample:
+        raise ConfigError(
+            f"oversample={config.oversample}: which rollouts come first differs from run to run, so set it to 0, or "
+            "deterministic=false"
+        )
+    if config.carry and not config.oversample:
+        raise ConfigError("carry=true: it is for rollouts besides `samples`, so set oversample above 0")
+    if config.carry and not config.staleness:
+        raise ConfigError(
+            "carry=true: what is carried over is a version old at its update, so set staleness to 1 or more"
+        )
+    if config.carry and config.replace_flat:
+        raise ConfigError(
+            f"replace_flat={config.replace_flat}: with carry=true a group may get its signal a step later, so set "
+            "replace_flat to 0"
+        )
+    if config.replace_flat and config.advantages == "reinforce":
+        raise ConfigError(
+            f"replace_flat={config.replace_flat}: advantages=reinforce learns from such groups too, so set it to 0"
+        )
 
 
 def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, int | float]]:

@@ -149,6 +149,8 @@ class Message:
     images: tuple[Image, ...] = ()
     hints: tuple[str, ...] = ()
     """The names of the hints that a tool's content ends with."""
+    is_error: bool = False
+    """A tool's: the call did not do what it was asked for. The model reads the content alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,8 @@ class Sampled:
     logprobs: array[float] | None
     versions: array[int]
     stop: StopReason
+    num_cached: int | None = field(default=None, compare=False)
+    """Tokens of the prompt that the engine had in its cache, where it says so. The span of the call keeps it."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.versions)} | ({len(self.logprobs)} if self.logprobs is not None else set())
@@ -197,7 +201,14 @@ class Sampled:
             raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
 
     @staticmethod
-    def at_version(ids: Iterable[int], logprobs: Iterable[float] | None, *, version: int, stop: StopReason) -> Sampled:
+    def at_version(
+        ids: Iterable[int],
+        logprobs: Iterable[float] | None,
+        *,
+        version: int,
+        stop: StopReason,
+        num_cached: int | None = None,
+    ) -> Sampled:
         """All tokens sampled by one version of the policy."""
         kept = token_ids(ids)
         return Sampled(
@@ -205,6 +216,7 @@ class Sampled:
             logprobs=None if logprobs is None else array("f", logprobs),
             versions=array("i", [version]) * len(kept),
             stop=stop,
+            num_cached=num_cached,
         )
 
 
@@ -258,6 +270,8 @@ class SandboxLimits:
     """All that the sandbox may write, together."""
     file_mb: int = 256
     """One file."""
+    cpus: float = field(default=1.0, repr=False)
+    """Cores that it counts for under a limit of them; nothing holds it to that, so it is no part of a task's digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +342,10 @@ class Job:
     """How many of the sandbox limit's units its sandbox takes; 0 if it has none."""
     group_size: int = 1
     """How many places its group has."""
+    memory_mb: int = field(default=0, compare=False)
+    """Of its sandbox and of its grader's, where they have one. This and the next follow from the task, so they are no
+    part of what a job is, and not on record."""
+    cpus: float = field(default=0.0, compare=False)
 
 
 def job_seed(run_seed: int, key: JobKey) -> int:
@@ -379,6 +397,8 @@ class Turn:
 
 
 class SpanKind(StrEnum):
+    """What a span is of. The page docs/spans.md says what each one counts."""
+
     WAIT_INIT = "wait_init"
     INIT = "init"
     WAIT_RUN = "wait_run"
@@ -386,6 +406,8 @@ class SpanKind(StrEnum):
     RELEASE = "release"
     WAIT_GRADE = "wait_grade"
     GRADE = "grade"
+    WAIT_TURN = "wait_turn"
+    """Held by the turn gate between two turns."""
     MODEL = "model"
     TOOL = "tool"
 
@@ -456,6 +478,10 @@ class Group:
     step: int
     task_id: str
     rollouts: tuple[Rollout, ...]
+    left_out: tuple[Rollout, ...] = ()
+    """Started, and not to be learnt from: cancelled, one too many, or of a group that was replaced. Counted alone."""
+    earlier: tuple[Rollout, ...] = ()
+    """Learnt from in an earlier batch: for the baseline alone."""
 
 
 # ---------------------------------------------------------------- training data

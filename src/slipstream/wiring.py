@@ -6,18 +6,24 @@ closed when the context ends.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
+from slipstream.aio import outlast
 from slipstream.config import checked_arguments
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dialogue.token import TokenDialogue
-from slipstream.dispatch.base import Limits, Policy
+from slipstream.dispatch.adaptive import Adaptive
+from slipstream.dispatch.admission import check_job
+from slipstream.dispatch.base import Limits, PacingGate, Policy
+from slipstream.dispatch.gate import OpenGate
+from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError
 from slipstream.graders.registry import find_grader
@@ -32,12 +38,27 @@ from slipstream.sandbox.local import LocalProvider
 from slipstream.seams import Journal, TurnGate
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TrainConfig
 from slipstream.tools.toolset import Toolset
-from slipstream.types import Job, SampleParams, Task
+from slipstream.types import EngineLoad, Job, JobKey, SampleParams, SandboxSpec, Task, job_seed
+
+REFRESH_S = 2.0
+"""How often a server is asked for its load."""
+
+
+class Pacing:
+    """How a run is paced: its policy, its limits, the gate of its turns, and the engine's load once there is one."""
+
+    def __init__(self, config: DispatchConfig) -> None:
+        self.policy, self.limits = make_policy(config)
+        self.read_load: Callable[[], EngineLoad | None] = lambda: None
+        self.gate: PacingGate = KvGate(self.load) if config.policy == "adaptive" else OpenGate()
+
+    def load(self) -> EngineLoad | None:
+        return self.read_load()
 
 
 @asynccontextmanager
 async def open_crew(
-    config: EvalConfig | TrainConfig, tasks: Mapping[str, Task], *, gate: TurnGate, policy: Completer | None = None
+    config: EvalConfig | TrainConfig, tasks: Mapping[str, Task], *, pacing: Pacing, policy: Completer | None = None
 ) -> AsyncIterator[Callable[[Journal], Crew]]:
     """All that the attempts of a run share, checked and open; it becomes a crew with the journal, which comes last.
 
@@ -52,9 +73,10 @@ async def open_crew(
             if task.sandbox is not None:
                 provider.check_spec(task.sandbox)
         if policy is None:
-            make_dialogue = await stack.enter_async_context(_open_model(config.model, gate))
+            make_dialogue = await stack.enter_async_context(_open_model(config.model, pacing))
         else:
-            make_dialogue = _token_maker(config.model, policy, make_renderer(config.model), gate)
+            pacing.read_load = policy.load
+            make_dialogue = _token_maker(config.model, policy, make_renderer(config.model), pacing.gate)
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)
         yield lambda journal: Crew(
@@ -80,26 +102,63 @@ def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:
             return Bounded(slots=config.slots), config.limits
         case "pipeline":
             return Pipeline(init=config.slots, run=config.slots, grade=config.slots), config.limits
+        case "adaptive":
+            return Adaptive(), config.limits
+
+
+def make_job(task: Task, key: JobKey, *, run_seed: int, group_size: int) -> Job:
+    """A job for this task, with what its sandbox, or its grader's, takes of the limits."""
+    has_any = task.sandbox is not None or find_grader(task.grading.kind).needs_sandbox
+    takes = (task.sandbox or SandboxSpec()).limits if has_any else None
+    return Job(
+        key=key,
+        seed=job_seed(run_seed, key),
+        weight=0 if task.sandbox is None else 1,
+        group_size=group_size,
+        memory_mb=0 if takes is None else takes.memory_mb,
+        cpus=0.0 if takes is None else takes.cpus,
+    )
+
+
+def check_weights(config: DispatchConfig, jobs: Iterable[Job]) -> None:
+    """Refuse a job that is above a limit by itself, before anything starts."""
+    _, limits = make_policy(config)
+    for job in jobs:
+        check_job(job, limits)
 
 
 @asynccontextmanager
-async def _open_model(config: ModelConfig, gate: TurnGate) -> AsyncIterator[DialogueMaker]:
+async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[DialogueMaker]:
     if config.kind == "chat":
         from slipstream.model.openai import OpenAIChat
 
         chat = OpenAIChat(_endpoint(config))
         try:
             await chat.probe()
-            yield _chat_maker(config, chat, gate)
+            yield _chat_maker(config, chat, pacing.gate)
         finally:
             await chat.aclose()
         return
     renderer = make_renderer(config)
     completer = await _completer(config, renderer)
-    try:
-        yield _token_maker(config, completer, renderer, gate)
-    finally:
-        await completer.aclose()
+    pacing.read_load = completer.load
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(completer.aclose)
+        if refresh := getattr(completer, "refresh_load", None):
+            asking = asyncio.create_task(_ask_often(refresh), name="asking the server for its load")
+            stack.push_async_callback(_end, asking)
+        yield _token_maker(config, completer, renderer, pacing.gate)
+
+
+async def _ask_often(refresh: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await refresh()
+        await asyncio.sleep(REFRESH_S)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await outlast([task])
 
 
 async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from slipstream.agent.loop import NO_CALL, ToolAgent
+from slipstream.agent.answers import NO_CALL
+from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import Terms, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate

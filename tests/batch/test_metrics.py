@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_groups_are_counted_by_what_they_can_teach() -> None:
     ).metrics
     assert family(found, "groups") == {
         "num": 5,
+        "replaced": 0,
         "dropped": 1,
         "without_signal": 2,
         "all_solved": 1,
@@ -314,6 +316,38 @@ def test_metrics_are_finite_and_agree_with_the_rows(many: list[Group], name: str
         assert not family(found, "versions")
 
 
+def test_what_a_rule_left_out_counts_in_the_rewards_and_gives_no_row() -> None:
+    run = Span(kind=SpanKind.RUN, start_s=1.0, end_s=5.0)
+    cancelled = rollout(turn(0, [1], [10, 11, 12]), sample=2, reason=EndReason.CANCELLED, spans=(run,))
+    over_sampled = replace(group(plain(0, 1.0), plain(1, 0.0)), left_out=(cancelled, plain(3, 1.0)))
+    replaced = Group(phase="train", step=3, task_id="u", rollouts=(), left_out=(plain(0, 1.0), plain(1, 1.0)))
+    batch = make_batch([over_sampled, replaced], leave_one_out)
+    assert [row.sample.key.sample for row in batch.rows] == [0, 1]
+    assert family(batch.metrics, "groups")["num"] == 1
+    assert family(batch.metrics, "groups")["replaced"] == 1
+    assert family(batch.metrics, "groups")["dropped"] == 0
+    assert batch.metrics["rollouts/num"] == 6
+    assert batch.metrics["reward/mean"] == 0.8
+    assert family(batch.metrics, "left_out") == {
+        "num": 4,
+        "cancelled": 1,
+        "kept_turns": 1,
+        "kept_tokens": 2,
+        "kept_seconds": 0,
+        "cancelled_turns": 1,
+        "cancelled_tokens": 3,
+        "cancelled_seconds": 4,
+    }
+    assert batch.metrics["masked/absent"] == (3 + 2 + 2 + 2) / (2 + 2 + 3 + 2 + 2 + 2)
+
+
+def test_what_an_earlier_batch_learnt_from_is_in_the_baseline_alone() -> None:
+    carried = replace(group(plain(2, 1.0)), earlier=(plain(0, 0.0), plain(1, 0.5)))
+    batch = make_batch([carried], leave_one_out)
+    assert [(row.sample.key.sample, row.advantage) for row in batch.rows] == [(2, 0.75)]
+    assert batch.metrics["rollouts/num"] == 1
+
+
 def test_the_page_names_every_metric_and_no_other() -> None:
     hinted = Message(role=Role.TOOL, call_id="a", hints=("no_such_file",))
     full = metrics(
@@ -326,6 +360,8 @@ def test_the_page_names_every_metric_and_no_other() -> None:
         ),
         plain(1),
     )
+    over_sampled = replace(group(plain(0), plain(1)), left_out=(plain(2, reason=EndReason.CANCELLED),))
+    full = {**full, **make_batch([over_sampled], leave_one_out).metrics}
     assert undocumented(full) == set()
     assert [pattern for pattern in patterns() if not any(re.fullmatch(pattern, name) for name in full)] == []
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from slipstream.batch.drift import Drift
-from slipstream.cli.reports import as_json, print_report
+from slipstream.cli.reports import as_json, print_report, print_usage, usage_json
 from slipstream.evaluate import Report
-from slipstream.types import ForkReason
+from slipstream.record.utilisation import Utilisation, utilisation
+from slipstream.types import Ending, EndReason, ForkReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 REPORT = Report(
     num_tasks=2,
@@ -91,3 +92,57 @@ def test_the_json_holds_every_figure() -> None:
     assert value["pass_at_k"] == {"1": 0.75, "2": 1.0}
     assert value["reward_interval"] == [0.5, 1.0]
     assert (value["num_trusted"], value["failures"]) == (3, {"run: SandboxError": 3, "grade: GraderError": 1})
+
+
+# ---------------------------------------------------------------- where the time went
+
+
+def used() -> Utilisation:
+    spans = (
+        Span(kind=SpanKind.WAIT_INIT, start_s=0, end_s=10),
+        Span(kind=SpanKind.INIT, start_s=10, end_s=12),
+        Span(kind=SpanKind.RUN, start_s=12, end_s=20),
+        Span(kind=SpanKind.MODEL, start_s=12, end_s=16, counts={"new": 300, "kept": 700, "cached": 600, "sampled": 80}),
+        Span(kind=SpanKind.TOOL, start_s=16, end_s=19, name="bash"),
+    )
+    rollout = Rollout(
+        job=Job(key=JobKey(phase="eval", step=0, task_id="t", sample=0), seed=0),
+        attempt=1,
+        ending=Ending(reason=EndReason.FINISHED),
+        verdict=Verdict(reward=1.0),
+        spans=spans,
+    )
+    return utilisation([rollout])
+
+
+def test_where_the_time_went_is_told_stage_by_stage() -> None:
+    text = io.StringIO()
+    print_usage(Console(file=text, width=30), used(), Path("runs/x"))
+    assert text.getvalue() == (
+        "run                runs/x\n"
+        "rollouts           1 in 10.0 s, 0.10 a second\n"
+        "attempts           1, with 0 failed stages\n"
+        "a rollout's time      seconds   share   at once   peak    busy\n"
+        "wait to start           10.00   50.0%       1.0      1  100.0%\n"
+        "initialise               2.00   10.0%       0.2      1   20.0%\n"
+        "wait to run              0.00    0.0%       0.0      0    0.0%\n"
+        "run                      8.00   40.0%       0.8      1   80.0%\n"
+        "- wait for a turn        0.00    0.0%       0.0      0    0.0%\n"
+        "- model                  4.00   20.0%       0.4      1   40.0%\n"
+        "- tools                  3.00   15.0%       0.3      1   30.0%\n"
+        "- harness                1.00    5.0%       0.1      1   10.0%\n"
+        "release                  0.00    0.0%       0.0      0    0.0%\n"
+        "wait for grading         0.00    0.0%       0.0      0    0.0%\n"
+        "grade                    0.00    0.0%       0.0      0    0.0%\n"
+        "jobs under way     1.0 on average, 1 at most\n"
+        "live sandboxes     1.0 on average, 1 at most\n"
+        "model calls        1, of 4.00 s on average\n"
+        "prompt tokens      1,000, 60.0% of them cached; computed 40 a second on average, 100 at most\n"
+        "sampled tokens     80; 8 a second on average, 20 at most\n"
+    )
+
+
+def test_where_the_time_went_as_json_has_every_figure() -> None:
+    told = json.loads(usage_json(used(), Path("runs/x")))
+    assert (told["run"], told["seconds"], told["num_cached_tokens"]) == ("runs/x", 10.0, 600)
+    assert told["uses"]["model"] == {"mean": 0.4, "peak": 1.0, "busy_share": 0.4, "total": 4.0}

@@ -5,7 +5,7 @@ import pytest
 from slipstream.config import apply_overrides
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
-from slipstream.settings import EvalConfig, TasksConfig, check_settings
+from slipstream.settings import EvalConfig, TasksConfig, TrainConfig, check_settings
 
 CONFIG = EvalConfig(name="x", tasks=TasksConfig())
 
@@ -24,6 +24,8 @@ def test_every_recipe_is_in_order(name: str) -> None:
         "dispatch.slots=0",
         "dispatch.limits.sandboxes=0",
         "dispatch.limits.run=-2",
+        "dispatch.limits.memory_mb=0",
+        "dispatch.limits.cpus=-0.5",
         "dispatch.deadlines.run_s=-1.0",
         "dispatch.deadlines.total_s=nan",
         "dispatch.deadlines.grade_s=inf",
@@ -61,3 +63,42 @@ def test_a_number_without_sense_is_named_with_its_key(pair: str) -> None:
 )
 def test_what_makes_sense_passes(pair: str) -> None:
     check_settings(apply_overrides(CONFIG, [pair]))
+
+
+TRAINING = TrainConfig(name="x", tasks=TasksConfig(source="tasks.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (["oversample=-1"], "oversample=-1: give a number from 0"),
+        (["oversample=2", "deterministic=true"], "oversample=2: which rollouts come first differs from run to run"),
+        (["carry=true", "staleness=1"], "carry=true: it is for rollouts besides `samples`, so set oversample above 0"),
+        (["carry=true", "oversample=2"], "carry=true: what is carried over is a version old at its update"),
+        (
+            ["carry=true", "oversample=2", "staleness=1", "replace_flat=1"],
+            "replace_flat=1: with carry=true a group may get its signal a step later",
+        ),
+        (
+            ["replace_flat=2", "advantages=reinforce"],
+            "replace_flat=2: advantages=reinforce learns from such groups",
+        ),
+    ],
+)
+def test_rules_for_groups_that_do_not_go_together_are_refused(pairs: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_settings(apply_overrides(TRAINING, pairs))
+    assert str(raised.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["oversample=2"],
+        ["oversample=2", "carry=true", "staleness=1"],
+        ["replace_flat=4", "deterministic=true"],
+        ["oversample=2", "replace_flat=4", "staleness=2"],
+    ],
+)
+def test_rules_for_groups_that_go_together_pass(pairs: list[str]) -> None:
+    check_settings(apply_overrides(TRAINING, pairs))

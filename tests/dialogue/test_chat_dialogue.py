@@ -63,3 +63,25 @@ def test_no_turn_of_it_can_be_trained_on() -> None:
 def test_a_window_of_nothing_is_an_overflow() -> None:
     with pytest.raises(ContextOverflow):
         asyncio.run(open_dialogue(ScriptedChat(replies("A")), [], window=0).respond([user("hi")], ()))
+
+
+def test_a_restored_dialogue_sends_all_messages_and_records_the_new_ones() -> None:
+    seen: list[list[str]] = []
+
+    def script(scene: Scene) -> str:
+        seen.append([message.content for message in scene.messages])
+        return f"reply {len(scene.messages)}"
+
+    async def main(past: list[Turn], asked: list[str]) -> list[Turn]:
+        turns: list[Turn] = []
+        dialogue = open_dialogue(ScriptedChat(script), turns)
+        if past:
+            dialogue.restore(past)
+        for text in asked:
+            await dialogue.respond([user(text)], ())
+        return turns
+
+    whole = asyncio.run(main([], ["a", "b", "c"]))
+    before, seen = seen, []
+    assert asyncio.run(main(whole[:2], ["c"])) == whole[2:]
+    assert seen == before[2:] == [["a", "reply 1", "b", "reply 3", "c"]]

@@ -3,13 +3,14 @@
 import asyncio
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from slipstream.dialogue.base import Terms, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
-from slipstream.errors import ContextOverflow
+from slipstream.errors import ContextOverflow, ReplayError
 from slipstream.render.renderer import Renderer, Thinking
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.types import (
@@ -196,7 +197,7 @@ def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
 
     asyncio.run(main())
     first, second = (dict(span.counts) for span in scene.spans)
-    assert first == {"new": 21, "kept": 0, "encoded": 21, "sampled": 2}
+    assert first == {"new": 21, "kept": 0, "encoded": 21, "sampled": 2, "concurrent": 1}
     assert second["kept"] == 23
     assert second["encoded"] == second["new"]
 
@@ -286,3 +287,60 @@ def test_a_sub_agent_is_its_own_conversation_and_trained_on() -> None:
     _, begun, went_on = scene.turns
     assert (begun.parent, begun.branch, begun.trainable, begun.fork) == (None, 1, True, ForkReason.SUB_AGENT)
     assert (went_on.parent, went_on.branch, went_on.fork) == (1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "thinking", "fork"),
+    [
+        ("A<|im_end|>", "keep", None),
+        ("<think>\nHm.\n</think>\n\nA<|im_end|>", "template", ForkReason.TEMPLATE),
+        ("A<|im_end|>xyz", "keep", ForkReason.TRIMMED),
+    ],
+)
+def test_a_restored_dialogue_goes_on_where_the_record_ends(
+    first: str, thinking: Thinking, fork: ForkReason | None
+) -> None:
+    said, asked = (
+        (first, "B<|im_end|>", "C<|im_end|>", "D<|im_end|>"),
+        [user(text) for text in ("hi", "ho", "ha", "he")],
+    )
+
+    async def whole() -> Scene:
+        scene = Scene(*said, thinking=thinking)
+        for message in asked:
+            await scene.dialogue.respond([message], ())
+        return scene
+
+    async def rest(turns: Sequence[Turn]) -> Scene:
+        scene = Scene(*said[len(turns) :], thinking=thinking)
+        scene.dialogue.restore(turns)
+        assert scene.engine.prompts == []
+        for message in asked[len(turns) :]:
+            await scene.dialogue.respond([message], ())
+        return scene
+
+    unbroken = asyncio.run(whole())
+    assert unbroken.turns[1].fork is fork
+    for num_past in range(1, 5):
+        scene = asyncio.run(rest(unbroken.turns[:num_past]))
+        assert scene.log.turns == unbroken.turns
+        assert scene.turns == unbroken.turns[num_past:], "what is on record is not taken again"
+        assert scene.engine.prompts == unbroken.engine.prompts[num_past:]
+        assert scene.engine.params == unbroken.engine.params[num_past:]
+        assert scene.engine.sessions == unbroken.engine.sessions[num_past:]
+        assert scene.dialogue.messages == unbroken.dialogue.messages
+
+
+def test_branches_and_turns_without_tokens_are_not_restored() -> None:
+    straight = Turn(index=0, sampled=Sampled.at_version([1], None, version=0, stop=StopReason.STOP))
+    for turns, why in (
+        (
+            [straight, replace(straight, index=1, branch=1, fork=ForkReason.SUB_AGENT)],
+            r"branch of its own \(sub_agent\)",
+        ),
+        ([straight, replace(straight, index=2, parent=0)], "2 after 0, where 1 was expected"),
+        ([straight, replace(straight, index=1, parent=None)], "1 after None, where 1 was expected"),
+        ([Turn(index=0)], "turn 0 was recorded without its tokens"),
+    ):
+        with pytest.raises(ReplayError, match=why):
+            Scene().dialogue.restore(turns)

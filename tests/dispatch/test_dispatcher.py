@@ -3,19 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.dispatch.base import Deadlines, Limits, Policy, Retries
+from slipstream.dispatch.base import Deadlines, Decision, Limits, Policy, Retries, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError, JournalError
-from slipstream.placement.simulated import Fault, Part, Plan, SimulatedPlacement
+from slipstream.placement.simulated import Fault, Part, Plan, SimulatedAttempt, SimulatedPlacement
 from slipstream.record import MemoryJournal
-from slipstream.seams import RolloutDone
+from slipstream.seams import PastAttempt, RolloutDone
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import EndReason, Job, JobKey, Rollout, SpanKind, Trust
 
@@ -365,3 +366,210 @@ def test_every_job_leaves_exactly_once_within_the_limits_whatever_fails(
     for rollout in rollouts:
         assert (rollout.verdict is None) == (rollout.trust is Trust.UNTRUSTED)
         assert rollout.trust is Trust.TRUSTED or rollout.failures
+
+
+# ---------------------------------------------------------------- memory and cores
+
+
+def heavy_jobs(number: int, *, memory_mb: int = 0, cpus: float = 0.0, weight: int = 1) -> list[Job]:
+    return [replace(job, memory_mb=memory_mb, cpus=cpus) for job in make_jobs(number, weight=weight)]
+
+
+@pytest.mark.parametrize("limits", [Limits(memory_mb=2_500), Limits(cpus=1.0)])
+def test_memory_and_cores_of_sandboxes_are_limited_graders_included(limits: Limits) -> None:
+    _, placement, _, seconds = dispatch(heavy_jobs(6, memory_mb=1_000, cpus=0.4), limits=limits)
+    assert placement.census.peak_live == 2
+    assert seconds == 9  # three rounds of three seconds
+
+
+def test_cores_that_were_given_back_are_there_again_to_the_last_bit() -> None:
+    jobs = [*heavy_jobs(7, cpus=0.1), replace(make_jobs(8)[7], cpus=0.3)]
+    assert len(dispatch(jobs, limits=Limits(cpus=0.3))[0]) == 8
+
+
+def test_a_job_without_a_sandbox_takes_memory_for_its_grader_alone() -> None:
+    jobs = heavy_jobs(4, memory_mb=1_000, weight=0)
+    _, placement, _, seconds = dispatch(jobs, limits=Limits(memory_mb=1_000))
+    assert placement.census.peak_memory_mb == 1_000
+    assert seconds == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Limits(memory_mb=512), "needs 2048 MB of memory, but the limit is 512: raise dispatch.limits.memory_mb"),
+        (Limits(cpus=1.5), "needs 2 cores, but the limit is 1.5: raise dispatch.limits.cpus"),
+    ],
+)
+def test_a_job_with_more_memory_or_cores_than_the_limit_is_refused_with_the_numbers(limits: Limits, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        dispatch(heavy_jobs(1, memory_mb=2_048, cpus=2.0), limits=limits)
+
+
+def test_a_grader_heavier_than_the_limit_ends_its_job_at_once_and_keeps_nobody_out() -> None:
+    def plan(job: Job, number: int) -> Plan:
+        return Plan(grade_weight=9 if job.seed == 0 else 1)
+
+    rollouts, _, _, seconds = dispatch(make_jobs(4), plan, limits=Limits(sandboxes=1))
+    assert rollouts[0].ending.reason is EndReason.NO_VERDICT
+    assert "the grader of eval/0/t0/0 weighs 9 sandbox units, but the limit is 1" in rollouts[0].failures[0].message
+    assert [rollout.trust for rollout in rollouts[1:]] == [Trust.TRUSTED] * 3
+    assert seconds == 2 + 3 * 3
+
+
+def test_no_initialisation_takes_the_room_that_a_heavy_grade_waits_for() -> None:
+    def plan(job: Job, number: int) -> Plan:
+        return Plan(run=Part(seconds=1.0 + 3 * job.seed), grade_weight=3)
+
+    rollouts, *_ = dispatch(make_jobs(5), plan, limits=Limits(sandboxes=3))
+    graded = next(span for span in rollouts[0].spans if span.kind is SpanKind.GRADE)
+    begun = [next(span for span in rollout.spans if span.kind is SpanKind.INIT).start_s for rollout in rollouts]
+    assert graded.start_s == 8  # when the third run is over
+    assert begun[:3] == [0, 0, 0] and min(begun[3:]) > graded.end_s
+
+
+# ---------------------------------------------------------------- one job
+
+
+def cancelling(plan: Plan, *, at_s: float) -> tuple[Rollout, float]:
+    """What becomes of a job that is cancelled, and when."""
+
+    async def main() -> tuple[Rollout, float]:
+        (job,) = make_jobs(1)
+        placement = SimulatedPlacement(lambda job, number: plan)
+        async with Dispatcher(placement, policy=Batch(), journal=MemoryJournal()) as dispatcher:
+            asyncio.get_running_loop().call_at(at_s, dispatcher.cancel, job.key)
+            (rollout,) = await dispatcher.collect([job])
+            assert placement.census.live == 0
+            return rollout, asyncio.get_running_loop().time()
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+def test_a_job_that_is_cancelled_comes_out_once_as_cancelled(at_s: float) -> None:
+    rollout, seconds = cancelling(Plan(), at_s=at_s)
+    assert (rollout.ending.reason, rollout.trust, rollout.verdict) == (EndReason.CANCELLED, Trust.ABSENT, None)
+    assert seconds == at_s
+
+
+def test_what_is_slow_to_end_keeps_its_grace_though_it_is_cancelled_twice() -> None:
+    placement = SimulatedPlacement(lambda job, number: Plan(run=Part(seconds=4, fault=Fault.SLOW_TO_END)))
+
+    async def main() -> tuple[float, int]:
+        (job,) = make_jobs(1)
+        async with Dispatcher(
+            placement, policy=Batch(), journal=MemoryJournal(), deadlines=Deadlines(grace_s=5)
+        ) as dispatcher:
+            await dispatcher.submit(job)
+            await asyncio.sleep(10)
+            dispatcher.cancel(job.key)
+            await asyncio.sleep(1)
+        return asyncio.get_running_loop().time(), dispatcher.view().abandoned
+
+    assert run_virtual(main()) == (14, 0)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_deaf_grader_is_closed_before_its_place_is_given_back(is_cancelled: bool) -> None:
+    def plan(job: Job, number: int) -> Plan:
+        return Plan(grade=Part(fault=Fault.DEAF if job.seed == 0 else None), close=Part(seconds=2))
+
+    placement = SimulatedPlacement(plan)
+
+    async def main() -> None:
+        jobs = make_jobs(2)
+        async with Dispatcher(
+            placement, policy=Batch(), journal=MemoryJournal(), deadlines=DEADLINES, limits=Limits(sandboxes=1)
+        ) as dispatcher:
+            if is_cancelled:
+                asyncio.get_running_loop().call_at(10, dispatcher.cancel, jobs[0].key)
+            await dispatcher.collect(jobs)
+
+    run_virtual(main())
+    assert placement.census.peak_live == 1
+
+
+def test_a_job_can_be_cancelled_before_it_is_submitted_and_while_it_waits_for_room() -> None:
+    async def main() -> list[EndReason]:
+        jobs = make_jobs(3)
+        async with Dispatcher(SimulatedPlacement(), policy=Batch(), journal=MemoryJournal(), capacity=1) as dispatcher:
+            dispatcher.cancel(jobs[1].key)
+            asyncio.get_running_loop().call_at(1, dispatcher.cancel, jobs[2].key)
+            return [rollout.ending.reason for rollout in await dispatcher.collect(jobs)]
+
+    assert run_virtual(main()) == [EndReason.FINISHED, EndReason.CANCELLED, EndReason.CANCELLED]
+
+
+def test_a_job_that_came_to_its_own_end_keeps_it() -> None:
+    rollout, _ = cancelling(Plan(), at_s=3.5)
+    assert rollout.trust is Trust.TRUSTED
+
+
+# ---------------------------------------------------------------- what ends a run
+
+
+class MoodyPolicy(Batch):
+    """Raises as soon as anything is to be graded."""
+
+    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+        if view.ended:
+            raise ZeroDivisionError("the policy is broken")
+        return super().decide(view, memory)
+
+
+def test_a_policy_that_raises_ends_the_run_with_its_own_error_instead_of_hanging() -> None:
+    with pytest.raises(ZeroDivisionError, match="the policy is broken"):
+        dispatch(make_jobs(5), policy=MoodyPolicy())
+
+
+class LyingAttempt(SimulatedAttempt):
+    async def grade(self) -> Rollout:
+        rollout = await super().grade()
+        return replace(rollout, job=replace(rollout.job, seed=12_345))
+
+
+def test_a_rollout_of_another_job_is_no_verdict() -> None:
+    class LyingPlacement(SimulatedPlacement):
+        def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
+            return LyingAttempt(job, number, Plan(), self.census)
+
+    async def main() -> tuple[Rollout, ...]:
+        async with Dispatcher(LyingPlacement(), policy=Batch(), journal=MemoryJournal()) as dispatcher:
+            return await dispatcher.collect(make_jobs(1))
+
+    (rollout,) = run_virtual(main())
+    assert rollout.ending.reason is EndReason.NO_VERDICT
+    assert rollout.failures[-1].message == "grading gave no rollout of attempt 1 of eval/0/t0/0"
+
+
+def test_a_submission_that_is_cancelled_while_it_waits_was_none() -> None:
+    async def main() -> int:
+        jobs = make_jobs(2)
+        async with Dispatcher(SimulatedPlacement(), policy=Batch(), journal=MemoryJournal(), capacity=1) as dispatcher:
+            await dispatcher.submit(jobs[0])
+            waiting = asyncio.create_task(dispatcher.submit(jobs[1]))
+            await asyncio.sleep(1)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            seen = 0
+            async for _ in dispatcher.finished():
+                seen += 1
+                if seen == 1:
+                    await dispatcher.submit(jobs[1])
+                    dispatcher.close()
+            return seen
+
+    assert run_virtual(main()) == 2
+
+
+def test_jobs_submitted_after_the_runs_deadline_leave_at_once() -> None:
+    async def main() -> tuple[EndReason, float]:
+        async with Dispatcher(
+            SimulatedPlacement(), policy=Batch(), journal=MemoryJournal(), deadlines=Deadlines(total_s=5)
+        ) as dispatcher:
+            await asyncio.sleep(9)
+            (rollout,) = await dispatcher.collect(make_jobs(1))
+            return rollout.ending.reason, asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == (EndReason.DEADLINE, 9)

@@ -168,6 +168,7 @@ def test_a_session_that_comes_back_costs_its_new_tokens_only() -> None:
             # The last token of an answer was never put through the model, so it comes with the nine new ones.
             assert served.counts.num_computed == 60 + 6 + (1 + 9 + 6) + (1 + 9 + 6)
             assert served.counts.num_reused == (lengths[1] - 10) + (lengths[2] - 10)
+            assert [each.num_cached for each in kept] == [0, lengths[1] - 10, lengths[2] - 10]
         async with engine(deterministic=True) as served:
             fresh, _ = await _turns(served, "a")
             assert served.counts.num_computed == sum(lengths) + 3 * 6

@@ -201,6 +201,12 @@ def test_the_learning_rate_rises_over_the_warm_up() -> None:
     assert seen == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
+def test_the_learning_rate_falls_to_a_tenth_and_stays_there() -> None:
+    taught = learner(learning_rate=1e-3, warmup_steps=2, decay_steps=5)
+    seen = [taught.update(MIXED).metrics["learn/learning_rate"] for _ in range(7)]
+    assert seen == pytest.approx([0.5e-3, 1e-3, 1e-3, 0.55e-3, 0.1e-3, 0.1e-3, 0.1e-3])
+
+
 def test_epochs_and_mini_batches_make_that_many_steps_and_use_the_proximal_policy() -> None:
     taught = learner(num_epochs=2, num_minibatches=2, learning_rate=1e-2, loss=LossConfig(kind="ppo_clip"))
     metrics = taught.update(on_policy(taught, MIXED)).metrics

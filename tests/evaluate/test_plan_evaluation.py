@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.dispatch.base import Limits
 from slipstream.errors import ConfigError
 from slipstream.evaluate import plan_evaluation, plan_jobs
-from slipstream.settings import EvalConfig, TasksConfig
+from slipstream.settings import DispatchConfig, EvalConfig, TasksConfig
 from slipstream.tasks.source import digest_of
-from slipstream.types import Brief, Grading, JobKey, Task
+from slipstream.types import Brief, Grading, JobKey, SandboxLimits, SandboxSpec, Task
 
 
 def config(*, samples: int = 2, seed: int = 0, source: str = "") -> EvalConfig:
@@ -74,3 +75,36 @@ def test_the_digest_changes_with_any_task() -> None:
     changed = [ours[0], replace(ours[1], brief=Brief(instruction="Stop."))]
     assert digest_of(ours) == digest_of(tasks("a", "b"))
     assert len({digest_of(ours), digest_of(changed), digest_of(ours[::-1])}) == 3
+
+
+def test_jobs_take_memory_and_cores_from_the_sandbox_that_they_or_their_graders_have() -> None:
+    (task,) = tasks("a")
+    limited = SandboxSpec(limits=SandboxLimits(memory_mb=512, cpus=0.5))
+    sandboxed, alone, graded = plan_jobs(
+        config(samples=1),
+        [
+            replace(task, sandbox=limited),
+            replace(task, id="b", sandbox=None),
+            replace(task, id="c", sandbox=None, grading=Grading(kind="command", spec={"command": "true"})),
+        ],
+    )
+    assert (sandboxed.memory_mb, sandboxed.cpus) == (512, 0.5)
+    assert (alone.memory_mb, alone.cpus) == (0, 0.0)
+    assert (graded.weight, graded.memory_mb, graded.cpus) == (0, SandboxLimits().memory_mb, SandboxLimits().cpus)
+
+
+def test_a_task_above_a_limit_by_itself_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(
+        '{"id": "a", "instruction": "x", "grading": {"kind": "exact", "expected": "1"}, '
+        '"sandbox": {"limits": {"memory_mb": 4096}}}'
+    )
+    limited = replace(config(source=str(path)), dispatch=DispatchConfig(limits=Limits(memory_mb=1024)))
+    with pytest.raises(ConfigError, match="job eval/0/a/0 needs 4096 MB of memory, but the limit is 1024: raise"):
+        plan_evaluation(limited)
+    assert plan_evaluation(replace(limited, dispatch=DispatchConfig(policy="batch"))).jobs
+
+
+def test_the_weight_of_a_sandbox_is_no_part_of_a_tasks_digest() -> None:
+    (task,) = tasks("a")
+    assert digest_of([task]) == digest_of([replace(task, sandbox=SandboxSpec(limits=SandboxLimits(cpus=4.0)))])

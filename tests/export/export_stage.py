@@ -235,6 +235,7 @@ messages = st.builds(
     name=texts,
     images=st.lists(images, max_size=2).map(tuple),
     hints=st.lists(texts, max_size=2).map(tuple),
+    is_error=st.booleans(),
 )
 int32s = st.integers(-(2**31), 2**31 - 1)
 endings = st.builds(Ending, reason=st.sampled_from(EndReason), answer=st.none() | texts, detail=texts)

@@ -13,9 +13,9 @@ from slipstream.types import AgentLimits, Brief, Grading, Task
 
 
 def _said(ctx: ToolContext) -> list[str]:
-    said = ctx.state.setdefault("said", [])
-    assert isinstance(said, list)
-    return said
+    """The commands of the conversation: a tool that is PURE keeps nothing, or it could not be resumed."""
+    calls = (call for message in ctx.messages for call in message.calls)
+    return [repr(call.arguments) for call in calls if call.name == "bash" and call.problem is None]
 
 
 def _toss(ctx: ToolContext) -> Finish:
@@ -25,8 +25,7 @@ def _toss(ctx: ToolContext) -> Finish:
 @tool(effect=Effect.PURE, concurrent=False)
 async def bash(command: str, ctx: ToolContext) -> str | Finish:
     """Run a command; the third is the last."""
-    _said(ctx).append(command)
-    if len(_said(ctx)) == 3:
+    if len(_said(ctx)) >= 3:
         return _toss(ctx)
     return f"look in {FOLDERS[zlib.crc32(command.encode()) % len(FOLDERS)]}"
 

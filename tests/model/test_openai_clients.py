@@ -18,6 +18,7 @@ from slipstream.model.http import Refused
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import Answer, Fault, ModelServer
+from slipstream.model.wire import reply_from_wire, sampled_to_wire
 from slipstream.types import EngineLoad, Json, Sampled, SampleParams, StopReason, token_ids
 
 
@@ -108,6 +109,32 @@ def test_an_answer_with_the_stop_token_inside() -> None:
 def test_an_answer_whose_logprobs_alone_cover_the_stop_token() -> None:
     sampled = completed(choice(token_ids=[5, 6], stop_reason=7))
     assert sampled.ids == token_ids([5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("usage", "num_cached"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 48}}, 48),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": "many"}}, None),
+        ({"prompt_tokens_details": None}, None),
+        ({"prompt_tokens": 9}, None),
+        (None, None),
+    ],
+)
+def test_what_the_server_had_in_its_cache_is_told_where_it_says_so(usage: Json, num_cached: int | None) -> None:
+    body = choice()
+    assert isinstance(body, dict)
+    assert completed({**body, "usage": usage}).num_cached == num_cached
+    message: Json = {"role": "assistant", "content": "hi"}
+    chat: Json = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+    assert reply_from_wire(chat).num_cached == num_cached
+
+
+def test_a_server_tells_what_its_model_had_in_its_cache() -> None:
+    sampled = Sampled.at_version([5], [-0.5], version=0, stop=StopReason.STOP, num_cached=3)
+    body = sampled_to_wire(sampled, PROMPT, model="m", text="", with_ids=True, with_logprobs=True)
+    assert completed(body).num_cached == 3
 
 
 def test_an_empty_answer() -> None:

@@ -109,6 +109,7 @@ messages = st.builds(
     name=texts,
     images=st.lists(st.builds(Image, data=st.binary(max_size=40), media_type=texts), max_size=2).map(tuple),
     hints=st.lists(texts, max_size=2).map(tuple),
+    is_error=st.booleans(),
 )
 
 
@@ -152,7 +153,7 @@ artifacts = st.builds(
 )
 verdicts = st.builds(
     Verdict,
-    reward=st.floats(allow_nan=False),
+    reward=st.floats(allow_nan=False, allow_infinity=False),
     components=st.dictionaries(texts, st.floats(allow_nan=False), max_size=2),
     detail=texts,
 )

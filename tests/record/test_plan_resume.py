@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from record_samples import ending, job, key, life, rollout, turn
 
-from slipstream.record import PastAttempt, ResumePlan, plan_resume
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.record import ResumePlan, plan_resume
+from slipstream.seams import Event, JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import Artifact
 
 
@@ -81,3 +81,18 @@ def test_unfinished_jobs_stand_in_the_order_of_admission() -> None:
     plan = plan_resume([admitted(2), admitted(0), admitted(1), taken(0, 1, 0), RolloutDone(rollout=rollout(0))])
     assert list(plan.unfinished) == [key(2), key(1)]
     assert plan.done == {key(0)}
+
+
+def test_an_attempt_that_went_on_in_another_session_keeps_its_turns_and_its_number() -> None:
+    session: list[Event] = [taken(0, 2, 0), taken(0, 2, 1)]
+    assert past([*session, admitted(0), taken(0, 2, 2)]) == PastAttempt(attempt=2, turns=(turn(0), turn(1), turn(2)))
+
+
+def test_one_that_could_not_go_on_gives_way_to_the_next_as_soon_as_that_has_a_turn() -> None:
+    events: list[Event] = [taken(0, 1, 0), taken(0, 1, 1), admitted(0)]
+    assert past(events).attempt == 1
+    assert past([*events, taken(0, 2, 0)]) == PastAttempt(attempt=2, turns=(turn(0),))
+
+
+def test_a_run_that_ended_without_a_turn_has_only_its_grading_left() -> None:
+    assert past([ended(0, 1)]) == PastAttempt(attempt=1, turns=(), run_ended=ended(0, 1))

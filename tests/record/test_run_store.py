@@ -386,3 +386,18 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         RunStore.create(tmp_path / "file" / "run", config={})
+
+
+def test_a_store_can_be_flushed_from_one_event_loop_after_another(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run", config={})
+
+    async def write(number: int) -> None:
+        store.append(JobAdmitted(job=job(number)))
+        await asyncio.gather(*(store.flush() for _ in range(3)))
+        assert store.counts().jobs == number + 1
+
+    for number in range(3):
+        asyncio.run(write(number))
+    for _ in range(2):
+        asyncio.run(store.aclose())
+        asyncio.run(store.flush())

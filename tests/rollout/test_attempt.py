@@ -10,7 +10,7 @@ from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
-from slipstream.errors import GraderError, SandboxError
+from slipstream.errors import GraderError, JournalError, SandboxError
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act, replies
@@ -18,8 +18,8 @@ from slipstream.record import MemoryJournal
 from slipstream.rollout.attempt import Crew, RolloutAttempt
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox
-from slipstream.seams import JobAdmitted, RunEnded, TurnTaken
-from slipstream.tools import Toolset
+from slipstream.seams import JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
+from slipstream.tools import Effect, Tool, Toolset, tool
 from slipstream.types import (
     Artifact,
     Brief,
@@ -29,6 +29,7 @@ from slipstream.types import (
     Grading,
     Job,
     JobKey,
+    Role,
     SampleParams,
     SandboxSpec,
     SpanKind,
@@ -224,3 +225,128 @@ def test_a_task_without_a_sandbox_opens_none() -> None:
 
     asyncio.run(main())
     assert provider.opened == []
+
+
+def stopped_after(num_turns: int, journal: MemoryJournal, script: Callable[[Scene], Line]) -> PastAttempt:
+    """An attempt as far as its first turns, in the journal and as a resumed run gets it."""
+
+    async def main() -> tuple[TurnTaken, ...]:
+        whole = MemoryJournal()
+        attempt = RolloutAttempt(make_crew(script, provider=FakeProvider(), journal=whole), TASK, JOB, 1)
+        await attempt.init()
+        await attempt.run()
+        await attempt.aclose()
+        return tuple(event for event in whole.events() if isinstance(event, TurnTaken))
+
+    taken = asyncio.run(main())[:num_turns]
+    journal.append(JobAdmitted(job=JOB))
+    for event in taken:
+        journal.append(event)
+    return PastAttempt(attempt=1, turns=tuple(event.turn for event in taken))
+
+
+def by_replies(*lines: Line) -> Callable[[Scene], Line]:
+    """Says the line after those that are in the conversation, so it goes on in another process too."""
+    return lambda scene: lines[sum(message.role is Role.ASSISTANT for message in scene.messages)]
+
+
+def test_an_attempt_that_goes_on_writes_each_turn_once_and_leaves_the_whole_rollout() -> None:
+    provider, journal = WatchedProvider(), MemoryJournal()
+    asked: list[str] = []
+    say = by_replies(act("write_file", path="out", content="7\n"), act("finish", answer="yes"))
+
+    def script(scene: Scene) -> Line:
+        asked.append(scene.session)
+        return say(scene)
+
+    past = stopped_after(1, journal, say)
+
+    async def main() -> None:
+        attempt = RolloutAttempt(make_crew(script, provider=provider, journal=journal), TASK, JOB, 1, past)
+        await attempt.init()
+        await attempt.run()
+        await attempt.release()
+        rollout = await attempt.grade()
+        assert [turn.index for turn in rollout.turns] == [0, 1]
+        assert rollout.turns[:1] == past.turns
+        assert rollout.verdict == Verdict(reward=1.0)
+        journal.append(RolloutDone(rollout=rollout))
+        await journal.flush()
+
+    asyncio.run(main())
+    assert asked == ["eval/0/t/0#1"]
+    *_, first, second, ended, _ = journal.events()
+    assert isinstance(first, TurnTaken) and isinstance(second, TurnTaken) and isinstance(ended, RunEnded)
+    assert (first.turn.index, second.turn.index) == (0, 1)
+    assert ended.artifact.files == {"out": b"7\n"}, "the last turn's call was made now"
+
+
+def test_where_the_run_has_ended_the_recorded_artifact_is_graded_without_the_agents_sandbox() -> None:
+    provider, journal = WatchedProvider(), MemoryJournal()
+    turns = stopped_after(2, journal, replies(act("write_file", path="out", content="7\n"), act("finish"))).turns
+    ended = RunEnded(
+        key=JOB.key,
+        attempt=1,
+        ending=Ending(reason=EndReason.FINISHED, answer="yes"),
+        artifact=Artifact(answer="yes", files={"out": b"7\n"}),
+    )
+    journal.append(ended)
+    past = PastAttempt(attempt=1, turns=turns, run_ended=ended)
+
+    async def main() -> None:
+        attempt = RolloutAttempt(make_crew(replies(), provider=provider, journal=journal), TASK, JOB, 1, past)
+        rollout = await attempt.grade()
+        await attempt.aclose()
+        assert rollout.verdict == Verdict(reward=1.0)
+        assert (rollout.ending, rollout.turns) == (ended.ending, turns)
+        journal.append(RolloutDone(rollout=rollout))
+        await journal.flush()
+
+    asyncio.run(main())
+    assert provider.opened == []
+    assert [type(event) for event in journal.events()] == [JobAdmitted, TurnTaken, TurnTaken, RunEnded, RolloutDone]
+
+
+def run_with(tools: tuple[Tool, ...], script: Callable[[Scene], Line], journal: MemoryJournal) -> None:
+    """One attempt without a sandbox, as far as its run."""
+
+    async def main() -> None:
+        journal.append(JobAdmitted(job=JOB))
+        toolset = Toolset([*tools, *Toolset.named(["finish"]).tools.values()])
+        crew = make_crew(script, provider=FakeProvider(), journal=journal)
+        attempt = RolloutAttempt(
+            replace(crew, make_runner=lambda task: ToolAgent(toolset)),
+            replace(TASK, sandbox=None, artifact=()),
+            JOB,
+            1,
+        )
+        await attempt.run()
+
+    asyncio.run(main())
+
+
+def test_a_turn_is_written_while_its_tools_run() -> None:
+    journal = MemoryJournal()
+    kept: list[int] = []
+
+    @tool(effect=Effect.PURE)
+    async def wait() -> str:
+        """Give others time."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        kept.append(len(list(journal.reopened().events())))
+        return "waited"
+
+    run_with((wait,), replies(act("wait"), act("wait"), act("finish")), journal)
+    assert kept == [2, 3]
+
+
+def test_a_journal_that_fails_ends_the_run_at_once() -> None:
+    @tool(effect=Effect.PURE)
+    async def hang() -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return "never"
+
+    with pytest.raises(JournalError, match="told to fail"):
+        run_with((hang,), replies(act("hang")), MemoryJournal(fail_after_flushes=0))

@@ -15,6 +15,7 @@ from slipstream.feed import Feed
 from slipstream.model.scripted import ScriptedModel, replies
 from slipstream.placement.simulated import Plan, SimulatedAttempt, SimulatedPlacement
 from slipstream.record import MemoryJournal, RunStore, plan_resume
+from slipstream.seams import PastAttempt
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.loop import LoopSettings, Trainer, TrainProgress
 from slipstream.types import (
@@ -43,7 +44,7 @@ class TokenPlacement(SimulatedPlacement):
         super().__init__(plan)
         self._version = version
 
-    def open(self, job: Job, number: int, past_turns: Sequence[Turn]) -> SimulatedAttempt:
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
         return TokenAttempt(job, number, self._plan(job, number), self.census, self._version)
 
@@ -121,12 +122,11 @@ def make_run(
     journal = journal if journal is not None else MemoryJournal()
     placement = TokenPlacement(plan or (lambda job, number: Plan(reward=job.key.sample % 2)), lambda: learner.version)
     told: list[TrainProgress] = []
-    unfinished = plan_resume(journal.events(unfinished_only=True)).unfinished
     dispatcher = Dispatcher(
         placement,
         policy=AllAtOnce(),
         journal=journal,
-        first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
+        resumed=plan_resume(journal.events(unfinished_only=True)).unfinished,
     )
     trainer = Trainer(
         settings,

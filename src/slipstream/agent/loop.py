@@ -1,23 +1,27 @@
 """The agent: respond, run tools, record, until finished or a limit. It knows no task and no tool by name.
 
-Enters: a brief, a sandbox, a dialogue. Leaves: an Ending.
+Enters: a brief, a sandbox, a dialogue; of an attempt that stopped, also the turns it had taken. Leaves: an Ending.
 Always holds: every call of a turn is answered; a turn without a call is answered too; nothing the model says raises.
+An attempt that goes on from its turns is judged as one that never stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Protocol
 
+from slipstream.agent.answers import answers
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.nested import NestedDialogue
+from slipstream.agent.replay import check_replayable, external_calls, replay_turn
 from slipstream.agent.stuck import StuckWatch
 from slipstream.dialogue.base import Dialogue
-from slipstream.errors import ConfigError, ContextOverflow, SandboxBroken
+from slipstream.errors import ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
-from slipstream.tools.base import ContextEdit, Finish, Observation
-from slipstream.tools.toolset import CallResult, Toolset
+from slipstream.tools.base import ContextEdit, Finish
+from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
 from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, Turn
 
 LEAST_TOOL_SECONDS = 1.0
@@ -25,7 +29,6 @@ LEAST_TOOL_SECONDS = 1.0
 ever come nearer to it."""
 
 DEFAULTS = AgentConfig()
-NO_CALL = "There was no tool call in your reply. Act by calling a tool; to end, call finish."
 
 
 class Runner(Protocol):
@@ -58,26 +61,40 @@ class ToolAgent:
         *,
         on_span: Callable[[Span], None],
     ) -> Ending:
-        if past_turns:
-            raise ConfigError("this agent cannot go on from recorded turns: start the attempt anew")
         try:
-            return await self._run(brief, sandbox, dialogue, on_span)
+            return await self._run(brief, sandbox, dialogue, past_turns, on_span)
         except ContextOverflow as raised:
             return Ending(reason=EndReason.TOKEN_LIMIT, detail=str(raised))
         except SandboxBroken as raised:
             return Ending(reason=EndReason.BROKE_SANDBOX, detail=str(raised))
 
     async def _run(
-        self, brief: Brief, sandbox: Sandbox | None, dialogue: Dialogue, on_span: Callable[[Span], None]
+        self,
+        brief: Brief,
+        sandbox: Sandbox | None,
+        dialogue: Dialogue,
+        past_turns: Sequence[Turn],
+        on_span: Callable[[Span], None],
     ) -> Ending:
         tool_seconds_left = brief.limits.tool_seconds
         incoming = opening(brief)
         watch = StuckWatch(self._config.stuck)
+        past_reply: Message | None = None
+        if past_turns:
+            check_replayable(past_turns, self._toolset.tools)
+            dialogue.restore(past_turns)
+            past_reply = past_turns[-1].messages[-1]
         async with self._toolset.open(sandbox=sandbox, model=NestedDialogue(dialogue)) as tools:
-            for _ in range(brief.limits.turns):
-                reply = await dialogue.respond(incoming, tools.specs)
+            tool_seconds_left -= await self._replay(past_turns, tools, watch, tool_seconds_left, on_span)
+            for _ in range(max(0, len(past_turns) - 1), brief.limits.turns):
+                if past_reply is None:
+                    reply = (await dialogue.respond(incoming, tools.specs)).message
+                else:
+                    reply, past_reply = past_reply, None
+                if external_calls(reply.calls, self._toolset.tools):
+                    await dialogue.settled()  # or a resumed run would not know of it, and do it again
                 now_s = asyncio.get_running_loop().time()
-                results = await tools.run(reply.message.calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
+                results = await tools.run(reply.calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
                 for result in results:
                     on_span(_tool_span(result))
                     tool_seconds_left -= result.end_s - result.start_s
@@ -97,6 +114,27 @@ class ToolAgent:
                         break
         return Ending(reason=EndReason.TURN_LIMIT, detail=f"{brief.limits.turns} turns are used up")
 
+    async def _replay(
+        self,
+        past_turns: Sequence[Turn],
+        tools: OpenToolset,
+        watch: StuckWatch,
+        tool_seconds: float,
+        on_span: Callable[[Span], None],
+    ) -> float:
+        """Bring the tools and the watch to where the last of `past_turns` found them; the seconds of tools it took."""
+        messages: tuple[Message, ...] = ()
+        left = tool_seconds
+        for turn, after in pairwise(past_turns):
+            messages += turn.messages
+            results = await replay_turn(turn, after, messages, tools, self._toolset.tools, tool_seconds=left)
+            for result in results:
+                if result.end_s > result.start_s:  # what was read back took no time
+                    on_span(_tool_span(result, replayed=True))
+                left -= result.end_s - result.start_s
+            watch.note(results)
+        return tool_seconds - left
+
 
 def opening(brief: Brief) -> tuple[Message, ...]:
     """The messages a conversation begins with."""
@@ -104,23 +142,8 @@ def opening(brief: Brief) -> tuple[Message, ...]:
     return (*system, Message(role=Role.USER, content=brief.instruction))
 
 
-def answers(results: Sequence[CallResult]) -> tuple[Message, ...]:
-    """What the model reads next: one answer for each call, or a word about the missing one."""
-    if not results:
-        return (Message(role=Role.USER, content=NO_CALL),)
-    return tuple(
-        Message(
-            role=Role.TOOL,
-            content=result.text,
-            call_id=result.call.id,
-            name=result.call.name,
-            images=result.outcome.images if isinstance(result.outcome, Observation) else (),
-            hints=result.hints,
-        )
-        for result in results
-    )
-
-
-def _tool_span(result: CallResult) -> Span:
+def _tool_span(result: CallResult, *, replayed: bool = False) -> Span:
     counts = {"error": int(result.is_error), "chars_cut": result.num_chars_cut}
+    if replayed:
+        counts["replayed"] = 1
     return Span(kind=SpanKind.TOOL, start_s=result.start_s, end_s=result.end_s, name=result.call.name, counts=counts)

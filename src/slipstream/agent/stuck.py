@@ -36,21 +36,27 @@ class StuckWatch:
 
     def note(self, results: Sequence[CallResult]) -> str | None:
         """After each turn: why the agent is stuck, if it is."""
-        self._turns.append(_turn(results))
+        now = _turn(results)
+        self._turns.append(now)
         rules = self._rules
-        if (last := self._last(rules.idle_turns)) and all(turn.is_idle for turn in last):
+        if now.is_idle and (last := self._last(rules.idle_turns)) and all(turn.is_idle for turn in last):
             return f"{len(last)} turns in a row without a call that could be run"
-        if (last := self._last(rules.same_errors)) and all(turn.is_failure_of(last[0].calls) for turn in last):
+        if (
+            now.is_error
+            and (last := self._last(rules.same_errors))
+            and all(turn.is_failure_of(last[0].calls) for turn in last)
+        ):
             return f"the same calls failed {len(last)} times in a row"
-        if (last := self._last(rules.same_turns)) and last[0].calls and len(set(last)) == 1:
+        if (last := self._last(rules.same_turns)) and last[0].calls and all(turn == last[0] for turn in last):
             return f"the same calls had the same answers {len(last)} times in a row"
-        if (last := self._last(2 * rules.alternations)) and len(set(last)) == 2 and last[2:] == last[:-2]:
+        if (last := self._last(2 * rules.alternations)) and last[0] != last[1] and last[2:] == last[:-2]:
             return f"two turns followed each other {rules.alternations} times"
         return None
 
     def _last(self, num: int) -> list[_Turn]:
         """The last turns, if there are so many."""
-        return list(self._turns)[-num:] if 0 < num <= len(self._turns) else []
+        turns = self._turns
+        return [turns[place] for place in range(-num, 0)] if 0 < num <= len(turns) else []
 
 
 def _turn(results: Sequence[CallResult]) -> _Turn:

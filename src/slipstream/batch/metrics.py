@@ -53,11 +53,12 @@ def batch_metrics(
     groups: Sequence[Group], scored: Sequence[Sequence[Scored]], *, solved_at: float = 1.0
 ) -> dict[str, float]:
     """All metrics of a batch. `scored` goes with `groups`, and is empty for a group that was dropped."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = [rollout for group in groups for rollout in (*group.rollouts, *group.left_out)]
     graded = [rollout for rollout in rollouts if rollout.verdict is not None]
     members = [member for group in scored for member in group]
     found: dict[str, float] = {
-        **_groups(scored, solved_at),
+        **_groups(groups, scored, solved_at),
+        **_left_out(groups),
         **_rollouts(rollouts),
         **_endings(rollouts),
         **_rewards(graded, solved_at),
@@ -76,15 +77,32 @@ def batch_metrics(
 # ---------------------------------------------------------------- groups, endings, rewards
 
 
-def _groups(scored: Sequence[Sequence[Scored]], solved_at: float) -> dict[str, float]:
+def _groups(groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_at: float) -> dict[str, float]:
     kept = [[_reward(member.rollout) for member in group] for group in scored if group]
+    num_replaced = sum(bool(group.left_out) and not group.rollouts for group in groups)
     return {
-        "groups/num": len(scored),
-        "groups/dropped": len(scored) - len(kept),
+        "groups/num": len(scored) - num_replaced,
+        "groups/replaced": num_replaced,
+        "groups/dropped": len(scored) - len(kept) - num_replaced,
         "groups/without_signal": sum(min(rewards) == max(rewards) for rewards in kept),
         "groups/all_solved": sum(min(rewards) >= solved_at for rewards in kept),
         "groups/none_solved": sum(max(rewards) < solved_at for rewards in kept),
     }
+
+
+def _left_out(groups: Sequence[Group]) -> dict[str, float]:
+    """How long those are that a rule for groups kept and cancelled: a rule that stops early favours the short."""
+    if not any(group.left_out for group in groups):
+        return {}
+    kept = [rollout for group in groups for rollout in group.rollouts if rollout.verdict is not None]
+    left_out = [rollout for group in groups for rollout in group.left_out]
+    cancelled = [rollout for rollout in left_out if rollout.ending.reason is EndReason.CANCELLED]
+    found: dict[str, float] = {"left_out/num": len(left_out), "left_out/cancelled": len(cancelled)}
+    for name, members in (("kept", kept), ("cancelled", cancelled)):
+        found |= _mean(f"left_out/{name}_turns", [len(_own_turns(rollout)) for rollout in members])
+        found |= _mean(f"left_out/{name}_tokens", [_num_sampled(_own_turns(rollout)) for rollout in members])
+        found |= _mean(f"left_out/{name}_seconds", [_run_seconds(rollout) for rollout in members])
+    return found
 
 
 def _rollouts(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -239,6 +257,7 @@ def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict
     """Why sampled tokens are outside the loss: each for one reason, the first that applies."""
     why = dict.fromkeys(("absent", "untrusted", "dropped_group", "not_trainable", "own_limit", "truncated"), 0)
     for group, members in zip(groups, scored, strict=True):
+        why["absent"] += sum(_num_sampled(rollout.turns) for rollout in group.left_out)
         for rollout in group.rollouts:
             if not rollout.trust.in_baseline:
                 why["absent" if rollout.trust is Trust.ABSENT else "untrusted"] += _num_sampled(rollout.turns)
@@ -251,7 +270,7 @@ def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict
                 why["truncated"] += member.merged.num_truncated
             else:
                 why["own_limit"] += num_trainable
-    num_sampled = sum(_num_sampled(rollout.turns) for group in groups for rollout in group.rollouts)
+    num_sampled = sum(_num_sampled(rollout.turns) for group in groups for rollout in (*group.rollouts, *group.left_out))
     if not num_sampled:
         return {}
     return {
@@ -297,6 +316,10 @@ def _own_turns(rollout: Rollout) -> tuple[Turn, ...]:
 
 def _num_sampled(turns: Iterable[Turn]) -> int:
     return sum(len(turn.sampled.ids) for turn in turns if turn.sampled is not None)
+
+
+def _run_seconds(rollout: Rollout) -> float:
+    return sum(span.seconds for span in rollout.spans if span.kind is SpanKind.RUN and span.attempt == rollout.attempt)
 
 
 def _num_in_loss(member: Scored) -> int:

@@ -2,7 +2,8 @@
 
 Always holds: what a rollout may teach is its ending's trust (`types.TRUST_OF`) and nothing else. Untrusted rollouts are
 in no baseline and in no row; those that hit a limit of their own count in the baseline and are rows outside the loss.
-A group with fewer than two members in the baseline is dropped and counted.
+A group with fewer than two members in the baseline is dropped and counted. What a group leaves out is in the metrics
+alone; what an earlier batch learnt from is in the baseline alone.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ def make_batch(
     groups: Sequence[Group], estimator: Estimator, *, max_tokens: int | None = None, solved_at: float = 1.0
 ) -> Batch:
     """The rows that a learner gets for these groups. `solved_at` is for the metrics alone: the reward that solves."""
-    members = [_baseline(group) for group in groups]
-    kept = [group for group in members if group]
-    advantages = estimator([[_reward(rollout) for rollout in group] for group in kept])
-    scored_kept = iter([_scored(group, values, max_tokens) for group, values in zip(kept, advantages, strict=True)])
-    scored = [next(scored_kept) if group else () for group in members]
+    compared = [_baseline(group) for group in groups]
+    kept = [members for members in compared if members]
+    advantages = iter(estimator([[_reward(rollout) for rollout in members] for members in kept]))
+    scored = [
+        _scored(group, members, next(advantages), max_tokens) if members else ()
+        for group, members in zip(groups, compared, strict=True)
+    ]
     rows = tuple(
         Row(sample=sample, advantage=member.advantage, in_loss=member.rollout.trust.in_loss)
         for group in scored
@@ -36,15 +39,18 @@ def make_batch(
 
 
 def _baseline(group: Group) -> list[Rollout]:
-    """The members to be compared with each other; none if they are too few."""
-    members = [rollout for rollout in group.rollouts if rollout.trust.in_baseline]
-    return members if len(members) >= FEWEST_IN_BASELINE else []
+    """The members to be compared with each other, those to be learnt from first; none if they are too few."""
+    members = [rollout for rollout in (*group.rollouts, *group.earlier) if rollout.trust.in_baseline]
+    return members if len(members) >= FEWEST_IN_BASELINE and group.rollouts else []
 
 
-def _scored(members: Sequence[Rollout], advantages: Sequence[float], max_tokens: int | None) -> tuple[Scored, ...]:
+def _scored(
+    group: Group, members: Sequence[Rollout], advantages: Sequence[float], max_tokens: int | None
+) -> tuple[Scored, ...]:
+    num_new = sum(rollout.trust.in_baseline for rollout in group.rollouts)
     return tuple(
         Scored(rollout=rollout, advantage=advantage, merged=merge(rollout, max_tokens=max_tokens))
-        for rollout, advantage in zip(members, advantages, strict=True)
+        for rollout, advantage in list(zip(members, advantages, strict=True))[:num_new]
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from slipstream.errors import ConfigError
 from slipstream.types import Json
 
 bench_app = typer.Typer(help="Measure what the parts cost.", no_args_is_help=True)
@@ -43,9 +46,69 @@ def engine(
     _print(run(find_model(model), load), as_json)
 
 
+@bench_app.command()
+def overhead(
+    turns: Annotated[int, typer.Option(min=1, help="Turns of each rollout.")] = 20,
+    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts at once, for the cost of a turn.")] = 1_000,
+    sizes: Annotated[
+        str, typer.Option(help="Rollouts at once, for the cost of one; commas between.")
+    ] = "100,1000,10000",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each load but the largest; the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """What the harness itself costs: a turn, a rollout and its memory, with a model and a tool that take no time."""
+    from slipstream.bench.overhead import Load, run
+
+    if not all(size.isdecimal() and int(size) for size in sizes.split(",")):
+        raise ConfigError(f'--sizes "{sizes}": give whole numbers above 0 with commas between, such as 100,1000')
+    loads = tuple(int(size) for size in sizes.split(","))
+    _print(run(Load(turns=turns, rollouts=rollouts, sizes=loads, rounds=rounds)), as_json)
+
+
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
         return
     for name, value in figures.items():
+        if isinstance(value, dict):
+            _print({f"{name} at {key}": part for key, part in value.items()}, as_json)
+            continue
         print(f"{name:<48} {value:,.2f}" if isinstance(value, float) else f"{name:<48} {value}")
+
+
+@bench_app.command()
+def dispatch(
+    regime: Annotated[str, typer.Option(help="paper, kv, cpu, tail, slowstart, faults, stream, or all.")] = "paper",
+    seed: Annotated[int, typer.Option(help="Of the workload.")] = 7,
+    workload: Annotated[
+        Path | None, typer.Option(help="A workload of your own, in the form of docs/dispatch.md.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Find the best settings of the fixed policies, and print them.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the workload to this file, and run nothing.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the makespans into this SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Every policy on the same workload, on virtual time, against a bound that none can beat."""
+    from slipstream.bench.dispatch import TUNE_SEEDS, run, run_regime
+    from slipstream.bench.dispatch import tune as find_best
+    from slipstream.bench.dispatch_plot import draw
+    from slipstream.simulate.regimes import REGIMES, make_workload
+    from slipstream.simulate.workload import read_workload, workload_json
+
+    given = None if workload is None else read_workload(workload)
+    names = list(REGIMES) if regime == "all" else [regime]
+    if save is not None:
+        save.write_text(workload_json(given or make_workload(names[0], seed)), encoding="utf-8")
+        return
+    if tune:
+        for name in names:
+            best = find_best([given] if given else [make_workload(name, number) for number in TUNE_SEEDS])
+            _print({"regime": given.name if given else name, **asdict(best)}, as_json)
+        return
+    found = [run(given, None, find_best([given]))] if given else [run_regime(name, seed) for name in names]
+    if plot is not None:
+        plot.write_text(draw(found), encoding="utf-8")
+    for one in found:
+        _print(one, as_json)

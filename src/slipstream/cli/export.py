@@ -15,7 +15,7 @@ from slipstream.names import did_you_mean
 def export_command(
     run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
     format_: Annotated[
-        str, typer.Option("--format", help="jsonl or parquet: samples for a trainer; atif: rollouts for a viewer.")
+        str, typer.Option("--format", help="jsonl or parquet: samples; atif: rollouts; chrome: a trace for Perfetto.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write; by default into the run's folder.")] = None,
     advantages: Annotated[
@@ -26,7 +26,7 @@ def export_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),
 ) -> None:
-    """Write the samples of a recorded run as JSONL or Parquet, or its rollouts as ATIF."""
+    """Write the samples of a recorded run as JSONL or Parquet, its rollouts as ATIF, or its spans as a Chrome trace."""
     from slipstream.cli.sessions import locate_run
     from slipstream.export import ExportFormat, export_run
     from slipstream.record import RunStore

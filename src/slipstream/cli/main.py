@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
+from slipstream.aio import collect_rarely
 from slipstream.cli.bench import bench_app
 from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
@@ -162,14 +163,27 @@ def show(
     run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
     rollout: Annotated[str | None, typer.Argument(help="One rollout, as the list names it.")] = None,
     drift: Annotated[bool, typer.Option("--drift", help="Print how many samples forked, and why.")] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Print where the time of the run went.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the usage as JSON.")] = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """List the rollouts of a recorded run, or print one of them in full."""
+    from slipstream.cli.reports import print_usage, usage_json
     from slipstream.cli.sessions import locate_run
     from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
     from slipstream.record import RunStore
+    from slipstream.record.utilisation import utilisation
 
     reader = RunStore.read(locate_run(runs, run))
+    if (as_json and not usage) or (usage and (rollout is not None or drift)):
+        raise ConfigError("--usage is of a whole run and goes with neither a rollout nor --drift; --json goes with it")
+    if usage:
+        found = utilisation(reader.rollouts(with_turns=False))
+        if as_json:
+            print(usage_json(found, reader.folder))
+        else:
+            print_usage(Console(), found, reader.folder)
+        return
     about_run = drift_report if drift else run_lines
     for line in about_run(reader) if rollout is None else rollout_lines(reader, rollout):
         print(line)
@@ -190,6 +204,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await main
 
+    collect_rarely()
     return asyncio.run(stoppable())
 
 

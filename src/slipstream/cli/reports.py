@@ -1,4 +1,5 @@
-"""What a finished evaluation looks like: a table on a terminal, plain lines elsewhere, or JSON."""
+"""What a finished evaluation looks like, and where a run's time went: a table on a terminal, plain lines elsewhere, or
+JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +13,21 @@ from rich.console import Console
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.display import print_rows
 from slipstream.evaluate import Report
+from slipstream.record.utilisation import INSIDE_RUN, STAGES, Resource, Use, Utilisation
+
+_CALLED: Mapping[Resource, str] = {
+    Resource.WAIT_INIT: "wait to start",
+    Resource.INIT: "initialise",
+    Resource.WAIT_RUN: "wait to run",
+    Resource.RUN: "run",
+    Resource.WAIT_TURN: "- wait for a turn",
+    Resource.MODEL: "- model",
+    Resource.TOOL: "- tools",
+    Resource.OWN: "- harness",
+    Resource.RELEASE: "release",
+    Resource.WAIT_GRADE: "wait for grading",
+    Resource.GRADE: "grade",
+}
 
 
 def as_json(report: Report, folder: Path, seconds: float) -> str:
@@ -65,3 +81,65 @@ def _shortened(message: str) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in counts.items())
+
+
+# ---------------------------------------------------------------- where the time went
+
+
+def usage_json(usage: Utilisation, folder: Path) -> str:
+    fields = dataclasses.asdict(usage)
+    fields["uses"] = {resource.value: use for resource, use in fields["uses"].items()}
+    return json.dumps({"run": str(folder), **fields}, indent=2)
+
+
+def print_usage(console: Console, usage: Utilisation, folder: Path) -> None:
+    """What a rollout's seconds were spent on, then how busy what it used was."""
+    print_rows(console, _usage_rows(usage, folder))
+
+
+def _usage_rows(usage: Utilisation, folder: Path) -> list[tuple[str, str]]:
+    uses, num = usage.uses, max(1, usage.num_rollouts)
+    life_s = sum(uses[stage].total for stage in STAGES)
+    per_s = usage.num_rollouts / usage.seconds if usage.seconds else 0.0
+    rows = [
+        ("run", str(folder)),
+        ("rollouts", f"{usage.num_rollouts} in {usage.seconds:.1f} s, {per_s:.2f} a second"),
+        ("attempts", f"{usage.num_attempts}, with {usage.num_failed_stages} failed stages"),
+        ("a rollout's time", f"{'seconds':>10}{'share':>8}{'at once':>10}{'peak':>7}{'busy':>8}"),
+    ]
+    for stage in STAGES:
+        rows.append((_CALLED[stage], _time_row(uses[stage], num, life_s)))
+        if stage is Resource.RUN:
+            rows += [(_CALLED[inside], _time_row(uses[inside], num, life_s)) for inside in INSIDE_RUN]
+    sandboxes, jobs = uses[Resource.SANDBOXES], uses[Resource.JOBS]
+    rows += [
+        ("jobs under way", f"{jobs.mean:.1f} on average, {jobs.peak:g} at most"),
+        ("live sandboxes", f"{sandboxes.mean:.1f} on average, {sandboxes.peak:g} at most"),
+        (
+            "model calls",
+            f"{usage.num_model_calls}, of {_mean_s(uses[Resource.MODEL], usage.num_model_calls)} s on average",
+        ),
+        ("prompt tokens", _prompt(usage)),
+        ("sampled tokens", f"{usage.num_sampled_tokens:,}; {_rate(uses[Resource.SAMPLED_TOKENS])}"),
+    ]
+    return rows
+
+
+def _time_row(use: Use, num: int, life_s: float) -> str:
+    share = use.total / life_s if life_s else 0.0
+    return f"{use.total / num:>10.2f}{share:>8.1%}{use.mean:>10.1f}{use.peak:>7.0f}{use.busy_share:>8.1%}"
+
+
+def _prompt(usage: Utilisation) -> str:
+    told = f"{usage.num_prompt_tokens:,}"
+    if usage.num_cached_tokens is not None and usage.num_prompt_tokens:
+        told += f", {usage.num_cached_tokens / usage.num_prompt_tokens:.1%} of them cached"
+    return f"{told}; computed {_rate(usage.uses[Resource.PREFILL_TOKENS])}"
+
+
+def _rate(use: Use) -> str:
+    return f"{use.mean:,.0f} a second on average, {use.peak:,.0f} at most"
+
+
+def _mean_s(use: Use, num: int) -> str:
+    return f"{use.total / max(1, num):.2f}"

@@ -5,14 +5,19 @@ Enters: new messages. Leaves: the model's reply; and, into the log, one Turn for
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from slipstream.errors import ContextOverflow
+from slipstream.errors import ContextOverflow, ReplayError
 from slipstream.seams import TurnGate
-from slipstream.types import JobKey, Message, SampleParams, Span, StopReason, ToolSpec, Turn
+from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn
+
+LEAST_WAIT_S = 0.001
+"""A turn that the gate held for less than this was not made to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,17 @@ class Dialogue(Protocol):
         """
         ...
 
+    async def settled(self) -> None:
+        """Wait until every turn so far is durable."""
+        ...
+
+    def restore(self, turns: Sequence[Turn]) -> None:
+        """Stand, before the first word, where these recorded turns of the same attempt lead. No model is asked.
+
+        Raises ReplayError if they are not one straight conversation.
+        """
+        ...
+
     def rewrite(self, messages: Sequence[Message]) -> Dialogue:
         """The conversation as it goes on from other messages: a branch of its own."""
         ...
@@ -77,9 +93,18 @@ class Dialogue(Protocol):
 class TurnLog:
     """The turns of one attempt, over all its branches, in the order they were taken."""
 
-    def __init__(self, *, seed: int, on_turn: Callable[[Turn], None], on_span: Callable[[Span], None]) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        on_turn: Callable[[Turn], None],
+        on_span: Callable[[Span], None],
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`settle` returns once every turn taken before is durable."""
         self.turns: list[Turn] = []
         self.on_span = on_span
+        self._settle = settle
         self._on_turn = on_turn
         self._seed = seed
         self._num_branches = 1
@@ -103,3 +128,50 @@ class TurnLog:
     def take(self, turn: Turn) -> None:
         self.turns.append(turn)
         self._on_turn(turn)
+
+    async def settled(self) -> None:
+        """Wait until what was taken is durable."""
+        if self._settle is not None:
+            await self._settle()
+
+    def restore(self, turns: Sequence[Turn]) -> None:
+        """Begin after turns that were taken, and recorded, before."""
+        self.turns = list(turns)
+        self._num_branches = 1 + max((turn.branch for turn in turns), default=0)
+        self._num_seeds = len(turns)
+
+
+def check_straight(turns: Sequence[Turn]) -> None:
+    """Raise ReplayError unless `turns` are one conversation from its beginning: no other branch, nothing missing."""
+    for place, turn in enumerate(turns):
+        if turn.branch:
+            why = "" if turn.fork is None else f" ({turn.fork})"
+            raise ReplayError(f"turn {turn.index} is on a branch of its own{why}: only a straight conversation goes on")
+        if (turn.index, turn.parent) != (place, place - 1 if place else None):
+            raise ReplayError(f"the recorded turns have {turn.index} after {turn.parent}, where {place} was expected")
+
+
+@asynccontextmanager
+async def model_call(terms: Terms, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
+    """Inside the gate; the block makes one model call and puts its counts into what it is given.
+
+    Leaves a span of the call, failed or not, and another one if the gate made it wait.
+    """
+    time = asyncio.get_running_loop().time
+    counts: dict[str, int] = {}
+    asked_s, start_s = time(), None
+    try:
+        async with terms.gate.turn(terms.key, num_context_tokens) as passed:
+            start_s = time()
+            counts["concurrent"] = passed.num_under_way
+            yield counts
+    except BaseException:
+        counts["failed"] = 1
+        raise
+    finally:
+        end_s = time()
+        let_in_s = end_s if start_s is None else start_s
+        if let_in_s - asked_s >= LEAST_WAIT_S:
+            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=let_in_s, attempt=terms.attempt))
+        if start_s is not None:
+            log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))

@@ -3,12 +3,11 @@ can be trained on, and each says so."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
-from slipstream.dialogue.base import Reply, Terms, TurnLog
+from slipstream.dialogue.base import Reply, Terms, TurnLog, check_straight, model_call
 from slipstream.model.base import ChatModel
-from slipstream.types import ForkReason, Message, Span, SpanKind, ToolSpec, Turn
+from slipstream.types import ForkReason, Message, ToolSpec, Turn
 
 
 class ChatDialogue:
@@ -27,6 +26,16 @@ class ChatDialogue:
     @property
     def messages(self) -> tuple[Message, ...]:
         return self._messages
+
+    async def settled(self) -> None:
+        await self._log.settled()
+
+    def restore(self, turns: Sequence[Turn]) -> None:
+        """How many tokens the server counted is not on record: they count again from the next reply on."""
+        check_straight(turns)
+        self._log.restore(turns)
+        self._messages = tuple(message for turn in turns for message in turn.messages)
+        self._parent, self._extends = turns[-1].index, True
 
     def rewrite(self, messages: Sequence[Message]) -> ChatDialogue:
         branch = self._branched(ForkReason.CONTEXT_EDIT)
@@ -47,12 +56,13 @@ class ChatDialogue:
         terms, log = self._terms, self._log
         self._messages += tuple(new_messages)
         params = terms.params_within(self._num_tokens, log.next_seed())
-        async with terms.gate.turn(terms.key, self._num_tokens):
-            start_s = asyncio.get_running_loop().time()
+        async with model_call(terms, log, self._num_tokens) as counts:
             reply = await self._model.chat(
                 self._messages, tools, params, session=terms.session, timeout_s=terms.timeout_s
             )
-            end_s = asyncio.get_running_loop().time()
+            counts |= {"prompt": reply.num_prompt_tokens, "sampled": reply.num_sampled_tokens}
+            if reply.num_cached is not None:
+                counts["cached"] = reply.num_cached
         turn = Turn(
             index=log.next_index,
             branch=self._branch,
@@ -62,8 +72,6 @@ class ChatDialogue:
             fork=self._fork,
         )
         log.take(turn)
-        counts = {"prompt": reply.num_prompt_tokens, "sampled": reply.num_sampled_tokens}
-        log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))
         self._parent, self._extends, self._fork = turn.index, True, None
         self._num_tokens = reply.num_prompt_tokens + reply.num_sampled_tokens
         self._messages += (reply.message,)

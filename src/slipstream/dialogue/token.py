@@ -7,14 +7,14 @@ rendered again, and the turn says so by keeping less of its parent.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import Reply, Terms, TurnLog
+from slipstream.dialogue.base import Reply, Terms, TurnLog, check_straight, model_call
+from slipstream.errors import ReplayError
 from slipstream.model.base import Completer
 from slipstream.render.renderer import Renderer
-from slipstream.types import ForkReason, Message, Span, SpanKind, TokenIds, ToolSpec, Turn, token_ids
+from slipstream.types import ForkReason, Message, TokenIds, ToolSpec, Turn, token_ids
 
 
 class TokenDialogue:
@@ -40,6 +40,21 @@ class TokenDialogue:
     def messages(self) -> tuple[Message, ...]:
         return self._messages
 
+    async def settled(self) -> None:
+        await self._log.settled()
+
+    def restore(self, turns: Sequence[Turn]) -> None:
+        check_straight(turns)
+        prompt, sampled = token_ids(), token_ids()
+        for turn in turns:
+            if turn.sampled is None:
+                raise ReplayError(f"turn {turn.index} was recorded without its tokens")
+            prompt, sampled = (prompt + sampled)[: turn.num_kept] + turn.added, turn.sampled.ids
+        self._log.restore(turns)
+        self._messages = tuple(message for turn in turns for message in turn.messages)
+        self._parent, self._prompt, self._tail, self._sampled = turns[-1], prompt, prompt, sampled
+        self._extends = True
+
     def rewrite(self, messages: Sequence[Message]) -> TokenDialogue:
         branch = self._branched(ForkReason.CONTEXT_EDIT)
         branch._parent, branch._prompt, branch._sampled = self._parent, self._prompt, self._sampled
@@ -64,10 +79,12 @@ class TokenDialogue:
         next_ = self._next(new_messages, tools)
         prompt = next_.prompt
         params = replace(terms.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
-        async with terms.gate.turn(terms.key, len(prompt)):
-            start_s = asyncio.get_running_loop().time()
+        async with model_call(terms, log, len(prompt)) as counts:
+            counts |= {"new": len(prompt) - next_.num_kept, "kept": next_.num_kept, "encoded": next_.num_encoded}
             sampled = await self._completer.complete(prompt, params, session=terms.session, timeout_s=terms.timeout_s)
-            end_s = asyncio.get_running_loop().time()
+            counts["sampled"] = len(sampled.ids)
+            if sampled.num_cached is not None:
+                counts["cached"] = sampled.num_cached
         message = self._renderer.parse(sampled.ids, next_.tail, tools, call_prefix=f"call_{log.next_index}_")
         turn = Turn(
             index=log.next_index,
@@ -81,20 +98,6 @@ class TokenDialogue:
             fork=next_.fork,
         )
         log.take(turn)
-        log.on_span(
-            Span(
-                kind=SpanKind.MODEL,
-                start_s=start_s,
-                end_s=end_s,
-                attempt=terms.attempt,
-                counts={
-                    "new": len(turn.added),
-                    "kept": next_.num_kept,
-                    "encoded": next_.num_encoded,
-                    "sampled": len(sampled.ids),
-                },
-            )
-        )
         self._parent, self._prompt, self._tail, self._sampled = turn, prompt, next_.tail, sampled.ids
         self._extends, self._fork = True, None
         self._messages += (message,)

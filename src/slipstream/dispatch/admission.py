@@ -2,7 +2,8 @@
 
 Always holds: the limits are never exceeded; grants go grades first, then runs, then initialisations; while a ready
 grade waits for a sandbox no initialisation is let in. Everything here is synchronous but `enter`, so no await can
-come between a check and its count.
+come between a check and its count. Counts are whole numbers, cores too (in thousandths), so that what was given back
+is there again to the last bit.
 """
 
 from __future__ import annotations
@@ -11,67 +12,144 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slipstream.dispatch.base import Limits, Policy, Stage, View
+from slipstream.dispatch.base import Limits, PacingGate, Policy, Stage, View
+from slipstream.dispatch.forecast import Mean
+from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ConfigError
-from slipstream.types import EngineLoad, Job
+from slipstream.types import EngineLoad, Job, JobKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a sandbox takes of the limits: `Need(sandboxes=1, memory_mb=2048, milli_cpus=500)`."""
+
+    sandboxes: int = 0
+    memory_mb: int = 0
+    milli_cpus: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            sandboxes=self.sandboxes + other.sandboxes,
+            memory_mb=self.memory_mb + other.memory_mb,
+            milli_cpus=self.milli_cpus + other.milli_cpus,
+        )
+
+    def __sub__(self, other: Need) -> Need:
+        return Need(
+            sandboxes=self.sandboxes - other.sandboxes,
+            memory_mb=self.memory_mb - other.memory_mb,
+            milli_cpus=self.milli_cpus - other.milli_cpus,
+        )
+
+
+NOTHING = Need()
+
+
+def need_of(job: Job, weight: int) -> Need:
+    """What a sandbox of this job takes if it weighs `weight` units, the agent's or the grader's; 0 is no sandbox."""
+    if weight == 0:
+        return NOTHING
+    return Need(sandboxes=weight, memory_mb=job.memory_mb, milli_cpus=_milli(job.cpus))
+
+
+def check_job(job: Job, limits: Limits) -> None:
+    """Refuse a job that could never be admitted."""
+    need = need_of(job, max(1, job.weight))  # its grader may have a sandbox where its agent has none
+    refuse_too_heavy(f"job {job.key}", replace(need, sandboxes=job.weight), limits)
+
+
+def refuse_too_heavy(what: str, need: Need, limits: Limits) -> None:
+    """Refuse what is above a limit by itself, with the numbers."""
+    if limits.sandboxes is not None and need.sandboxes > limits.sandboxes:
+        raise ConfigError(
+            f"{what} weighs {need.sandboxes} sandbox units, but the limit is {limits.sandboxes}: raise "
+            "dispatch.limits.sandboxes"
+        )
+    if limits.memory_mb is not None and need.memory_mb > limits.memory_mb:
+        raise ConfigError(
+            f"{what} needs {need.memory_mb} MB of memory, but the limit is {limits.memory_mb}: raise "
+            "dispatch.limits.memory_mb, or lower the sandbox's limits.memory_mb"
+        )
+    if limits.cpus is not None and need.milli_cpus > _milli(limits.cpus):
+        raise ConfigError(
+            f"{what} needs {need.milli_cpus / 1000:g} cores, but the limit is {limits.cpus:g}: raise "
+            "dispatch.limits.cpus, or lower the sandbox's limits.cpus"
+        )
+
+
+def _milli(cpus: float) -> int:
+    return round(cpus * 1000)
 
 
 @dataclass(order=True, slots=True)
 class _Waiter:
-    rank: float
+    rank: tuple[int, float]
+    """Its step, so that no step waits for a later one; then what the policy says."""
     number: int
     granted: asyncio.Future[None] = field(compare=False)
-    weight: int = field(compare=False)
+    need: Need = field(compare=False)
+    job: Job = field(compare=False)
 
 
 class Admission:
     def __init__(
-        self, policy: Policy[Any], limits: Limits, load: Callable[[], EngineLoad | None] = lambda: None
+        self,
+        policy: Policy[Any],
+        limits: Limits,
+        *,
+        gate: PacingGate | None = None,
+        load: Callable[[], EngineLoad | None] = lambda: None,
     ) -> None:
         # Any: a policy's memory is its own affair; it is only handed back to it.
         self._policy = policy
         self._memory: Any = policy.start(limits)
         self._limits = limits
+        self._gate = gate or OpenGate()
+        self._gate.on_room(self._pump_soon)
         self._load = load
         self._numbers = itertools.count()
         self._queues: dict[Stage, list[_Waiter]] = {stage: [] for stage in Stage}
+        self._waiting: dict[Stage, int] = dict.fromkeys(Stage, 0)
+        """Without those who gave up: they stay in the queue until they are its first."""
         self._inside: dict[Stage, int] = dict.fromkeys(Stage, 0)
         self._caps = {Stage.INIT: limits.init, Stage.RUN: limits.run, Stage.GRADE: limits.grade}
         self._pumping = False
-        self._live = 0
+        self._live = NOTHING
         self._in_flight = 0
-        self._seen_s: dict[str, float] = {}
+        self._seen_s: dict[str, Mean] = {}
+        self._all_seen_s = Mean()
         self.num_done = 0
         self.num_abandoned: Callable[[], int] = lambda: 0
+        self.on_defect: Callable[[Exception], None] = _raise
+        """Told when the policy raises: nobody would ever be let in again."""
 
     def check(self, job: Job) -> None:
         """Refuse a job that could never be admitted."""
-        cap = self._limits.sandboxes
-        if cap is not None and job.weight > cap:
-            raise ConfigError(
-                f"job {job.key} weighs {job.weight} sandbox units, but the limit is {cap}: raise the limit"
-            )
+        check_job(job, self._limits)
 
-    async def enter(self, stage: Stage, job: Job, *, weight: int = 0) -> None:
-        """Wait for a place in `stage`, and for `weight` units of live sandboxes together with it."""
-        rank = self._policy.rank(job, self._seen_s.get(job.key.task_id))
+    def check_need(self, what: str, need: Need) -> None:
+        """Refuse what could never be admitted, and would keep others out for as long as it waits."""
+        refuse_too_heavy(what, need, self._limits)
+
+    async def enter(self, stage: Stage, job: Job, *, need: Need = NOTHING) -> None:
+        """Wait for a place in `stage`, and for room for `need` together with it."""
         future = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(rank, next(self._numbers), future, weight)
-        heapq.heappush(self._queues[stage], waiter)
+        heapq.heappush(self._queues[stage], _Waiter(self._rank(job), next(self._numbers), future, need, job))
+        self._waiting[stage] += 1
         self._pump_soon()
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self._inside[stage] -= 1
-                self._live -= weight
+                self._live -= need
                 self._in_flight -= stage is Stage.INIT
-            elif waiter in self._queues[stage]:
-                self._queues[stage].remove(waiter)
-                heapq.heapify(self._queues[stage])
+            else:
+                future.cancel()
+                self._waiting[stage] -= 1
             self._pump_soon()
             raise
 
@@ -79,9 +157,9 @@ class Admission:
         self._inside[stage] -= 1
         self._pump_soon()
 
-    def give_back(self, weight: int) -> None:
-        """Units of a sandbox that is closed now."""
-        self._live -= weight
+    def give_back(self, need: Need) -> None:
+        """What a sandbox took that is closed now."""
+        self._live -= need
         self._pump_soon()
 
     def end_attempt(self) -> None:
@@ -90,22 +168,43 @@ class Admission:
         self._pump_soon()
 
     def ran(self, job: Job, seconds: float) -> None:
-        """Remember how long a task's agent took, for ranking its next attempts."""
-        self._seen_s[job.key.task_id] = seconds
+        """Remember how long a task's agent took, for ranking its other jobs and next attempts."""
+        task_id = job.key.task_id
+        self._seen_s.setdefault(task_id, Mean()).add(seconds)
+        self._all_seen_s.add(seconds)
+        queue = self._queues[Stage.INIT]
+        alike = [waiter for waiter in queue if waiter.job.key.task_id == task_id]
+        for waiter in alike:
+            waiter.rank = self._rank(waiter.job)
+        if alike:
+            heapq.heapify(queue)
+
+    def took(self, stage: Stage, seconds: float) -> None:
+        """A stage of an attempt is about to be left, after so many seconds."""
+        self._memory = self._policy.observe(stage, seconds, self._inside[stage], self._memory)
+
+    def run_over(self, key: JobKey) -> None:
+        """The agent of a job takes no more turns in this attempt."""
+        self._gate.ended(key)
+
+    def _rank(self, job: Job) -> tuple[int, float]:
+        seen = self._seen_s.get(job.key.task_id)
+        return job.key.step, self._policy.rank(job, None if seen is None else seen.mean, self._all_seen_s.mean)
 
     def view(self) -> View:
         return View(
-            waiting=len(self._queues[Stage.INIT]),
+            waiting=self._waiting[Stage.INIT],
             initialising=self._inside[Stage.INIT],
-            ready=len(self._queues[Stage.RUN]),
+            ready=self._waiting[Stage.RUN],
             running=self._inside[Stage.RUN],
-            ended=len(self._queues[Stage.GRADE]),
+            ended=self._waiting[Stage.GRADE],
             grading=self._inside[Stage.GRADE],
             in_flight=self._in_flight,
-            live=self._live,
+            live=self._live.sandboxes,
             done=self.num_done,
             abandoned=self.num_abandoned(),
             load=self._load(),
+            room=self._gate.room(),
         )
 
     def _pump_soon(self) -> None:
@@ -118,39 +217,55 @@ class Admission:
     def _pump(self) -> None:
         """Let in whoever may enter now."""
         self._pumping = False
-        if not any(self._queues.values()):
+        if not any(self._waiting.values()):
             return
-        decision, self._memory = self._policy.decide(self.view(), self._memory)
+        try:
+            decision, self._memory = self._policy.decide(self.view(), self._memory)
+        except Exception as raised:  # called by the event loop: nobody else would hear of it
+            self.on_defect(raised)
+            return
         self._admit(Stage.GRADE, decision.grade)
         self._admit(Stage.RUN, decision.run)
         if not self._starved(Stage.GRADE):
             self._admit(Stage.INIT, decision.init)
 
+    def _first(self, stage: Stage) -> _Waiter | None:
+        """Who is next, after those who gave up are gone."""
+        queue = self._queues[stage]
+        while queue and queue[0].granted.cancelled():
+            heapq.heappop(queue)
+        return queue[0] if queue else None
+
     def _starved(self, stage: Stage) -> bool:
         """Whether the first in the queue has room in its stage and lacks a sandbox only."""
-        queue = self._queues[stage]
-        return bool(queue) and self._room(stage) > 0 and not self._fits(queue[0].weight)
+        first = self._first(stage)
+        return first is not None and self._room(stage) > 0 and not self._fits(first.need)
 
     def _room(self, stage: Stage) -> int:
         cap = self._caps[stage]
-        return len(self._queues[stage]) if cap is None else cap - self._inside[stage]
+        return self._waiting[stage] if cap is None else cap - self._inside[stage]
 
-    def _fits(self, weight: int) -> bool:
-        cap = self._limits.sandboxes
-        return cap is None or self._live + weight <= cap
+    def _fits(self, need: Need) -> bool:
+        limits, after = self._limits, self._live + need
+        return (
+            (need.sandboxes == 0 or limits.sandboxes is None or after.sandboxes <= limits.sandboxes)
+            and (need.memory_mb == 0 or limits.memory_mb is None or after.memory_mb <= limits.memory_mb)
+            and (need.milli_cpus == 0 or limits.cpus is None or after.milli_cpus <= _milli(limits.cpus))
+        )
 
     def _admit(self, stage: Stage, proposed: int) -> None:
-        queue = self._queues[stage]
         places = min(proposed, self._room(stage))
-        while queue and places > 0:
-            if queue[0].granted.cancelled():
-                heapq.heappop(queue)
-                continue
-            if not self._fits(queue[0].weight):
+        while places > 0 and (first := self._first(stage)) is not None:
+            if not self._fits(first.need):
                 return  # no overtaking: a heavy job would wait for ever behind light ones
-            waiter = heapq.heappop(queue)
+            heapq.heappop(self._queues[stage])
             places -= 1
+            self._waiting[stage] -= 1
             self._inside[stage] += 1
-            self._live += waiter.weight
+            self._live += first.need
             self._in_flight += stage is Stage.INIT
-            waiter.granted.set_result(None)
+            first.granted.set_result(None)
+
+
+def _raise(raised: Exception) -> None:
+    raise raised

@@ -12,12 +12,13 @@ The promises, each tested on virtual time under injected faults:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from slipstream.types import Ending, EngineLoad, Job, Rollout, Turn
+from slipstream.seams import PastAttempt, TurnGate
+from slipstream.types import Ending, EngineLoad, Job, JobKey, Rollout
 
 
 class Stage(StrEnum):
@@ -62,7 +63,9 @@ class Attempt(Protocol):
 class Placement(Protocol):
     """Where attempts live. `open` is cheap and local: bringing things up is `Attempt.init`'s work."""
 
-    def open(self, job: Job, number: int, past_turns: Sequence[Turn]) -> Attempt: ...
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> Attempt:
+        """`past`: what this attempt goes on from, in a resumed run. If its run has ended, `grade` alone is called."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,9 @@ class Limits:
 
     sandboxes: int | None = None
     """Units of live sandboxes, from the start of an initialisation to the end of the release, and of graders."""
+    memory_mb: int | None = None
+    """Of live sandboxes, as the next."""
+    cpus: float | None = None
     init: int | None = None
     run: int | None = None
     grade: int | None = None
@@ -122,6 +128,8 @@ class View:
     abandoned: int
     """Tasks that outlived their cancellation."""
     load: EngineLoad | None = None
+    room: int | None = None
+    """New agents that the turn gate has room for; None: it holds nobody back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +151,28 @@ class Policy(Protocol[Memory]):
 
     def decide(self, view: View, memory: Memory) -> tuple[Decision, Memory]: ...
 
-    def rank(self, job: Job, seen_s: float | None) -> float:
-        """Lower goes first; equals go in the order they came. `seen_s`: how long the same task ran before."""
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: Memory) -> Memory:
+        """A stage of an attempt is over: what it took, beside how many others in that stage, itself included."""
+        ...
+
+    def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
+        """Among the jobs of a step lower goes first, and equals go in the order they came. `seen_s`: how long the same
+        task ran on average so far; `mean_s`: all tasks. A job that waits to be initialised is ranked anew when its task
+        is seen."""
+        ...
+
+
+class PacingGate(TurnGate, Protocol):
+    """A turn gate that the dispatcher asks and tells."""
+
+    def room(self) -> int | None:
+        """How many new agents could begin now; None: any number."""
+        ...
+
+    def ended(self, key: JobKey) -> None:
+        """The run stage of a job is over, however it ended."""
+        ...
+
+    def on_room(self, told: Callable[[], None]) -> None:
+        """Whom to tell when there may be room for new agents."""
         ...

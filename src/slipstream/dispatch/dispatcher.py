@@ -5,28 +5,31 @@
 
 Always holds: the promises of `dispatch.base`. A rollout is given out only after it is durable in the journal. Leaving
 the context with jobs under way cancels them, closes their sandboxes and records nothing of them, so that a resumed
-run does them again.
+run does them again. A journal or a policy that fails ends the run: `finished` raises what it raised.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
 from slipstream.aio import outlast, task_group
 from slipstream.dispatch.admission import Admission
-from slipstream.dispatch.base import Deadlines, Limits, Placement, Policy, Retries, View
+from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Placement, Policy, Retries, View
+from slipstream.dispatch.groups import Enough, split
 from slipstream.dispatch.life import Life
 from slipstream.dispatch.stage import StageRunner
 from slipstream.errors import ConfigError, JournalError
-from slipstream.seams import JobAdmitted, Journal, RolloutDone
-from slipstream.types import Ending, EndReason, Group, Job, JobKey, Rollout
+from slipstream.seams import JobAdmitted, Journal, PastAttempt, RolloutDone
+from slipstream.types import Ending, EndReason, EngineLoad, Group, Job, JobKey, Rollout
 
 logger = logging.getLogger(__name__)
+
+_OUT_OF_TIME = Ending(reason=EndReason.DEADLINE, detail="the run's deadline passed")
 
 
 class Dispatcher:
@@ -40,24 +43,36 @@ class Dispatcher:
         deadlines: Deadlines | None = None,
         retries: Retries | None = None,
         capacity: int = 65_536,
-        first_numbers: Mapping[JobKey, int] | None = None,
+        resumed: Mapping[JobKey, PastAttempt] | None = None,
+        gate: PacingGate | None = None,
+        load: Callable[[], EngineLoad | None] = lambda: None,
     ) -> None:
         """`capacity`: jobs submitted and not yet taken out, above which `submit` waits.
-        `first_numbers`: for a resumed run, the number of each job's first new attempt."""
+        `resumed`: of a run that stopped, the last attempt at each job that has no rollout yet; it goes on.
+        `gate`: the one that the attempts' turns pass. `load`: what the engine says of itself."""
         self._placement = placement
         self._journal = journal
         self._deadlines = deadlines or Deadlines()
         self._retries = retries or Retries()
-        self._first_numbers = first_numbers or {}
+        self._resumed = dict(resumed or {})
         self._stages = StageRunner(grace_s=self._deadlines.grace_s)
-        self._admission = Admission(policy, limits or Limits())
+        self._admission = Admission(policy, limits or Limits(), gate=gate, load=load)
         self._admission.num_abandoned = lambda: self._stages.num_abandoned
+        self._admission.on_defect = self._fail
         self._room = asyncio.Semaphore(capacity)
-        self._lives: dict[JobKey, asyncio.Task[None]] = {}
+        self._tasks: dict[JobKey, asyncio.Task[None]] = {}
+        self._lives: dict[JobKey, Life] = {}
+        self._asked: dict[JobKey, Ending] = {}
+        """Jobs to be ended before they began."""
+        self._enough: dict[JobKey, Enough] = {}
+        self._num_kept: dict[tuple[str, int, str], int] = {}
         self._submitted: set[JobKey] = set()
+        self._at_the_door: set[JobKey] = set()
+        """Of these, those that wait for room."""
         self._finished: asyncio.Queue[Rollout | None] = asyncio.Queue()
         self._closed = False
-        self._fatal: JournalError | None = None
+        self._leaving = False
+        self._fatal: Exception | None = None
         self._watchdog: asyncio.Task[None] | None = None
         self._past_total = False
 
@@ -68,24 +83,72 @@ class Dispatcher:
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closed = True
-        tasks = [*self._lives.values(), *([self._watchdog] if self._watchdog else [])]
+        self._closed = self._leaving = True
+        tasks = [*self._tasks.values(), *([self._watchdog] if self._watchdog else [])]
         for task in tasks:
             task.cancel()
-        await outlast(tasks)
+        try:
+            await outlast(tasks)
+        finally:
+            self._finished.put_nowait(None)
 
     async def submit(self, job: Job) -> None:
         """Take a job in; waits while there is no room. Each key may be submitted once."""
-        if self._closed:
-            raise ConfigError(f"job {job.key} was submitted after the last one")
+        self._check_open(job)
         if job.key in self._submitted:
             raise ConfigError(f"job {job.key} was submitted twice")
         self._admission.check(job)
-        self._submitted.add(job.key)
-        await self._room.acquire()
+        await self._take_in(job)
         self._journal.append(JobAdmitted(job=job))
-        task = asyncio.create_task(self._drive(job), name=f"job {job.key}")
-        self._lives[job.key] = task
+        self._lives[job.key] = life = self._life(job)
+        if self._past_total:
+            life.stop(_OUT_OF_TIME)
+        elif job.key in self._asked:
+            life.stop(self._asked.pop(job.key))
+        self._tasks[job.key] = asyncio.create_task(self._drive(job, life), name=f"job {job.key}")
+
+    async def _take_in(self, job: Job) -> None:
+        """Wait for room. A submission that is cancelled meanwhile was none."""
+        self._submitted.add(job.key)
+        self._at_the_door.add(job.key)
+        try:
+            await self._room.acquire()
+            if self._closed:
+                self._room.release()
+            self._check_open(job)
+        except BaseException:
+            self._submitted.discard(job.key)
+            raise
+        finally:
+            self._at_the_door.discard(job.key)
+
+    def _check_open(self, job: Job) -> None:
+        if self._closed:
+            raise ConfigError(f"job {job.key} was submitted after the last one")
+
+    def cancel(self, key: JobKey, *, why: str = "cancelled") -> None:
+        """End one job: its rollout comes out as cancelled, once, with the turns it has. A job that is not submitted yet
+        does so as soon as it is; one that has come to its own end keeps it."""
+        ending = Ending(reason=EndReason.CANCELLED, detail=why)
+        if key in self._lives:
+            self._lives[key].stop(ending)
+        elif key not in self._submitted or key in self._at_the_door:
+            self._asked[key] = ending
+
+    def keep_first(self, keys: Collection[JobKey], num: int, *, so_far: Iterable[Rollout] = ()) -> None:
+        """Of one group's jobs the first `num` with a verdict are enough: the others are cancelled then. To be called
+        before they are submitted; `so_far` came out before, in a run that was stopped."""
+        enough = Enough(keys, num)
+        for key in keys:
+            self._enough[key] = enough
+            self._num_kept[_place(key)] = num
+        for rollout in so_far:
+            self._note(rollout)
+
+    def _note(self, rollout: Rollout) -> None:
+        enough = self._enough.pop(rollout.job.key, None)
+        for key in enough.note(rollout) if enough is not None else ():
+            self.cancel(key, why="enough of its group were in")
 
     def close(self) -> None:
         """No more jobs will come: `finished` ends when the last one has left."""
@@ -95,7 +158,7 @@ class Dispatcher:
     async def finished(self) -> AsyncGenerator[Rollout, None]:
         """Rollouts as they finish, each durable before it is given out. One consumer at a time."""
         while True:
-            rollout = await self._finished.get()
+            rollout = None if self._fatal is not None else await self._finished.get()
             if self._fatal is not None:
                 raise self._fatal
             if rollout is None:
@@ -104,17 +167,15 @@ class Dispatcher:
             yield rollout
 
     async def groups(self) -> AsyncGenerator[Group, None]:
-        """Whole groups, as their last member finishes."""
+        """Whole groups, as their last member finishes; what `keep_first` left out stands apart."""
         open_groups: dict[tuple[str, int, str], list[Rollout]] = {}
         async with aclosing(self.finished()) as finished:
             async for rollout in finished:
-                key = rollout.job.key
-                place = (key.phase, key.step, key.task_id)
+                place = _place(rollout.job.key)
                 members = open_groups.setdefault(place, [])
                 members.append(rollout)
                 if len(members) == rollout.job.group_size:
-                    members = sorted(open_groups.pop(place), key=lambda member: member.job.key)
-                    yield Group(phase=key.phase, step=key.step, task_id=key.task_id, rollouts=tuple(members))
+                    yield _group(open_groups.pop(place), self._num_kept.pop(place, len(members)))
 
     async def collect(self, jobs: Sequence[Job]) -> tuple[Rollout, ...]:
         """All of `jobs`, and one rollout for each, in their order."""
@@ -135,47 +196,68 @@ class Dispatcher:
         for job in jobs:
             await self.submit(job)
 
-    async def _drive(self, job: Job) -> None:
-        """From submission to the journal. Whatever happens inside, one rollout comes out, or the run is over."""
-        life = Life(
+    def _life(self, job: Job) -> Life:
+        return Life(
             job,
             placement=self._placement,
             admission=self._admission,
             stages=self._stages,
             deadlines=self._deadlines,
             retries=self._retries,
-            first_number=self._first_numbers.get(job.key, 1),
+            past=self._resumed.pop(job.key, None),
         )
+
+    async def _drive(self, job: Job, life: Life) -> None:
+        """From submission to the journal. Whatever happens inside, one rollout comes out, or the run is over."""
         try:
-            try:
-                rollout = await life.live()
-            except asyncio.CancelledError:
-                if not self._past_total:
-                    raise
-                rollout = life.nothing(Ending(reason=EndReason.DEADLINE, detail="the run's deadline passed"))
-            except JournalError:
-                raise
-            except Exception as raised:
-                logger.exception("job %s met a defect of the dispatcher or of its placement", job.key)
-                rollout = life.nothing(Ending(reason=EndReason.INFRASTRUCTURE, detail=repr(raised)))
+            rollout = await self._lived(job, life)
             self._journal.append(RolloutDone(rollout=rollout))
             await self._journal.flush()
-        except JournalError as raised:
-            self._fatal = self._fatal or raised
-            self._finished.put_nowait(None)
+        except asyncio.CancelledError:
+            if not self._leaving:
+                self._fail(JournalError("the journal was cancelled while it was written"))
+            raise
+        except Exception as raised:
+            self._fail(raised)
         else:
             self._admission.num_done += 1
             self._finished.put_nowait(rollout)
+            self._note(rollout)
         finally:
-            del self._lives[job.key]
+            del self._tasks[job.key], self._lives[job.key]
             self._wake_if_over()
 
+    async def _lived(self, job: Job, life: Life) -> Rollout:
+        try:
+            return await life.live()
+        except JournalError:
+            raise
+        except Exception as raised:
+            logger.exception("job %s met a defect of the dispatcher or of its placement", job.key)
+            return life.nothing(Ending(reason=EndReason.INFRASTRUCTURE, detail=repr(raised)))
+
+    def _fail(self, raised: Exception) -> None:
+        """The run cannot go on."""
+        self._fatal = self._fatal or raised
+        self._finished.put_nowait(None)
+
     def _wake_if_over(self) -> None:
-        if self._closed and not self._lives:
+        if self._closed and not self._tasks:
             self._finished.put_nowait(None)
 
     async def _watch(self) -> None:
         await asyncio.sleep(self._deadlines.total_s)
         self._past_total = True
-        for task in self._lives.values():
-            task.cancel()
+        for life in list(self._lives.values()):
+            life.stop(_OUT_OF_TIME)
+
+
+def _place(key: JobKey) -> tuple[str, int, str]:
+    return key.phase, key.step, key.task_id
+
+
+def _group(members: Sequence[Rollout], num: int) -> Group:
+    parts = split(members, num)
+    kept, left_out = (tuple(sorted(part, key=lambda each: each.job.key)) for part in (parts.kept, parts.left_out))
+    phase, step, task_id = _place(members[0].job.key)
+    return Group(phase=phase, step=step, task_id=task_id, rollouts=kept, left_out=left_out)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from slipstream.seams import TurnPass
 from slipstream.types import JobKey
 
 
@@ -13,9 +14,16 @@ class OpenGate:
         self.num_turns_under_way = 0
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[None]:
+    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
         self.num_turns_under_way += 1
         try:
-            yield
+            yield TurnPass(num_under_way=self.num_turns_under_way)
         finally:
             self.num_turns_under_way -= 1
+
+    def room(self) -> int | None:
+        return None
+
+    def ended(self, key: JobKey) -> None: ...
+
+    def on_room(self, told: Callable[[], None]) -> None: ...

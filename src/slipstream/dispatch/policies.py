@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.dispatch.base import Decision, Limits, View
+from slipstream.dispatch.base import Decision, Limits, Stage, View
 from slipstream.types import Job
 
 
@@ -18,7 +18,10 @@ class Batch:
     def decide(self, view: View, memory: None) -> tuple[Decision, None]:
         return Decision(init=view.waiting, run=view.ready, grade=view.ended), None
 
-    def rank(self, job: Job, seen_s: float | None) -> float:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+        return None
+
+    def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
         return 0.0
 
 
@@ -34,7 +37,10 @@ class Bounded:
     def decide(self, view: View, memory: None) -> tuple[Decision, None]:
         return Decision(init=self.slots - view.in_flight, run=view.ready, grade=view.ended), None
 
-    def rank(self, job: Job, seen_s: float | None) -> float:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+        return None
+
+    def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
         return 0.0
 
 
@@ -56,5 +62,8 @@ class Pipeline:
         )
         return decision, None
 
-    def rank(self, job: Job, seen_s: float | None) -> float:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+        return None
+
+    def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
         return 0.0

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from slipstream.errors import InfrastructureError
+from slipstream.aio import outlast
+from slipstream.errors import InfrastructureError, JournalError
 
 T = TypeVar("T")
 
@@ -22,13 +23,17 @@ class StageDeadline(InfrastructureError):
     """The stage's deadline passed."""
 
 
+class StageAbandoned(StageDeadline):
+    """It passed, and the stage ignored its cancellation: it may still be at work."""
+
+
 class StageRunner:
     def __init__(self, *, grace_s: float) -> None:
         self._grace_s = grace_s
         self._abandoned: set[asyncio.Task[Any]] = set()
         self.num_abandoned = 0
 
-    async def run(self, stage: Coroutine[Any, Any, T], *, timeout_s: float, name: str) -> T:
+    async def run(self, stage: Callable[[], Awaitable[T]], *, timeout_s: float, name: str) -> T:
         """The stage's result. Raises StageDeadline, InfrastructureError, or whatever the stage raised."""
         task = asyncio.create_task(_contained(stage), name=name)
         try:
@@ -36,25 +41,32 @@ class StageRunner:
         except asyncio.CancelledError:
             await self._end(task)
             raise
-        if not task.done() and not await self._end(task):
-            raise StageDeadline(f"{name} passed its deadline of {timeout_s:g} s and ignored its cancellation")
+        if task.done():
+            return task.result()
+        late = f"{name} passed its deadline of {timeout_s:g} s"
+        if not await self._end(task):
+            raise StageAbandoned(f"{late} and ignored its cancellation")
         if task.cancelled():
-            raise StageDeadline(f"{name} passed its deadline of {timeout_s:g} s")
-        return task.result()
+            raise StageDeadline(late)
+        raised = task.exception()
+        if raised is None or isinstance(raised, JournalError):
+            return task.result()
+        raise StageDeadline(f"{late}, then ended with {raised!r}") from raised
 
     async def _end(self, task: asyncio.Task[Any]) -> bool:
         """Cancel, wait for the grace, and say whether it ended; if not, leave it behind."""
         task.cancel()
         try:
-            await asyncio.wait({task}, timeout=self._grace_s)
+            # Whoever is cancelled again meanwhile waits for the grace all the same: what is alive holds its place.
+            await outlast([asyncio.ensure_future(asyncio.wait({task}, timeout=self._grace_s))])
         finally:
             if not task.done():
                 self.num_abandoned += 1
                 self._abandoned.add(task)
                 task.add_done_callback(self._forget)
                 logger.warning("%s ignored its cancellation and was abandoned", task.get_name())
-        if task.done() and not task.cancelled():
-            task.exception()  # seen, so that asyncio does not report it again
+            elif not task.cancelled():
+                task.exception()  # seen, so that asyncio does not report it again
         return task.done()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -63,11 +75,11 @@ class StageRunner:
             logger.warning("%s, abandoned before, ended with %r", task.get_name(), raised)
 
 
-async def _contained(stage: Coroutine[Any, Any, T]) -> T:
+async def _contained(stage: Callable[[], Awaitable[T]]) -> T:
     """Keep what would end the event loop, or look like a cancellation from outside, inside the stage."""
     task = asyncio.current_task()
     try:
-        return await stage
+        return await stage()
     except SystemExit as raised:
         raise InfrastructureError(f"the stage called sys.exit({raised.code!r})") from raised
     except asyncio.CancelledError as raised:

@@ -28,7 +28,7 @@ from slipstream.engine.learner_state import put_state, state_tensors
 from slipstream.engine.losses import row_scales, token_losses
 from slipstream.engine.microbatches import Masked, TrainRow, collate, deal_out, plan, train_rows
 from slipstream.engine.model_folder import Dtype, write_model_folder
-from slipstream.engine.sft import warm_start
+from slipstream.engine.sft import rate_height, warm_start
 from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step, memory_guard
 from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError
@@ -177,7 +177,10 @@ class TorchLearner:
 
     def _learning_rate(self, step: int) -> float:
         config = self._config
-        return config.learning_rate * min(1.0, (step + 1) / max(1, config.warmup_steps))
+        num_steps = config.decay_steps or step + 1
+        if step < config.warmup_steps or config.decay_steps:
+            return config.learning_rate * rate_height(min(step, num_steps - 1), num_steps, config.warmup_steps)
+        return config.learning_rate
 
     # ---------------------------------------------------------------- looking
 

@@ -79,7 +79,10 @@ class LearnerConfig:
     """What the batches were sampled with: logits are divided by it."""
     learning_rate: float = 1e-6
     warmup_steps: int = 0
-    """The learning rate rises over this many optimiser steps to its full height, where it stays."""
+    """The learning rate rises over this many optimiser steps to its full height."""
+    decay_steps: int = 0
+    """It then falls in a line, to a tenth at this many optimiser steps from the start, and stays there; 0: it does not
+    fall."""
     betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
@@ -104,6 +107,10 @@ class LearnerConfig:
         _need(self.compute in ("float32", "bfloat16"), f"compute={self.compute}: give float32 or bfloat16")
         for name in ("temperature", "learning_rate", "adam_eps"):
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
+        _need(
+            self.decay_steps == 0 or self.decay_steps > self.warmup_steps,
+            f"decay_steps={self.decay_steps}: give more than warmup_steps={self.warmup_steps}, or 0 for never",
+        )
         for name in ("num_epochs", "num_minibatches", "tokens_per_microbatch"):
             _need(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: give 1 or more")
         _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")

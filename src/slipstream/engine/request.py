@@ -27,6 +27,8 @@ class Request:
     cancelled: bool = False
     """Set by whoever waited for it; the engine drops it before the next step."""
     slot: Slot | None = None
+    num_cached: int | None = None
+    """Tokens of the prompt that were in the cache when it got its slot; None before."""
     ids: TokenIds = field(default_factory=token_ids)
     logprobs: array[float] | None = field(default_factory=lambda: array("f"))
     versions: array[int] = field(default_factory=lambda: array("i"))
@@ -52,4 +54,6 @@ class Request:
         return StopReason.LENGTH if len(self.ids) >= self.max_tokens else None
 
     def sampled(self, stop: StopReason) -> Sampled:
-        return Sampled(ids=self.ids, logprobs=self.logprobs, versions=self.versions, stop=stop)
+        return Sampled(
+            ids=self.ids, logprobs=self.logprobs, versions=self.versions, stop=stop, num_cached=self.num_cached
+        )

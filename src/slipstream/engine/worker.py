@@ -195,6 +195,7 @@ class Worker:
                 left.append(request)
                 continue
             self._running[placed.slot.index] = request
+            request.num_cached = placed.num_reused
             if placed.copy_from is not None:
                 self._decoder.copy_prefix(placed.copy_from, placed.slot.index, placed.num_reused)
             self._count(num_reused=placed.num_reused)

@@ -1,4 +1,5 @@
-"""A run for others: its samples as JSONL or Parquet for any trainer, its rollouts as ATIF for any viewer.
+"""A run for others: its samples as JSONL or Parquet for any trainer, its rollouts as ATIF for any viewer, its spans as
+a trace that Perfetto opens.
 
 `export_run` writes; `read_jsonl`, `read_parquet` and `read_atif` give back what was written. pyarrow and atif are
 imported by the functions that need them.

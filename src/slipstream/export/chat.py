@@ -1,7 +1,8 @@
 """Messages in chat form, as OpenAI's endpoints and most trainers know it.
 
 Enters: messages. Leaves: dicts with `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`; and
-what that form has no place for under `problem` and `raw` of a call, `images` (as data URLs) and `hints` of a message.
+what that form has no place for under `problem` and `raw` of a call, `images` (as data URLs), `hints` and `is_error` of
+a message.
 Always holds: `content` is text, the arguments of a call are JSON text, empty fields are left out, and reading a form
 back gives an equal message.
 """
@@ -33,6 +34,8 @@ def message_fields(message: Message) -> dict[str, Json]:
         fields["images"] = [image_url(image) for image in message.images]
     if message.hints:
         fields["hints"] = list(message.hints)
+    if message.is_error:
+        fields["is_error"] = True
     return fields
 
 
@@ -47,6 +50,7 @@ def message_of(fields: Fields) -> Message:
         name=fields.get("name") or "",
         images=tuple(image_of(url) for url in fields.get("images") or ()),
         hints=tuple(fields.get("hints") or ()),
+        is_error=bool(fields.get("is_error")),
     )
 
 

@@ -111,6 +111,7 @@ def _schema(arrow: Any) -> Any:
             ("name", text),
             ("images", arrow.list_(text)),
             ("hints", arrow.list_(text)),
+            ("is_error", arrow.bool_()),
         ]
     )
     kinds: dict[str, Any] = dict.fromkeys(COLUMNS, text)

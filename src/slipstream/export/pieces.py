@@ -74,6 +74,8 @@ def _with_ours(piece: dict[str, Any], message: Message, ours: Fields) -> dict[st
     named: dict[str, Any] = {"name": message.name} if message.name else {}
     if message.hints:
         named["hints"] = list(message.hints)
+    if message.is_error:
+        named["is_error"] = True
     ours = {**ours, **named}
     if _plain_message(piece, ours) != message:
         ours = {**ours, "message": message_fields(message)}
@@ -93,6 +95,7 @@ def _plain_message(piece: Fields, ours: Fields) -> Message:
         name=ours.get("name", ""),
         images=images,
         hints=tuple(ours.get("hints", ())),
+        is_error=ours.get("is_error", False),
     )
 
 

@@ -18,6 +18,7 @@ from slipstream.batch.advantages import ESTIMATORS
 from slipstream.errors import ConfigError
 from slipstream.export import atif, parquet
 from slipstream.export.atif import write_atif
+from slipstream.export.chrome import write_chrome
 from slipstream.export.jsonl import write_jsonl
 from slipstream.export.parquet import write_parquet
 from slipstream.export.samples import ExportedSample, advantages_of, flatten
@@ -32,14 +33,21 @@ class ExportFormat(StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
     ATIF = "atif"
+    CHROME = "chrome"
 
 
 DEFAULT_NAMES: Mapping[ExportFormat, str] = {
     ExportFormat.JSONL: "export.jsonl",
     ExportFormat.PARQUET: "export.parquet",
     ExportFormat.ATIF: "atif",
+    ExportFormat.CHROME: "trace.json",
 }
 """In the run's folder."""
+
+_WITHOUT_SAMPLES: Mapping[ExportFormat, str] = {
+    ExportFormat.ATIF: "ATIF holds whole rollouts without advantages",
+    ExportFormat.CHROME: "a trace holds spans and no samples",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +66,14 @@ def export_run(
     max_tokens: int | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write a run's samples, or with ATIF its rollouts, to `out` or into the run's folder.
+    """Write a run's samples, or with ATIF its rollouts, or for Chrome its spans, to `out` or into the run's folder.
 
-    `advantages` names one of `batch.advantages.ESTIMATORS`; samples are cut, between turns, to `max_tokens`. Neither is
-    for ATIF, which holds whole rollouts.
+    `advantages` names one of `batch.advantages.ESTIMATORS`; samples are cut, between turns, to `max_tokens`. Both are
+    for samples alone.
     """
     path = (out or reader.folder / DEFAULT_NAMES[kind]).absolute()
-    if kind is ExportFormat.ATIF and (advantages is not None or max_tokens is not None):
-        raise ConfigError("ATIF holds whole rollouts without advantages: leave out --advantages and --max-tokens")
+    if kind in _WITHOUT_SAMPLES and (advantages is not None or max_tokens is not None):
+        raise ConfigError(f"{_WITHOUT_SAMPLES[kind]}: leave out --advantages and --max-tokens")
     if advantages is not None and advantages not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
         raise ConfigError(f'there are no advantages "{advantages}"{did_you_mean(advantages, ESTIMATORS)}; use {known}')
@@ -77,6 +85,9 @@ def export_run(
             atif.check_installed()
             rollouts = _counted_rollouts(reader.rollouts(), counts)
             write_atif(path, rollouts, run=run, agent=_agent(reader.config()), force=force)
+        case ExportFormat.CHROME:
+            written = write_chrome(path, lambda: reader.rollouts(with_turns=False), run=run, force=force)
+            counts.update(rollouts=written.num_rollouts, spans=written.num_spans, lanes=written.num_lanes)
         case ExportFormat.JSONL:
             write_jsonl(path, _samples(reader, run, advantages, max_tokens, counts), force=force)
         case ExportFormat.PARQUET:

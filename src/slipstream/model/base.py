@@ -62,6 +62,8 @@ class ChatReply:
     stop: StopReason
     num_prompt_tokens: int = 0
     num_sampled_tokens: int = 0
+    num_cached: int | None = None
+    """Tokens of the prompt that the server had in its cache, where it says so."""
 
 
 class ChatModel(Protocol):

@@ -22,6 +22,7 @@ from slipstream.model.http import Complaint, Endpoint, Retries, Sleep, TryAgain,
 from slipstream.model.metrics import load_from_metrics
 from slipstream.model.wire import (
     BadBody,
+    cached_from_wire,
     dig,
     dig_ids,
     dig_list,
@@ -331,7 +332,9 @@ class OpenAICompleter(_Client):
             ids.append(stop_id)
         if logprobs is not None and len(logprobs) != len(ids):
             raise BadBody(f"has {len(ids)} token ids but {len(logprobs)} logprobs")
-        return Sampled.at_version(ids, logprobs, version=version, stop=_STOPS[finish])
+        return Sampled.at_version(
+            ids, logprobs, version=version, stop=_STOPS[finish], num_cached=cached_from_wire(body)
+        )
 
     def _read_logprobs(self, choice: Json, params: SampleParams) -> list[float] | None:
         kind = self.config.logprobs

@@ -263,7 +263,7 @@ def reply_to_wire(reply: ChatReply, *, model: str) -> dict[str, Json]:
         "object": "chat.completion",
         "model": model,
         "choices": [{"index": 0, "message": message_to_wire(reply.message, thinking=True), "finish_reason": finish}],
-        "usage": usage_to_wire(reply.num_prompt_tokens, reply.num_sampled_tokens),
+        "usage": usage_to_wire(reply.num_prompt_tokens, reply.num_sampled_tokens, reply.num_cached),
     }
 
 
@@ -280,6 +280,7 @@ def reply_from_wire(body: Json) -> ChatReply:
         stop=CHAT_STOPS[finish],
         num_prompt_tokens=count_of(counts.get("prompt_tokens")),
         num_sampled_tokens=count_of(counts.get("completion_tokens")),
+        num_cached=cached_from_wire(body),
     )
 
 
@@ -306,7 +307,7 @@ def sampled_to_wire(
         "object": "text_completion",
         "model": model,
         "choices": [choice],
-        "usage": usage_to_wire(len(prompt_ids), len(sampled.ids)),
+        "usage": usage_to_wire(len(prompt_ids), len(sampled.ids), sampled.num_cached),
     }
 
 
@@ -351,9 +352,20 @@ def _logprob(value: Json, among: str) -> float:
     return float(value)
 
 
-def usage_to_wire(num_prompt_tokens: int, num_sampled_tokens: int) -> Json:
-    return {
+def usage_to_wire(num_prompt_tokens: int, num_sampled_tokens: int, num_cached: int | None = None) -> Json:
+    usage: dict[str, Json] = {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_sampled_tokens,
         "total_tokens": num_prompt_tokens + num_sampled_tokens,
     }
+    if num_cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": num_cached}
+    return usage
+
+
+def cached_from_wire(body: Json) -> int | None:
+    """Tokens of the prompt that the server had in its cache, where it says so."""
+    found = body
+    for name in ("usage", "prompt_tokens_details", "cached_tokens"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if is_int(found) and found >= 0 else None

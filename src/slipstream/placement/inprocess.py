@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from slipstream.rollout.attempt import Crew, RolloutAttempt
-from slipstream.types import Job, Task, Turn
+from slipstream.seams import PastAttempt
+from slipstream.types import Job, Task
 
 
 class InProcess:
@@ -13,5 +14,5 @@ class InProcess:
         self._crew = crew
         self._tasks = tasks
 
-    def open(self, job: Job, number: int, past_turns: Sequence[Turn]) -> RolloutAttempt:
-        return RolloutAttempt(self._crew, self._tasks[job.key.task_id], job, number, past_turns)
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> RolloutAttempt:
+        return RolloutAttempt(self._crew, self._tasks[job.key.task_id], job, number, past)

@@ -1,19 +1,21 @@
 """Attempts that take time and do nothing else, for the simulator and for tests of the dispatcher on virtual time.
 
 Enters: a script that says, for a job and the number of its try, how long each stage takes and how it fails. Leaves:
-rollouts, and a census of live sandboxes that a test can hold against the limits.
+rollouts, and a census of live sandboxes that a test can hold against the limits. Every place where the dispatcher calls
+an attempt can be made to fail.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
 from slipstream.errors import GraderError, SandboxError
-from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Turn, Verdict
+from slipstream.seams import PastAttempt
+from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Verdict
 
 
 class Fault(StrEnum):
@@ -29,6 +31,10 @@ class Fault(StrEnum):
     """It never ends, but can be cancelled."""
     DEAF = "deaf"
     """It ends after a million seconds, and swallows its cancellation."""
+    SLOW_TO_END = "slow_to_end"
+    """It never ends, and when it is cancelled it takes its time, then raises an error of its own."""
+    DIE = "die"
+    """The sandbox is lost halfway: the stage raises, and so does the release after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +45,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one attempt will do: `Plan(run=Part(seconds=60), grade=Part(fault=Fault.HANG))`."""
+    """What one attempt will do: `Plan(run=Part(seconds=60), grade=Part(fault=Fault.HANG))`. The last three are called
+    and not awaited, so they take no time."""
 
     init: Part = Part()
     run: Part = Part()
     release: Part = Part(seconds=0.0)
     grade: Part = Part()
+    close: Part = Part(seconds=0.0)
     grade_weight: int = 1
     reward: float = 1.0
+    open_fault: Fault | None = None
+    weigh_fault: Fault | None = None
+    as_ended_fault: Fault | None = None
 
 
 @dataclass(slots=True)
@@ -58,10 +69,20 @@ class Census:
     peak_grading: int = 0
     grading: int = 0
     opened: int = 0
+    memory_mb: int = 0
+    peak_memory_mb: int = 0
+    cpus: float = 0.0
+    peak_cpus: float = 0.0
 
     def add(self, weight: int) -> None:
         self.live += weight
         self.peak_live = max(self.peak_live, self.live)
+
+    def take(self, memory_mb: int, cpus: float) -> None:
+        self.memory_mb += memory_mb
+        self.cpus += cpus
+        self.peak_memory_mb = max(self.peak_memory_mb, self.memory_mb)
+        self.peak_cpus = max(self.peak_cpus, self.cpus)
 
 
 class SimulatedPlacement:
@@ -70,10 +91,12 @@ class SimulatedPlacement:
         self.census = Census()
         self.started: list[tuple[JobKey, int]] = []
 
-    def open(self, job: Job, number: int, past_turns: Sequence[Turn]) -> SimulatedAttempt:
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
         self.census.opened += 1
-        return SimulatedAttempt(job, number, self._plan(job, number), self.census)
+        plan = self._plan(job, number)
+        _fail(plan.open_fault, SandboxError)
+        return SimulatedAttempt(job, number, plan, self.census)
 
 
 class SimulatedAttempt:
@@ -83,23 +106,25 @@ class SimulatedAttempt:
         self._plan = plan
         self._census = census
         self._holds = 0
+        self._is_lost = False
 
     @property
     def grade_weight(self) -> int:
+        _fail(self._plan.weigh_fault, GraderError)
         return self._plan.grade_weight
 
     async def init(self) -> None:
         self._hold(self._job.weight)
-        await _take_part(self._plan.init, SandboxError)
+        await self._agent_part(self._plan.init)
 
     async def run(self) -> None:
-        await _take_part(self._plan.run, SandboxError)
+        await self._agent_part(self._plan.run)
 
     async def release(self) -> None:
-        try:
-            await _take_part(self._plan.release, SandboxError)
-        finally:
-            self._let_go()
+        if self._is_lost:
+            raise SandboxError("simulated: there is nothing left to close")
+        await _take_part(self._plan.release, SandboxError)
+        self._let_go()
 
     async def grade(self) -> Rollout:
         self._hold(self._plan.grade_weight)
@@ -114,17 +139,31 @@ class SimulatedAttempt:
         return Rollout(job=self._job, attempt=self._number, ending=ending, verdict=Verdict(reward=self._plan.reward))
 
     def as_ended(self, ending: Ending) -> Rollout:
+        _fail(self._plan.as_ended_fault, SandboxError)
         return Rollout(job=self._job, attempt=self._number, ending=ending)
 
     async def aclose(self) -> None:
-        self._let_go()
+        if self._plan.close.fault is Fault.DEAF:
+            self._let_go()  # nobody will see it end: as if the reaper had come
+        try:
+            await _take_part(self._plan.close, SandboxError)
+        finally:
+            self._let_go()
+
+    async def _agent_part(self, part: Part) -> None:
+        self._is_lost = part.fault is Fault.DIE
+        await _take_part(part, SandboxError)
 
     def _hold(self, weight: int) -> None:
         self._holds = weight
         self._census.add(weight)
+        if weight:
+            self._census.take(self._job.memory_mb, self._job.cpus)
 
     def _let_go(self) -> None:
         self._census.live -= self._holds
+        if self._holds:
+            self._census.take(-self._job.memory_mb, -self._job.cpus)
         self._holds = 0
 
 
@@ -138,13 +177,24 @@ async def _take_part(part: Part, error: type[Exception]) -> None:
             while (left_s := ends_at_s - loop.time()) > 0:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(left_s)
-    await asyncio.sleep(part.seconds)
-    match part.fault:
-        case Fault.RAISE:
-            raise error("simulated")
+        case Fault.SLOW_TO_END:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        case Fault.DIE:
+            await asyncio.sleep(part.seconds / 2)
+            raise error("simulated: the sandbox is lost")
+    if part.seconds:
+        await asyncio.sleep(part.seconds)
+    _fail(part.fault, error)
+
+
+def _fail(fault: Fault | None, error: type[Exception]) -> None:
+    match fault:
         case Fault.CRASH:
             raise ZeroDivisionError("simulated")
         case Fault.EXIT:
             raise SystemExit(3)
         case Fault.CANCEL:
             raise asyncio.CancelledError
+        case Fault.RAISE | Fault.SLOW_TO_END:
+            raise error("simulated")

@@ -7,14 +7,13 @@ the folders.
 
 from slipstream.record.memory import MemoryJournal
 from slipstream.record.reader import RunCounts, RunReader
-from slipstream.record.resume import PastAttempt, ResumePlan, plan_resume
+from slipstream.record.resume import ResumePlan, plan_resume
 from slipstream.record.runs import find_run, latest_run, new_run_folder
 from slipstream.record.steps import StepRecord
 from slipstream.record.store import RunStore
 
 __all__ = [
     "MemoryJournal",
-    "PastAttempt",
     "ResumePlan",
     "RunCounts",
     "RunReader",

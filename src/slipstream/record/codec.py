@@ -47,12 +47,16 @@ Column: TypeAlias = int | str | bytes | None
 
 _RAW = b"\x00"
 _DEFLATED = b"\x01"
+_WORTH_DEFLATING_BYTES = 64
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 # ---------------------------------------------------------------- bytes, text and arrays
 
 
 def pack(raw: bytes) -> bytes:
-    """A flag byte, then `raw` or its deflated form, whichever is smaller."""
+    """A flag byte, then `raw` or its deflated form, whichever is smaller; what is short is not tried."""
+    if len(raw) < _WORTH_DEFLATING_BYTES:
+        return _RAW + raw
     deflated = zlib.compress(raw, 1)
     return _DEFLATED + deflated if len(deflated) < len(raw) else _RAW + raw
 
@@ -67,8 +71,7 @@ def unpack(blob: bytes) -> bytes:
 
 
 def pack_json(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return pack(text.encode("utf-8", "surrogatepass"))
+    return pack(_ENCODER.encode(value).encode("utf-8", "surrogatepass"))
 
 
 def unpack_json(blob: bytes) -> Any:
@@ -230,6 +233,8 @@ def _message_fields(message: Message) -> Fields:
         fields["hints"] = list(message.hints)
     if message.images:
         fields["images"] = [[image.media_type, _base64(image.data)] for image in message.images]
+    if message.is_error:
+        fields["is_error"] = True
     return fields
 
 
@@ -245,6 +250,7 @@ def _message(fields: Fields) -> Message:
         images=tuple(
             Image(media_type=media_type, data=base64.b64decode(data)) for media_type, data in fields.get("images", ())
         ),
+        is_error=fields.get("is_error", False),
     )
 
 

@@ -2,8 +2,8 @@
 
 Every journal asks its ledger first, so a wrong event fails where it is appended and spoils nothing else. Always: one
 RolloutDone per job, one TurnTaken per (job, attempt, index), one RunEnded per (job, attempt), and a rollout's turns
-are those that were taken. A step is planned, then its batch taken, then done. Only unfinished jobs take room here; of
-a finished one the key is kept.
+are those that were taken. A step is planned, perhaps again with more jobs, then its batch taken, then done. Only
+unfinished jobs take room here; of a finished one the key is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _OpenJob:
 
 
 class _Steps:
-    """How far every training step is: planned, its batch taken, done, each once and in that order."""
+    """How far every training step is: planned, its batch taken, done, in that order, the last two once."""
 
     _ORDER = (StepPlanned, BatchTaken, StepDone)
 
@@ -46,7 +46,8 @@ class _Steps:
 
     def accept(self, step: int, kind: type[StepEvent]) -> None:
         reached, place = self._reached.get(step, -1), self._ORDER.index(kind)
-        if place != reached + 1:
+        is_longer_plan = place == reached == 0
+        if place != reached + 1 and not is_longer_plan:
             was = "nothing" if reached < 0 else self._ORDER[reached].__name__
             raise JournalError(f"step {step}: {kind.__name__} comes after {was}")
         self._reached[step] = place

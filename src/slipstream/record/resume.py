@@ -9,20 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
+from slipstream.seams import Event, JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastAttempt:
-    """The last attempt at a job that has no rollout yet."""
-
-    attempt: int
-    """0 where no attempt left a trace: the job was admitted, and no turn of it was finished."""
-    turns: tuple[Turn, ...]
-    """Its complete turns, by index."""
-    run_ended: RunEnded | None
-    """Set where the agent's part is over: only grading is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

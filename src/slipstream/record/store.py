@@ -56,6 +56,7 @@ class RunStore(RunReader):
         self._queued: Future[str | None] | None = None
         """The commit that has not begun: it will take whatever is pending by then, so later flushes wait for it too."""
         self._closing: Future[str | None] | None = None
+        self._awaited: tuple[Future[str | None], asyncio.Future[str | None]] | None = None
 
     @staticmethod
     def create(folder: Path, *, config: Json, clock_offset_s: float | None = None) -> RunStore:
@@ -102,10 +103,18 @@ class RunStore(RunReader):
             commit = self._closing or self._queued
             if commit is None:
                 commit = self._queued = self._thread.submit(self._commit_pending)
-        failure = await asyncio.shield(asyncio.wrap_future(commit))
+        failure = await asyncio.shield(self._awaitable(commit))
         if failure is not None:
             self._failure_told = True
             raise JournalError(failure)
+
+    def _awaitable(self, commit: Future[str | None]) -> asyncio.Future[str | None]:
+        """One for all who wait for the same commit on the same loop: it wakes the loop once, however many they are."""
+        known, waiting = self._awaited or (None, None)
+        if known is not commit or waiting is None or waiting.get_loop() is not asyncio.get_running_loop():
+            waiting = asyncio.wrap_future(commit)
+            self._awaited = commit, waiting
+        return waiting
 
     async def aclose(self) -> None:
         """Flush, fold the write-ahead log into the file, release the lock.

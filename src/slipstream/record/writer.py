@@ -95,7 +95,11 @@ class EventWriter:
             case RolloutDone(rollout=rollout):
                 self._insert_rollout(rollout)
             case StepPlanned(step=step, jobs=jobs):
-                self._connection.execute("INSERT INTO steps (step, planned) VALUES (?, ?)", (step, encode_keys(jobs)))
+                self._connection.execute(
+                    "INSERT INTO steps (step, planned) VALUES (?, ?) "
+                    "ON CONFLICT (step) DO UPDATE SET planned = excluded.planned",
+                    (step, encode_keys(jobs)),
+                )
             case BatchTaken(step=step, jobs=jobs):
                 self._connection.execute("UPDATE steps SET taken = ? WHERE step = ?", (encode_keys(jobs), step))
             case StepDone(step=step, version=version, metrics=metrics):

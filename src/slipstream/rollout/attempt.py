@@ -1,23 +1,26 @@
 """One attempt at a job, in this process: sandbox, agent, artifact, grade.
 
-Enters: a task and a job. Leaves: a Rollout; and, into the journal, each turn as it is taken and the artifact.
-Always holds: at most one sandbox is open at a time. The agent's is closed before the grader's opens, and only `grade`
-touches the task's grading.
+Enters: a task and a job; of an attempt that stopped, what is on record of it. Leaves: a Rollout; and, into the journal,
+each turn as it is taken and the artifact, each of them once.
+Always holds: turns are written while the agent goes on. At most one sandbox is open at a time. The agent's is closed
+before the grader's opens, and only `grade` touches the task's grading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slipstream.agent.loop import Runner
+from slipstream.aio import task_group
 from slipstream.dialogue.base import Dialogue, TurnLog
 from slipstream.errors import GraderError, InfrastructureError, SandboxError, SandboxFileError, boundary
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.sandbox.base import Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
-from slipstream.seams import Journal, RunEnded, TurnTaken
+from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
 from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, SandboxSpec, Span, Task, Turn
 
 MAX_ARTIFACT_BYTES = 16 << 20
@@ -44,17 +47,22 @@ class Crew:
 class RolloutAttempt:
     """An Attempt of the dispatcher's, made real."""
 
-    def __init__(self, crew: Crew, task: Task, job: Job, number: int, past_turns: Sequence[Turn] = ()) -> None:
+    def __init__(self, crew: Crew, task: Task, job: Job, number: int, past: PastAttempt | None = None) -> None:
         self._crew = crew
         self._task = task
         self._job = job
         self._number = number
-        self._past_turns = past_turns
+        self._past_turns = () if past is None else past.turns
         self._grader = crew.find_grader(task.grading.kind)
         self._spans: list[Span] = []
-        self._log = TurnLog(seed=job.seed, on_turn=self._record_turn, on_span=self._record_span)
+        self._log = TurnLog(
+            seed=job.seed, on_turn=self._record_turn, on_span=self._record_span, settle=crew.journal.flush
+        )
+        self._has_unwritten = asyncio.Event()
         self._sandbox: Sandbox | None = None
-        self._ended: RunEnded | None = None
+        self._ended = None if past is None else past.run_ended
+        if self._ended is not None:
+            self._log.restore(self._past_turns)
 
     @property
     def grade_weight(self) -> int:
@@ -72,10 +80,13 @@ class RolloutAttempt:
     async def run(self) -> None:
         dialogue = self._crew.make_dialogue(self._job, self._number, self._task, self._log)
         runner = self._crew.make_runner(self._task)
-        with boundary(InfrastructureError, "running the agent"):
-            ending = await runner.run(
-                self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
-            )
+        async with task_group() as group:
+            writing = group.create_task(self._write_turns())
+            with boundary(InfrastructureError, "running the agent"):
+                ending = await runner.run(
+                    self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
+                )
+            writing.cancel()
         artifact = await self._take_artifact(ending)
         self._ended = RunEnded(key=self._job.key, attempt=self._number, ending=ending, artifact=artifact)
         self._crew.journal.append(self._ended)
@@ -127,6 +138,14 @@ class RolloutAttempt:
 
     def _record_turn(self, turn: Turn) -> None:
         self._crew.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))
+        self._has_unwritten.set()
+
+    async def _write_turns(self) -> None:
+        """Make each turn durable soon after it was taken, so that a resumed run need not ask the model for it again."""
+        while True:
+            await self._has_unwritten.wait()
+            self._has_unwritten.clear()
+            await self._crew.journal.flush()
 
     def _record_span(self, span: Span) -> None:
-        self._spans.append(replace(span, attempt=self._number))
+        self._spans.append(span if span.attempt == self._number else replace(span, attempt=self._number))

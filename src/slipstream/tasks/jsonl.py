@@ -41,6 +41,7 @@ class _SandboxLimits(_Strict):
     processes: Annotated[int, Field(gt=0)] = SandboxLimits().processes
     disk_mb: Annotated[int, Field(gt=0)] = SandboxLimits().disk_mb
     file_mb: Annotated[int, Field(gt=0)] = SandboxLimits().file_mb
+    cpus: Annotated[float, Field(gt=0)] = SandboxLimits().cpus
 
 
 class _File(_Strict):

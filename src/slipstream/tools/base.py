@@ -22,7 +22,7 @@ class Effect(StrEnum):
     """What a call leaves behind, and so how it may be repeated when a rollout is resumed."""
 
     PURE = "pure"
-    """Nothing: its recorded result is read back."""
+    """Nothing, and it keeps nothing, neither in itself nor in the rollout's state: its recorded result is read back."""
     SANDBOX = "sandbox"
     """Depends on the sandbox or changes it: replayed in a fresh one, and the observations compared."""
     EXTERNAL = "external"

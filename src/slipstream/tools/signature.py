@@ -29,6 +29,7 @@ from slipstream.types import Json
 ToolFunction: TypeAlias = Callable[..., Awaitable[str | Outcome]]
 """Its parameters are its own: `Signature.of` checks them."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=dict)
 _MAX_PROBLEMS = 5
 _MAX_SHOWN_CHARS = 60
 
@@ -70,7 +71,7 @@ class Signature:
     def check(self, tool_name: str, arguments: Mapping[str, Json]) -> dict[str, object]:
         """The arguments as the function takes them, defaults filled in. Raises ToolError."""
         try:
-            json.dumps(arguments, ensure_ascii=False, default=dict).encode("utf-8")
+            _ENCODER.encode(arguments).encode("utf-8")
         except UnicodeEncodeError as lone:
             # JSON can carry half of a surrogate pair; no file or process takes it.
             raise ToolError(f"{tool_name}: {lone.object[lone.start]!a} is no character: leave it out") from None

@@ -6,6 +6,10 @@ Always holds: the batch of step s is made of the jobs planned for it and of noth
 plan is written before its jobs are submitted, a batch before the learner sees it, so nothing is lost and nothing is
 trained on twice, whenever the process dies. With staleness k the jobs of a step are submitted once the policy is at
 most k versions behind the one that the step will update; with 0 everything is on policy.
+
+The rules of `dispatch.groups` bend the first sentence, and what they did can be told from plans and batches alone. What
+is planned and not in the batch was left out by over-sampling or replacement; or, with `carry`, is in the next batch. A
+plan grows by the groups that take the place of those without signal, and is written again before they are submitted.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ from slipstream.record import StepRecord
 from slipstream.seams import BatchTaken, Journal, Measured, StepDone, StepPlanned
 from slipstream.train.arrivals import Arrivals
 from slipstream.train.checkpoints import Checkpoints
+from slipstream.train.grouping import TRAIN, GroupRules, by_task
 from slipstream.train.learner import Learner
-from slipstream.types import Group, Job, JobKey, Rollout, Task, job_seed
+from slipstream.types import Group, Job, JobKey, Rollout, Task
+from slipstream.wiring import make_job
 
-TRAIN, HELD_OUT = "train", "held_out"
+HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,12 @@ class LoopSettings:
     """Steps between evaluations on the held-out tasks; 0 is at the beginning and the end alone."""
     eval_samples: int = 1
     checkpoint_every: int = 1
+    oversample: int = 0
+    """Rollouts of each task besides `samples`: too many of them are cancelled,"""
+    carry: bool = False
+    """or count for the next step."""
+    replace_flat: int = 0
+    """Groups of a step that may be replaced because their rewards are all equal."""
     shuffle_rewards: bool = False
     """A control: rewards are dealt anew among the rollouts of a batch, so there is nothing to learn."""
 
@@ -107,6 +119,15 @@ class Trainer:
         self._advanced = asyncio.Condition()
         self._steps = {record.step: record for record in store.steps()}
         self._done = store.done_keys()
+        self._rules = GroupRules(
+            num_groups=feed.num_per_step,
+            samples=settings.samples,
+            oversample=settings.oversample,
+            carry=settings.carry,
+            replace_flat=settings.replace_flat,
+        )
+        self._without_fresh: set[int] = set()
+        """Steps for which the feed has no other tasks."""
         self._metrics: Mapping[str, float] = {}
         self.success: dict[int, float] = {
             step: metrics["success"] for (step, kind), metrics in store.measured().items() if kind == HELD_OUT
@@ -130,22 +151,31 @@ class Trainer:
 
     async def _catch_up(self) -> None:
         """Tell the feed what was given out, and make the updates anew that the checkpoint has not seen."""
-        for record in self._steps.values():
-            self._feed.given(_tasks_of(record.planned))
+        to_give = sorted(self._steps)
         for step in sorted(self._steps):
+            while to_give and to_give[0] <= step + self._lag:  # in the order in which it was given and noted
+                self._feed.given(list(by_task(self._steps[to_give.pop(0)].planned)))
             record = self._steps[step]
             if record.taken is None:
                 break
-            groups = self._groups(self._recorded(record.taken, step))
+            groups = self._groups(step, self._recorded(step))
             if step < self._learner.version:
                 self._note(groups)
                 continue
             self._tell(f"step {step} again")
             await self._update(step, groups, is_new=record.version is None)
+        for step in to_give:
+            self._feed.given(list(by_task(self._steps[step].planned)))
 
-    def _recorded(self, keys: Sequence[JobKey], step: int) -> tuple[Rollout, ...]:
-        found = {rollout.job.key: rollout for rollout in self._store.rollouts(phase=TRAIN, step=step)}
-        return tuple(found[key] for key in sorted(keys))
+    @property
+    def _lag(self) -> int:
+        """How many versions behind its update a step may begin: what is carried over is one version older."""
+        return self._settings.staleness - self._settings.carry
+
+    def _recorded(self, step: int) -> dict[JobKey, Rollout]:
+        """What is on record of a step's jobs, and of those that were carried over to it."""
+        steps = (step - 1, step) if self._settings.carry else (step,)
+        return {rollout.job.key: rollout for each in steps for rollout in self._store.rollouts(phase=TRAIN, step=each)}
 
     async def _route(self) -> None:
         async for rollout in self._dispatcher.finished():
@@ -153,8 +183,10 @@ class Trainer:
 
     async def _produce(self) -> None:
         """Submit the jobs of every step as soon as it may begin."""
-        for step in range(self._learner.version, self._settings.steps):
-            await self._until_version(step - self._settings.staleness)
+        first = self._learner.version
+        await self._submit([self._train_job(key) for key in self._carried(first)], first - 1)
+        for step in range(first, self._settings.steps):
+            await self._until_version(step - self._lag)
             jobs = self._plan(step)
             async with self._advanced:
                 self._advanced.notify_all()
@@ -165,45 +197,97 @@ class Trainer:
             await self._advanced.wait_for(lambda: self._learner.version >= version)
 
     def _plan(self, step: int) -> tuple[Job, ...]:
-        record = self._steps.get(step)
-        if record is None:
-            jobs = tuple(
-                self._job(TRAIN, step, task_id, sample, self._settings.samples)
-                for task_id in self._feed.next_step()
-                for sample in range(self._settings.samples)
-            )
-            record = self._steps[step] = StepRecord(step=step, planned=tuple(job.key for job in jobs))
-            self._store.append(StepPlanned(step=step, jobs=record.planned))
-            return jobs
-        return tuple(self._job(TRAIN, step, key.task_id, key.sample, self._settings.samples) for key in record.planned)
+        if step not in self._steps:
+            self._plan_tasks(step, self._feed.next_step())
+        return tuple(self._train_job(key) for key in self._steps[step].planned)
+
+    def _plan_tasks(self, step: int, task_ids: Sequence[str]) -> tuple[JobKey, ...]:
+        """Plan a step with these tasks, or with these besides those it has."""
+        more = tuple(
+            JobKey(phase=TRAIN, step=step, task_id=task_id, sample=sample)
+            for task_id in task_ids
+            for sample in range(self._rules.num_started)
+        )
+        before = self._steps[step].planned if step in self._steps else ()
+        self._steps[step] = StepRecord(step=step, planned=before + more)
+        self._store.append(StepPlanned(step=step, jobs=before + more))
+        return more
 
     async def _submit(self, jobs: Sequence[Job], step: int) -> None:
         await self._store.flush()
-        if any(job.key in self._done for job in jobs):
-            phase = jobs[0].key.phase
-            wanted = {job.key for job in jobs}
-            await self._arrivals.put(
-                rollout for rollout in self._store.rollouts(phase=phase, step=step) if rollout.job.key in wanted
-            )
+        wanted = {job.key for job in jobs}
+        past: list[Rollout] = []
+        if not wanted.isdisjoint(self._done):
+            past = [each for each in self._store.rollouts(phase=jobs[0].key.phase, step=step) if each.job.key in wanted]
+            past.sort(key=_ended_s)
+            await self._arrivals.put(past)
+        if self._rules.cancels and jobs and jobs[0].key.phase == TRAIN:
+            for task_id, members in by_task([job.key for job in jobs]).items():
+                so_far = [rollout for rollout in past if rollout.job.key.task_id == task_id]
+                self._dispatcher.keep_first(members, self._settings.samples, so_far=so_far)
         for job in jobs:
             if job.key not in self._done:
                 await self._dispatcher.submit(job)
 
-    def _job(self, phase: str, step: int, task_id: str, sample: int, group_size: int) -> Job:
-        key = JobKey(phase=phase, step=step, task_id=task_id, sample=sample)
-        weight = 0 if self._tasks[task_id].sandbox is None else 1
-        return Job(key=key, seed=job_seed(self._settings.seed, key), weight=weight, group_size=group_size)
+    def _train_job(self, key: JobKey) -> Job:
+        return self._job(key, self._rules.num_started)
+
+    def _job(self, key: JobKey, group_size: int) -> Job:
+        return make_job(self._tasks[key.task_id], key, run_seed=self._settings.seed, group_size=group_size)
 
     async def _step(self, step: int) -> None:
         self._tell("rollouts")
         async with self._advanced:
             await self._advanced.wait_for(lambda: step in self._steps)
-        rollouts = await self._arrivals.take(self._steps[step].planned)
-        self._store.append(BatchTaken(step=step, jobs=tuple(rollout.job.key for rollout in rollouts)))
+        found, taken = await self._gather(step)
+        self._steps[step] = replace(self._steps[step], taken=taken)
+        self._store.append(BatchTaken(step=step, jobs=taken))
         await self._store.flush()
         self._tell("update")
-        await self._update(step, self._groups(rollouts), is_new=True)
+        await self._update(step, self._groups(step, found), is_new=True)
         await self._evaluate_if_due()
+
+    async def _gather(self, step: int) -> tuple[dict[JobKey, Rollout], tuple[JobKey, ...]]:
+        """Wait for a step's rollouts. Returns all that its groups are made of, and which of it is learnt from."""
+        carried = self._carried(step)
+        is_last = step == self._settings.steps - 1
+        while True:
+            await self._arrivals.until(
+                lambda here: (
+                    self._num_to_replace(step) > 0
+                    or (
+                        all(key in here for key in carried)
+                        and self._rules.is_ready(self._steps[step], here, is_last=is_last)
+                    )
+                )
+            )
+            num = self._num_to_replace(step)
+            if num == 0:
+                break
+            await self._replace(step, num)
+        came = self._arrivals.take_here((*self._steps[step].planned, *carried))
+        taken = tuple(sorted(self._rules.learnt_from(self._steps[step], came)))
+        earlier = self._store.rollouts(False, phase=TRAIN, step=step - 1) if carried else ()
+        found = {rollout.job.key: rollout for rollout in earlier}
+        return found | {rollout.job.key: rollout for rollout in came}, taken
+
+    def _carried(self, step: int) -> tuple[JobKey, ...]:
+        return self._rules.carried(self._steps.get(step - 1))
+
+    def _num_to_replace(self, step: int) -> int:
+        if step in self._without_fresh:
+            return 0
+        return self._rules.num_to_replace(self._steps[step], self._arrivals.here)
+
+    async def _replace(self, step: int, num: int) -> None:
+        """Let fresh tasks take the place of groups without signal."""
+        planned = self._steps[step].planned
+        fresh = self._feed.fresh(num, besides=by_task(planned))
+        if len(fresh) < num:
+            self._without_fresh.add(step)
+        if fresh:
+            more = self._plan_tasks(step, fresh)
+            await self._submit([self._train_job(key) for key in more], step)
 
     # ---------------------------------------------------------------- learning
 
@@ -234,16 +318,10 @@ class Trainer:
 
     def _note(self, groups: Sequence[Group]) -> None:
         for group in groups:
-            self._feed.note(group.task_id, _rewards(group.rollouts))
+            self._feed.note(group.task_id, _rewards((*group.rollouts, *group.left_out)))
 
-    def _groups(self, rollouts: Sequence[Rollout]) -> list[Group]:
-        by_task: dict[str, list[Rollout]] = {}
-        for rollout in sorted(rollouts, key=lambda rollout: rollout.job.key):
-            by_task.setdefault(rollout.job.key.task_id, []).append(rollout)
-        return [
-            Group(phase=TRAIN, step=members[0].job.key.step, task_id=task_id, rollouts=tuple(members))
-            for task_id, members in by_task.items()
-        ]
+    def _groups(self, step: int, found: Mapping[JobKey, Rollout]) -> list[Group]:
+        return self._rules.groups(self._steps[step], self._steps.get(step - 1), found)
 
     # ---------------------------------------------------------------- evaluation
 
@@ -257,7 +335,7 @@ class Trainer:
 
     async def _evaluate(self, version: int) -> None:
         jobs = [
-            self._job(HELD_OUT, version, task.id, sample, self._settings.eval_samples)
+            self._job(JobKey(phase=HELD_OUT, step=version, task_id=task.id, sample=sample), self._settings.eval_samples)
             for sample in range(self._settings.eval_samples)
             for task in self._held_out
         ]
@@ -290,8 +368,8 @@ class Trainer:
         )
 
 
-def _tasks_of(keys: Sequence[JobKey]) -> list[str]:
-    return list(dict.fromkeys(key.task_id for key in keys))
+def _ended_s(rollout: Rollout) -> float:
+    return max((span.end_s for span in rollout.spans), default=0.0)
 
 
 def _rewards(rollouts: Sequence[Rollout]) -> list[float]:

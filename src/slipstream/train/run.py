@@ -14,7 +14,6 @@ from pathlib import Path
 
 from slipstream.batch.advantages import ESTIMATORS
 from slipstream.dispatch.dispatcher import Dispatcher
-from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
 from slipstream.placement.inprocess import InProcess
@@ -26,8 +25,8 @@ from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.curve import draw_curves
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
-from slipstream.types import Task
-from slipstream.wiring import make_policy, make_renderer, open_crew
+from slipstream.types import JobKey, Task
+from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_crew
 
 WARM_UP, TIMES = "warm_up", "times"
 OnProgress = Callable[[TrainProgress], None]
@@ -76,6 +75,14 @@ def plan_training(config: TrainConfig) -> TrainPlan:
         held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
     if config.groups > len(tasks):
         raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    key = JobKey(phase="train", step=0, task_id="", sample=0)
+    check_weights(
+        config.dispatch,
+        (
+            make_job(task, replace(key, task_id=task.id), run_seed=0, group_size=config.samples)
+            for task in (*tasks, *held_out)
+        ),
+    )
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
     by_id = {task.id: task for task in tasks}
@@ -148,17 +155,18 @@ async def _loop(
     plan: TrainPlan, store: RunStore, policy: Policy, checkpoints: Checkpoints, on_progress: OnProgress
 ) -> Trainer:
     config = plan.config
-    unfinished = plan_resume(store.events(unfinished_only=True)).unfinished
-    dispatch_policy, limits = make_policy(config.dispatch)
-    async with open_crew(policy.settings, plan.tasks, gate=OpenGate(), policy=policy.learner.completer) as crew_for:
+    pacing = Pacing(config.dispatch)
+    async with open_crew(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as crew_for:
         dispatcher = Dispatcher(
             InProcess(crew_for(store), plan.tasks),
-            policy=dispatch_policy,
+            policy=pacing.policy,
             journal=store,
-            limits=limits,
+            limits=pacing.limits,
+            gate=pacing.gate,
+            load=pacing.load,
             deadlines=config.dispatch.deadlines,
             retries=config.dispatch.retries,
-            first_numbers={key: past.attempt + 1 for key, past in unfinished.items()},
+            resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
         )
         trainer = Trainer(
             loop_settings(config),
@@ -187,6 +195,9 @@ def loop_settings(config: TrainConfig) -> LoopSettings:
         eval_every=config.eval_every,
         eval_samples=config.eval_samples,
         checkpoint_every=config.checkpoint_every,
+        oversample=config.oversample,
+        carry=config.carry,
+        replace_flat=config.replace_flat,
         shuffle_rewards=config.shuffle_rewards,
     )
 

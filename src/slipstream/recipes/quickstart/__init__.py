@@ -13,7 +13,8 @@ from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStar
 from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 
-STEPS, GROUPS = 36, 16
+STEPS, GROUPS = 64, 16
+EPOCHS, MINIBATCHES = 2, 4
 FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
 
@@ -28,7 +29,7 @@ def recipe() -> TrainConfig:
     return TrainConfig(
         name="quickstart",
         tasks=TasksConfig(source=_TASKS, num=STEPS * GROUPS, args={"seed": 1, "split": "train"}),
-        held_out=TasksConfig(source=_TASKS, num=128, args={"seed": 2, "split": "held_out"}),
+        held_out=TasksConfig(source=_TASKS, num=256, args={"seed": 2, "split": "held_out"}),
         model=ModelConfig(
             kind="local",
             make=f"{__name__}.model:make_model",
@@ -45,16 +46,17 @@ def recipe() -> TrainConfig:
         ),
         learner=LearnerConfig(
             loss=LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
-            learning_rate=6e-4,
+            learning_rate=9e-4,
             warmup_steps=5,
+            decay_steps=STEPS * EPOCHS * MINIBATCHES,
             betas=(0.9, 0.95),
             adam_eps=1e-6,  # so that words that are never said, with next to no gradient, stay where they are
             max_grad_norm=0.1,
-            num_epochs=2,
-            num_minibatches=4,
+            num_epochs=EPOCHS,
+            num_minibatches=MINIBATCHES,
         ),
         steps=STEPS,
         groups=GROUPS,
         samples=8,
-        eval_every=9,
+        eval_every=16,
     )

@@ -1,0 +1,160 @@
+"""Every policy on the same workload and the same machine, on virtual time.
+
+Enters: a regime and a seed, or a workload file. Leaves: for each policy its makespan and what it took for it; beside
+them a makespan that no policy can beat. The same arguments print the same figures, on any machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+from slipstream.bench.tuned import TUNED, Tuned
+from slipstream.dispatch.base import Limits
+from slipstream.dispatch.policies import Batch, Bounded, Pipeline
+from slipstream.simulate.bound import bound
+from slipstream.simulate.regimes import make_workload
+from slipstream.simulate.run import MakePolicy, Outcome, adaptive, open_gate, simulate
+from slipstream.simulate.workload import Workload
+from slipstream.types import Json
+
+TUNE_SEEDS = (1_000, 1_001)
+"""What the tuned settings are found on; no other figure is taken on them."""
+PAPER_S = {"pipeline": 3_250.0, "bounded": 5_050.0}
+SHARES = (0.75, 1.0, 1.1, 1.25, 1.5, 2.0)
+"""Slots or run workers, as shares of the agents that the cache holds; and workers in the two other stages."""
+STAGE_SHARES = (0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A policy with its settings, as plain data: it travels to another process."""
+
+    kind: str
+    settings: tuple[int, ...] = ()
+    """Slots of `bounded`; workers to initialise, run and grade of `pipeline`."""
+    capped: bool = True
+
+    def make(self) -> MakePolicy:
+        match self.kind:
+            case "batch":
+                return open_gate(Batch())
+            case "bounded":
+                return open_gate(Bounded(slots=self.settings[0]))
+            case "pipeline":
+                init, run, grade = self.settings
+                return open_gate(Pipeline(init=init, run=run, grade=grade))
+            case _:
+                return adaptive
+
+
+Case = tuple[Workload, Contender]
+
+
+def run_case(case: Case) -> Outcome:
+    workload, contender = case
+    limits = Limits(sandboxes=workload.machine.sandbox_cap if contender.capped else None)
+    return simulate(workload, contender.make(), limits)
+
+
+def run(workload: Workload, seed: int | None, tuned: Tuned | None) -> dict[str, Json]:
+    """All policies on one workload."""
+    found = bound(workload)
+    outcomes = dict(
+        zip(names := contenders(workload, tuned), _all([(workload, c) for c in names.values()]), strict=True)
+    )
+    result: dict[str, Json] = {
+        "regime": workload.name,
+        "seed": seed,
+        "jobs": len(workload.jobs),
+        "sandbox_cap": workload.machine.sandbox_cap,
+        "lower_bound_s": round(found.lower_bound_s, 1),
+        "bound": {name: round(value, 1) for name, value in asdict(found).items()},
+        "policies": {name: _figures(outcome, names[name]) for name, outcome in outcomes.items() if name[0] != "_"},
+        "ratios": _ratios({name: outcome.makespan_s for name, outcome in outcomes.items()}, found.lower_bound_s),
+    }
+    if workload.name == "paper":
+        result["calibration"] = {
+            name: {"makespan_s": round(outcomes[f"_{name}"].makespan_s, 1), "paper_s": paper_s}
+            for name, paper_s in PAPER_S.items()
+        }
+    return result
+
+
+def run_regime(regime: str, seed: int) -> dict[str, Json]:
+    return run(make_workload(regime, seed), seed, TUNED.get(regime))
+
+
+def contenders(workload: Workload, tuned: Tuned | None) -> dict[str, Contender]:
+    slots = workload.machine.slots
+    found = {
+        "batch": Contender(kind="batch", capped=False),
+        "bounded": Contender(kind="bounded", settings=(slots,)),
+        "pipeline": Contender(kind="pipeline", settings=(slots,) * 3),
+    }
+    if tuned is not None:
+        found["bounded_tuned"] = Contender(kind="bounded", settings=(tuned.bounded,))
+        found["pipeline_tuned"] = Contender(kind="pipeline", settings=tuned.pipeline)
+    found["adaptive"] = Contender(kind="adaptive")
+    if workload.name == "paper":  # its own settings: no cap on sandboxes
+        found["_pipeline"] = Contender(kind="pipeline", settings=(96, 96, 96), capped=False)
+        found["_bounded"] = Contender(kind="bounded", settings=(96,), capped=False)
+    return found
+
+
+def tune(workloads: Sequence[Workload], on_word: Callable[[str], None] = lambda word: None) -> Tuned:
+    """The best settings of the fixed policies on these workloads, from a sweep."""
+    agents, cap = workloads[0].machine.agents, workloads[0].machine.sandbox_cap
+    slots = sorted({max(1, min(cap, round(agents * share))) for share in SHARES})
+    stages = sorted({max(1, round(agents * share)) for share in STAGE_SHARES})
+    choices = [Contender(kind="bounded", settings=(number,)) for number in slots]
+    choices += [Contender(kind="pipeline", settings=(stage, number, stage)) for number, stage in product(slots, stages)]
+    on_word(f"{len(choices)} settings on {len(workloads)} workloads")
+    outcomes = iter(_all([(workload, choice) for choice in choices for workload in workloads]))
+    means = {choice: statistics.fmean(next(outcomes).makespan_s for _ in workloads) for choice in choices}
+
+    def best(kind: str) -> tuple[int, ...]:
+        return min((choice for choice in choices if choice.kind == kind), key=lambda choice: means[choice]).settings
+
+    init, number, grade = best("pipeline")
+    return Tuned(bounded=best("bounded")[0], pipeline=(init, number, grade))
+
+
+def _all(cases: Sequence[Case]) -> Iterable[Outcome]:
+    """Side by side, in the order of the cases."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(max_workers=min(len(cases), os.cpu_count() or 1), mp_context=context) as pool:
+        return list(pool.map(run_case, cases))
+
+
+def _figures(outcome: Outcome, contender: Contender) -> dict[str, Json]:
+    figures: dict[str, Any] = {
+        "makespan_s": round(outcome.makespan_s, 1),
+        "rollouts_per_s": round(outcome.rollouts_per_s, 4),
+        "peak_live": outcome.peak_live,
+        "engine_use": round(outcome.engine_use, 3),
+        "reprefill_tokens": outcome.reprefill_tokens,
+        "with_verdict": outcome.num_trusted,
+    }
+    if contender.settings:
+        figures["settings"] = list(contender.settings)
+    return figures
+
+
+def _ratios(makespans: Mapping[str, float], lower_bound_s: float) -> dict[str, Json]:
+    own = makespans["adaptive"]
+    capped = {name: value for name, value in makespans.items() if name not in ("adaptive", "batch") and name[0] != "_"}
+    found: dict[str, Json] = {
+        f"{name}_over_adaptive": round(value / own, 3)
+        for name, value in makespans.items()
+        if name[0] != "_" and name != "adaptive"
+    }
+    found["adaptive_over_best"] = round(own / min(capped.values()), 3)
+    found["adaptive_over_bound"] = round(own / lower_bound_s, 3)
+    return found

@@ -1,0 +1,108 @@
+"""The adaptive policy. It has no settings: it goes by what it sees.
+
+- Agents begin when the turn gate has room for them (`kv_gate`): the engine's cache decides, not a number of slots.
+  One may always run.
+- Sandboxes are started just far enough ahead: for the room there is, and for the agents that will have ended by the
+  time an initialisation takes.
+- Initialisations and gradings run side by side as long as that does not slow them down (`Knee`).
+- Tasks that took long go first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from slipstream.dispatch.base import Decision, Limits, Stage, View
+from slipstream.dispatch.forecast import Mean
+from slipstream.types import Job
+
+AHEAD = 1.5
+"""How many times the sandboxes that will be needed are started: ends come in bursts."""
+KNOWN = 8
+"""From how many cases on something counts as known."""
+NO_LIMIT = 1 << 30
+
+
+class Knee:
+    """How many may be in a stage before more of them only slow each other down.
+
+    What the stage takes now is held against what the fastest quarter took. While they are alike the limit grows by its
+    square root; if the stage takes more than `TOLERANCE` times as long the limit shrinks in proportion.
+    """
+
+    TOLERANCE = 2.0
+
+    def __init__(self) -> None:
+        self.limit = math.inf
+        self._times: deque[float] = deque(maxlen=256)
+        self.seconds = 0.0
+        """What the stage takes of late."""
+
+    @property
+    def num_seen(self) -> int:
+        return len(self._times)
+
+    def note(self, seconds: float, inside: int) -> None:
+        self._times.append(seconds)
+        self.seconds = seconds if len(self._times) == 1 else 0.9 * self.seconds + 0.1 * seconds
+        if len(self._times) < KNOWN:
+            return
+        if self.limit == math.inf:
+            self.limit = float(max(inside, KNOWN))
+        if inside < self.limit / 2:
+            return  # it is not the limit that decides here
+        fast = sorted(self._times)[: max(2, len(self._times) // 4)]
+        wanted = self.TOLERANCE * sum(fast) / len(fast)
+        slowdown = min(1.0, max(0.5, wanted / self.seconds)) if self.seconds > 0 else 1.0
+        self.limit += 0.1 * (self.limit * slowdown + math.sqrt(self.limit) - self.limit)
+
+    def below(self, inside: int) -> int:
+        """How many more may enter."""
+        return NO_LIMIT if self.limit == math.inf else max(0, int(self.limit) - inside)
+
+
+class Seen:
+    """The policy's memory."""
+
+    def __init__(self) -> None:
+        self.init = Knee()
+        self.grade = Knee()
+        self.run_s = Mean()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive:
+    def start(self, limits: Limits) -> Seen:
+        return Seen()
+
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: Seen) -> Seen:
+        match stage:
+            case Stage.INIT:
+                memory.init.note(seconds, inside)
+            case Stage.RUN:
+                memory.run_s.add(seconds)
+            case Stage.GRADE:
+                memory.grade.note(seconds, inside)
+        return memory
+
+    def decide(self, view: View, memory: Seen) -> tuple[Decision, Seen]:
+        decision = Decision(
+            init=max(0, min(self._ahead(view, memory), memory.init.below(view.initialising))),
+            run=view.ready if view.room is None else max(view.room, 0 if view.running else 1),
+            grade=memory.grade.below(view.grading),
+        )
+        return decision, memory
+
+    def _ahead(self, view: View, memory: Seen) -> int:
+        """How many sandboxes to start."""
+        known = memory.init.num_seen > 0 and memory.run_s.num >= KNOWN and memory.run_s.mean > 0
+        if view.room is None or not known:
+            return view.waiting
+        leaving = view.running * (1 - math.exp(-memory.init.seconds / memory.run_s.mean))
+        wanted = view.room + AHEAD * leaving + 2
+        return math.ceil(wanted) - view.ready - view.initialising
+
+    def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
+        return 0.0 if seen_s is None else mean_s - seen_s

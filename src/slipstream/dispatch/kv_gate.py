@@ -1,0 +1,224 @@
+"""The turn gate of the adaptive policy: agents take turns as long as the engine's cache holds their contexts.
+
+Enters: every agent before each of its turns, with the tokens of its context. Leaves: those that may go on, at once;
+the others when there is room.
+
+An agent whose context was pushed out of the cache must compute all of it again. So the contexts of all agents that take
+turns (the residents) have to fit, those that wait for a tool included; and they grow. The gate decides in two ways:
+
+- A resident that asks for its next turn gets it if all residents fit with what each is expected to grow by until it
+  asks again. If not, the youngest give way: first those that wait for their tools, then whoever asks and is the
+  youngest. The young have the smallest contexts, so coming back costs least; the old are nearest to their end, so
+  they free their room soonest.
+- Whoever is not resident, new or held before, comes in only if all are forecast to fit for as far ahead as lives are
+  known: agents grow by the mean, and end as agents ended so far. Otherwise it would soon be held again, and every time
+  costs its whole context.
+
+Always holds: somebody may always go on; an agent is held between turns and never within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf, sqrt
+
+from slipstream.dispatch.budget import TokenBudget
+from slipstream.dispatch.forecast import Lives, Mean
+from slipstream.seams import TurnPass
+from slipstream.types import EngineLoad, JobKey
+
+SPARE_DEVIATIONS = 2.0
+"""By how many deviations all residents together may grow more than expected, within a turn."""
+
+
+@dataclass(order=True, slots=True)
+class _Agent:
+    number: int
+    """Lower is older."""
+    context: int = field(default=0, compare=False)
+    turns: int = field(default=0, compare=False)
+    is_resident: bool = field(default=False, compare=False)
+    asks: asyncio.Future[None] | None = field(default=None, compare=False)
+    """Set while it waits for its turn."""
+
+
+class KvGate:
+    def __init__(self, load: Callable[[], EngineLoad | None] = lambda: None) -> None:
+        self._budget = TokenBudget(load)
+        self._agents: dict[JobKey, _Agent] = {}
+        self._num_agents_ever = 0
+        self._asking: list[_Agent] = []
+        """Oldest first."""
+        self._idle: list[_Agent] = []
+        """Residents between two turns, oldest first."""
+        self._by_turns: dict[int, list[int]] = {}
+        """Residents by the number of turns they took: how many, and the tokens of their contexts."""
+        self._num_residents = 0
+        self._num_tokens = 0
+        self._num_under_way = 0
+        self._first = Mean()
+        self._growth = Mean()
+        """Of a context, from one turn to the next."""
+        self._lives = Lives()
+        self._on_room: Callable[[], None] = lambda: None
+
+    # ---------------------------------------------------------------- what the dispatcher asks and tells
+
+    def room(self) -> int | None:
+        """How many new agents could begin now; None: any number, as nothing is known of a cache."""
+        budget = self._budget.tokens()
+        if budget is None:
+            return None
+        if self._asking:
+            return 0
+        if not self._first.num:
+            return 1  # and then we know what a first prompt is like
+        room = self._room_for(0, self._first.mean, budget)
+        return None if room == inf else int(room)
+
+    def ended(self, key: JobKey) -> None:
+        """The run of the agent is over, however it ended."""
+        agent = self._agents.pop(key, None)
+        if agent is None:
+            return
+        self._lives.ended(agent.turns)
+        if agent.is_resident:
+            _take_out(self._idle, agent)
+            self._dismiss(agent)
+        self._serve()
+
+    def on_room(self, told: Callable[[], None]) -> None:
+        """Whom to tell when there may be room for new agents."""
+        self._on_room = told
+
+    # ---------------------------------------------------------------- turns
+
+    @asynccontextmanager
+    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+        agent = self._agents.get(key)
+        if agent is None:
+            self._num_agents_ever += 1
+            agent = self._agents[key] = _Agent(self._num_agents_ever)
+            self._first.add(num_context_tokens)
+        else:
+            self._growth.add(num_context_tokens - agent.context)
+        self._ask(agent, num_context_tokens)
+        await self._wait(agent)
+        self._num_under_way += 1
+        start_s = asyncio.get_running_loop().time()
+        try:
+            yield TurnPass(num_under_way=self._num_under_way)
+        finally:
+            self._num_under_way -= 1
+            self._budget.note(asyncio.get_running_loop().time(), start_s, self._num_tokens)
+            self._rest(agent)
+
+    def _ask(self, agent: _Agent, num_context_tokens: int) -> None:
+        if agent.is_resident:
+            _take_out(self._idle, agent)
+            self._count(agent, -1)
+        agent.context = num_context_tokens
+        agent.turns += 1
+        self._lives.took(agent.turns)
+        if agent.is_resident:
+            self._count(agent, 1)
+
+    async def _wait(self, agent: _Agent) -> None:
+        agent.asks = future = asyncio.get_running_loop().create_future()
+        insort(self._asking, agent)
+        self._serve()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._rest(agent)  # it was let in just then
+            else:
+                _take_out(self._asking, agent)
+                if agent.is_resident:
+                    self._dismiss(agent)
+                self._serve()
+            raise
+        finally:
+            agent.asks = None
+
+    def _rest(self, agent: _Agent) -> None:
+        """Its turn is over: it stays a resident, and can be asked to give way; unless it ended meanwhile."""
+        if agent.is_resident:
+            insort(self._idle, agent)
+        self._serve()
+
+    # ---------------------------------------------------------------- who may go on
+
+    def _serve(self) -> None:
+        """Let those in who may go on, the oldest first; the others give up their places until they may."""
+        budget = self._budget.tokens()
+        self._let_in(budget)
+        while held := [agent for agent in self._asking if agent.is_resident]:
+            for agent in held:
+                self._dismiss(agent)
+            self._let_in(budget)  # their room may be what an older one waits for, and nobody else may be there
+        if not self._asking:
+            self._on_room()
+
+    def _let_in(self, budget: float | None) -> None:
+        while self._asking and (budget is None or self._may_go_on(self._asking[0], budget)):
+            agent = self._asking.pop(0)
+            if not agent.is_resident:
+                agent.is_resident = True
+                self._num_residents += 1
+                self._count(agent, 1)
+            if agent.asks is not None and not agent.asks.done():
+                agent.asks.set_result(None)
+
+    def _may_go_on(self, agent: _Agent, budget: float) -> bool:
+        if not agent.is_resident:
+            return self._num_residents == 0 or self._room_for(agent.turns, agent.context, budget) >= 1
+        while self._num_tokens + self._growth_of(self._num_residents) > budget:
+            if not self._idle or self._idle[-1].number < agent.number:
+                return self._num_residents == 1
+            self._dismiss(self._idle.pop())
+        return True
+
+    def _growth_of(self, num: int) -> float:
+        """What so many agents will have grown by when each has asked once more, and a little more."""
+        return num * self._growth.mean + SPARE_DEVIATIONS * sqrt(num) * self._growth.deviation
+
+    def _room_for(self, turns: int, context: float, budget: float) -> float:
+        """How many agents with so many turns behind them and such a context fit beside the residents: now, and as far
+        ahead as lives are known."""
+        alive, growth = self._lives.alive, self._growth.mean
+        spare = SPARE_DEVIATIONS * sqrt(self._num_residents + 1) * self._growth.deviation
+        room, ahead = inf, 1
+        while ahead == 1 or ahead <= self._lives.longest:
+            there = 0.0
+            for passed, (num, tokens) in self._by_turns.items():
+                there += (tokens + num * ahead * growth) * (alive(passed, ahead - 1) if ahead > 1 else 1.0)
+            each = (context + ahead * growth) * (alive(turns, ahead - 1) if ahead > 1 else 1.0)
+            if each > 0:
+                room = min(room, (budget - spare - there) / each)
+            ahead *= 2
+        return max(0.0, room)
+
+    def _count(self, agent: _Agent, sign: int) -> None:
+        self._num_tokens += sign * agent.context
+        alike = self._by_turns.setdefault(agent.turns, [0, 0])
+        alike[0] += sign
+        alike[1] += sign * agent.context
+        if not alike[0]:
+            del self._by_turns[agent.turns]
+
+    def _dismiss(self, agent: _Agent) -> None:
+        """It is no resident any more: the engine may forget its context."""
+        agent.is_resident = False
+        self._num_residents -= 1
+        self._count(agent, -1)
+
+
+def _take_out(agents: list[_Agent], agent: _Agent) -> None:
+    place = bisect_left(agents, agent)
+    if place < len(agents) and agents[place] is agent:
+        del agents[place]

@@ -1,0 +1,192 @@
+"""The regimes of `slipstream bench dispatch`: workloads by name and seed. `docs/dispatch.md` says what each is for.
+
+Always holds: the same name and seed give the same workload. The machine belongs to the regime, not to the seed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slipstream.dispatch.base import Deadlines, Retries
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
+from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What rollouts are like: means, and how far apart they are (the deviation of the logarithm)."""
+
+    tasks: int = 64
+    samples: int = 8
+    prompt: float = 3_000
+    turns: float = 22.0
+    turns_spread: float = 0.35
+    """Between tasks; between samples of a task it is half of that."""
+    max_turns: int = 50
+    sampled: float = 450.0
+    observed: float = 350.0
+    tokens_spread: float = 0.7
+    tool_s: float = 3.0
+    tool_cpu_s: float = 0.0
+    init_s: float = 120.0
+    init_cpu_s: float = 0.0
+    grade_s: float = 180.0
+    grade_cpu_s: float = 0.0
+    stage_spread: float = 0.3
+    long_share: float = 0.0
+    """Of rollouts that have ten times the turns."""
+    fault_share: float = 0.0
+    """Of stages that fail."""
+
+
+def _near(chance: random.Random, mean: float, spread: float) -> float:
+    """A lognormal number with this mean."""
+    return mean * math.exp(chance.gauss(-spread * spread / 2, spread)) if mean else 0.0
+
+
+def _evenly(habits: Habits) -> list[float]:
+    """Of each task, the turns it typically takes: the same for every seed, so that no seed is easier than another."""
+    normal, spread = statistics.NormalDist(), habits.turns_spread
+    heights = [normal.inv_cdf((place + 0.5) / habits.tasks) for place in range(habits.tasks)]
+    return [habits.turns * math.exp(height * spread - spread * spread / 2) for height in heights]
+
+
+def make_jobs(habits: Habits, seed: int, *, step: int = 0) -> list[SimJob]:
+    chance = random.Random(f"workload {seed} {step}")
+    lengths = _evenly(habits)
+    random.Random(step).shuffle(lengths)
+    jobs = []
+    for task, typical in enumerate(lengths):
+        for sample in range(habits.samples):
+            jobs.append(_job(habits, chance, f"step-{step}-task-{task:03d}", sample, step, typical))
+    return jobs
+
+
+def _job(habits: Habits, chance: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
+    turns = _near(chance, typical, habits.turns_spread / 2)
+    turns = min(max(3.0, turns), habits.max_turns)
+    is_long = chance.random() < habits.long_share
+    scale = 0.25 if is_long else 1.0  # of tokens: ten times the turns would not fit any context
+    turns *= 10 if is_long else 1
+    spread = habits.stage_spread
+    return SimJob(
+        task=task,
+        sample=sample,
+        step=step,
+        prompt=max(1, round(_near(chance, habits.prompt, 0.2))),
+        init=Chore(wait_s=_near(chance, habits.init_s, spread), cpu_s=_near(chance, habits.init_cpu_s, spread)),
+        turns=tuple(
+            SimTurn(
+                sampled=max(1, round(scale * _near(chance, habits.sampled, habits.tokens_spread))),
+                observed=round(scale * _near(chance, habits.observed, habits.tokens_spread)),
+                tool_s=_near(chance, habits.tool_s, 0.8),
+                tool_cpu_s=_near(chance, habits.tool_cpu_s, 0.8),
+            )
+            for _ in range(round(turns))
+        ),
+        grade=Chore(wait_s=_near(chance, habits.grade_s, spread), cpu_s=_near(chance, habits.grade_cpu_s, spread)),
+        faults=_faults(habits, chance),
+    )
+
+
+def _faults(habits: Habits, chance: random.Random) -> Mapping[str, SimFault] | None:
+    if not habits.fault_share:
+        return None
+    kinds: tuple[SimFault, ...] = ("raise", "hang", "lose")
+    return {
+        f"{attempt} {stage}": chance.choice(kinds)
+        for attempt in range(1, 4)
+        for stage in ("init", "run", "grade")
+        if chance.random() < habits.fault_share
+    }
+
+
+def mean_context(jobs: list[SimJob]) -> float:
+    """Of an agent, over its life; as long as it takes to sample is how long a context lasts."""
+    held = sum(context * turn.sampled for job in jobs for context, turn in zip(job.contexts, job.turns, strict=True))
+    return held / sum(turn.sampled for job in jobs for turn in job.turns)
+
+
+def final_context(jobs: list[SimJob]) -> float:
+    """The mean context of an agent at its end."""
+    return sum(job.contexts[-1] + job.turns[-1].sampled for job in jobs) / len(jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    about: str
+    habits: Habits
+    machine: Machine
+    batches: int = 1
+    staleness: int | None = None
+
+
+_FINAL = 20_400
+"""The mean context of an agent of the usual habits at its end, in tokens."""
+_ENGINE = EngineSpec(
+    kv_tokens=96 * _FINAL * 17 // 20, step_s=0.0275, row_s=0.00005, token_s=5e-9, prefill_tokens_s=100_000.0
+)
+_USUAL = Machine(engine=_ENGINE, cores=512.0, agents=96, sandbox_cap=192, slots=96)
+_SWE = Habits(init_s=140.0, grade_s=310.0, tool_cpu_s=0.5)
+
+REGIMES: Mapping[str, Regime] = {
+    "paper": Regime(about="512 software-engineering rollouts, with KV room for 96 agents", habits=_SWE, machine=_USUAL),
+    "kv": Regime(
+        about="more agents than the cache holds, and a prefill that is dear",
+        habits=Habits(tasks=48, samples=8, init_s=20.0, grade_s=30.0, tool_s=6.0),
+        machine=Machine(
+            engine=replace(_ENGINE, kv_tokens=48 * _FINAL * 17 // 20, prefill_tokens_s=20_000.0),
+            cores=512.0,
+            agents=48,
+            sandbox_cap=96,
+            slots=96,
+        ),
+    ),
+    "cpu": Regime(
+        about="few cores, heavy grading",
+        habits=Habits(tasks=48, init_s=10.0, init_cpu_s=20.0, grade_s=5.0, grade_cpu_s=180.0, tool_cpu_s=1.5),
+        machine=replace(_USUAL, cores=32.0),
+    ),
+    "tail": Regime(
+        about="a few rollouts ten times longer",
+        habits=replace(_SWE, long_share=0.015, init_s=60.0, grade_s=90.0),
+        machine=_USUAL,
+    ),
+    "slowstart": Regime(
+        about="initialisation takes as long as the run",
+        habits=replace(_SWE, init_s=450.0, grade_s=60.0),
+        machine=_USUAL,
+    ),
+    "faults": Regime(
+        about="5 % of stages raise, hang or lose their sandbox",
+        habits=replace(_SWE, fault_share=0.05, init_s=60.0, grade_s=90.0),
+        machine=replace(
+            _USUAL,
+            deadlines=Deadlines(init_s=300.0, run_s=1_800.0, grade_s=400.0, job_s=36_000.0),
+            retries=Retries(),
+        ),
+    ),
+    "stream": Regime(
+        about="eight batches, one after the other",
+        habits=Habits(tasks=32, turns=12.0, max_turns=30, init_s=30.0, grade_s=40.0, tool_s=1.0),
+        machine=Machine(
+            engine=replace(_ENGINE, kv_tokens=48 * 12_500 * 17 // 20), cores=512.0, agents=48, sandbox_cap=96, slots=48
+        ),
+        batches=8,
+        staleness=2,
+    ),
+}
+
+
+def make_workload(name: str, seed: int) -> Workload:
+    regime = REGIMES.get(name)
+    if regime is None:
+        raise ConfigError(f'there is no regime "{name}"{did_you_mean(name, REGIMES)}: use one of {", ".join(REGIMES)}')
+    jobs = [job for step in range(regime.batches) for job in make_jobs(regime.habits, seed, step=step)]
+    return checked(Workload(name=name, machine=regime.machine, jobs=tuple(jobs), staleness=regime.staleness))

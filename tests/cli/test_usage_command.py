@@ -1,0 +1,60 @@
+"""`slipstream show RUN --usage`, as the command line calls it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from slipstream.cli.main import app
+from slipstream.errors import ConfigError
+from slipstream.record import RunStore
+from slipstream.seams import RolloutDone
+from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
+
+ROLLOUT = Rollout(
+    job=Job(key=JobKey(phase="eval", step=0, task_id="t", sample=0), seed=0),
+    attempt=1,
+    ending=Ending(reason=EndReason.FINISHED),
+    verdict=Verdict(reward=1.0),
+    spans=(
+        Span(kind=SpanKind.RUN, start_s=0, end_s=4),
+        Span(kind=SpanKind.WAIT_TURN, start_s=0, end_s=1),
+        Span(kind=SpanKind.MODEL, start_s=1, end_s=4, counts={"prompt": 9, "sampled": 6, "concurrent": 1, "cached": 3}),
+    ),
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    async def write() -> None:
+        async with RunStore.create(tmp_path / "demo", config={}, clock_offset_s=1000.0) as store:
+            store.append(RolloutDone(rollout=ROLLOUT))
+
+    asyncio.run(write())
+    return tmp_path
+
+
+def shown(*arguments: str) -> str:
+    ended = CliRunner().invoke(app, ["show", *arguments])
+    if ended.exception is not None:
+        raise ended.exception
+    return ended.stdout
+
+
+def test_it_prints_where_the_time_went(runs: Path) -> None:
+    lines = shown("demo", "--usage", "--runs", str(runs)).splitlines()
+    assert "rollouts           1 in 4.0 s, 0.25 a second" in lines
+    assert "- wait for a turn        1.00   25.0%       0.2      1   25.0%" in lines
+
+
+def test_as_json_it_holds_what_the_store_kept(runs: Path) -> None:
+    told = json.loads(shown("demo", "--usage", "--json", "--runs", str(runs)))
+    assert (told["num_cached_tokens"], told["num_prompt_tokens"], told["uses"]["run"]["total"]) == (3, 9, 4.0)
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--usage", "--drift"], ["eval/0/t/0", "--usage"]])
+def test_options_that_do_not_go_together_are_refused(runs: Path, arguments: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--usage is of a whole run"):
+        shown("demo", *arguments, "--runs", str(runs))
