@@ -128,7 +128,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "render": {"renderers", "pydantic", "tokenizers", "jinja2"},
     "hub": {"gguf", "numpy", "tokenizers"},
     "feed": set(),
-    "train": set(),
+    "train": {"tensorboard"},
     "bridges": {"torch"},
     "engine": {"torch", "transformers", "peft", "safetensors"},
     "doctor": set(),

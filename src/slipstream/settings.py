@@ -163,6 +163,8 @@ class TrainConfig:
     """A control: rewards are dealt anew among the rollouts of a batch."""
     controls: bool = False
     """After the run, two controls: the warm start continued for as long, and a run with shuffled rewards."""
+    tensorboard: bool = False
+    """Write the metrics of every step and evaluation for TensorBoard too, below the run's folder."""
     seed: int = 0
 
 

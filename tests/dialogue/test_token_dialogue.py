@@ -66,11 +66,27 @@ class Engine:
         pass
 
 
+class Keeper(Engine):
+    """Keeps sessions, and remembers which of them are over."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(*texts)
+        self.ended: list[str] = []
+
+    def end_session(self, session: str) -> None:
+        self.ended.append(session)
+
+
 class Scene:
     def __init__(
-        self, *texts: str, max_tokens: int = 100, max_context_tokens: int = 1000, thinking: Thinking = "keep"
+        self,
+        *texts: str,
+        max_tokens: int = 100,
+        max_context_tokens: int = 1000,
+        thinking: Thinking = "keep",
+        engine: Engine | None = None,
     ) -> None:
-        self.engine = Engine(*texts)
+        self.engine = engine or Engine(*texts)
         self.turns: list[Turn] = []
         self.spans: list[Span] = []
         self.log = TurnLog(seed=3, on_turn=self.turns.append, on_span=self.spans.append)
@@ -344,3 +360,20 @@ def test_branches_and_turns_without_tokens_are_not_restored() -> None:
     ):
         with pytest.raises(ReplayError, match=why):
             Scene().dialogue.restore(turns)
+
+
+def test_an_engine_that_keeps_sessions_is_told_which_is_over() -> None:
+    keeper = Keeper("A<|im_end|>")
+    scene = Scene(engine=keeper)
+
+    async def main() -> None:
+        await scene.dialogue.respond([user("hi")], ())
+        assert keeper.ended == []
+        scene.dialogue.close()
+
+    asyncio.run(main())
+    assert keeper.ended == keeper.sessions == ["eval/0/t/0#2"]
+
+
+def test_an_engine_that_keeps_none_need_not_know_of_it() -> None:
+    Scene().dialogue.close()

@@ -15,7 +15,7 @@ from slipstream.engine.config import EngineConfig, OnUpdate
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.sampling import uniform_of
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
-from slipstream.model.base import Completer
+from slipstream.model.base import Completer, SessionKeeper
 from slipstream.types import Sampled, SampleParams, StopReason
 
 EVERY_TOKEN = tuple(range(VOCAB))
@@ -233,6 +233,40 @@ def test_sessions_give_way_when_slots_are_needed_and_come_back() -> None:
             again = await served.complete(prompt(40, 0), params(5), session="a")
             assert same(first["a"], again)
             assert served.counts.num_computed - before == 2 + 40 + 4
+
+    run(main())
+
+
+def test_a_session_that_is_over_gives_way_before_one_that_waits_for_its_tools() -> None:
+    async def main() -> None:
+        async with engine(num_slots=2) as served:
+            assert isinstance(served, SessionKeeper)
+            waits = await served.complete(prompt(40, 0), params(5), session="waits")
+            await served.complete(prompt(40, 1), params(5), session="over")
+            served.end_session("over")
+            served.end_session("never heard of")
+            await served.complete(prompt(40, 2), params(5), session="new")
+            before = served.counts.num_computed
+            await served.complete([*prompt(40, 0), *waits.ids, 1], params(1), session="waits")
+            assert served.counts.num_computed - before == 2
+            assert served.counts.num_evicted == 0
+        served.end_session("waits")  # and a closed engine takes no offence
+
+    run(main())
+
+
+def test_a_session_may_end_while_its_request_is_on_its_way_out() -> None:
+    async def main() -> None:
+        async with engine(num_slots=2) as served:
+            waits = await served.complete(prompt(40, 0), params(5), session="waits")
+            with pytest.raises(ModelError, match="took longer"):
+                await served.complete(prompt(40, 1), params(400), session="over", timeout_s=0.05)
+            served.end_session("over")
+            await served.complete(prompt(40, 2), params(5), session="new")
+            before = served.counts.num_computed
+            await served.complete([*prompt(40, 0), *waits.ids, 1], params(1), session="waits")
+            assert served.counts.num_computed - before == 2
+            assert served.load().running == 0
 
     run(main())
 

@@ -109,3 +109,16 @@ def test_a_loss_that_is_no_number_takes_everything_back() -> None:
         taught.warm_start(copies(8), WarmStartConfig(num_epochs=3, learning_rate=1e30, warmup_steps=0))
     assert same_bits(before, weights(taught))
     assert taught.version == 0
+
+
+def test_told_to_stop_it_takes_everything_back() -> None:
+    taught = learner()
+    before = weights(taught)
+    answers = iter([False, False, True])
+    with pytest.raises(LearnerError, match="told to stop, after 2 of 60 steps"):
+        taught.warm_start(
+            copies(20), WarmStartConfig(num_epochs=6, tokens_per_step=12), should_stop=lambda: next(answers)
+        )
+    assert same_bits(before, weights(taught))
+    assert taught.version == 0
+    assert taught.warm_start(copies(20), WarmStartConfig(max_steps=1))["warm/steps"] == 1

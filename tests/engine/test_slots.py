@@ -74,6 +74,52 @@ def test_coming_back_makes_a_session_recent() -> None:
     assert first.session == "first"
 
 
+def test_a_session_that_is_over_gives_way_first_and_is_no_eviction() -> None:
+    table = SlotTable(3)
+    old, new, other = ran(table, [1], "old"), ran(table, [2], "new"), ran(table, [3], "other")
+    table.end("new")
+    assert placed(table, [4], "fourth").slot is new
+    assert table.num_evicted == 0
+    table.end("new")  # the slot is another's by now
+    finish(table, new, [5])
+    assert placed(table, [6], "fifth").slot is old
+    assert (table.num_evicted, other.session) == (1, "other")
+
+
+def test_what_a_session_that_is_over_left_still_serves_others() -> None:
+    table = SlotTable(3)
+    trunk = ran(table, [1, 2, 3], "a")
+    table.end("a")
+    beside = placed(table, [1, 2, 3, 4], "b")
+    assert (beside.slot.index, beside.num_reused, beside.copy_from) == (1, 3, trunk.index)
+
+
+def test_a_fork_takes_the_slot_of_a_session_that_is_over_before_its_own() -> None:
+    table = SlotTable(2)
+    trunk, done = ran(table, [1, 2, 3, 4], "a"), ran(table, [7], "done")
+    table.end("done")
+    fork = placed(table, [1, 2, 9, 9], "a")
+    assert (fork.slot, fork.num_reused, fork.copy_from) == (done, 2, trunk.index)
+
+
+def test_a_slot_whose_session_ends_while_it_is_busy_gives_way_once_it_is_idle() -> None:
+    table = SlotTable(2)
+    first = placed(table, [1], "first").slot
+    ran(table, [2], "second")
+    table.end("first")
+    assert placed(table, [3], "third").slot is not first
+    finish(table, first, [9])
+    assert placed(table, [4], "fourth").slot is first
+
+
+def test_slots_without_a_session_are_ended_by_nobody() -> None:
+    table = SlotTable(2)
+    named, nameless = ran(table, [1], "named"), ran(table, [2])
+    table.end("")
+    assert placed(table, [3], "third").slot is named
+    assert nameless.session == ""
+
+
 def test_a_busy_slot_gives_its_prefix_and_is_not_taken() -> None:
     table = SlotTable(2)
     running = placed(table, [1, 2, 3, 4], "a").slot

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
-from slipstream.errors import GraderError, JournalError, SandboxError
+from slipstream.errors import GraderError, JournalError, ModelError, SandboxError
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act, replies
@@ -350,3 +351,48 @@ def test_a_journal_that_fails_ends_the_run_at_once() -> None:
 
     with pytest.raises(JournalError, match="told to fail"):
         run_with((hang,), replies(act("hang")), MemoryJournal(fail_after_flushes=0))
+
+
+class ClosedDialogue(ChatDialogue):
+    """Notes when it is closed."""
+
+    def __init__(self, script: Callable[[Scene], Line], terms: Terms, log: TurnLog, closed: list[str]) -> None:
+        super().__init__(ScriptedChat(script), terms, log)
+        self._closed = closed
+        self._session = terms.session
+
+    def close(self) -> None:
+        self._closed.append(self._session)
+
+
+@pytest.mark.parametrize("raised", [None, ModelError, asyncio.CancelledError])
+def test_the_dialogue_is_closed_once_however_the_run_ended(raised: type[BaseException] | None) -> None:
+    closed: list[str] = []
+    runs: list[asyncio.Task[None]] = []
+
+    def script(scene: Scene) -> Line:
+        assert closed == []
+        if raised is ModelError:
+            raise RuntimeError("told to fail")
+        if raised is asyncio.CancelledError:
+            runs[0].cancel()
+        return act("finish", answer="yes")
+
+    def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
+        terms = Terms(params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt)
+        return ClosedDialogue(script, terms, log, closed)
+
+    async def main() -> None:
+        journal = MemoryJournal()
+        journal.append(JobAdmitted(job=JOB))
+        crew = replace(make_crew(script, provider=FakeProvider(), journal=journal), make_dialogue=make_dialogue)
+        attempt = RolloutAttempt(crew, TASK, JOB, 3)
+        await attempt.init()
+        runs.append(asyncio.create_task(attempt.run()))
+        with nullcontext() if raised is None else pytest.raises(raised):
+            await runs[0]
+        assert closed == ["eval/0/t/0#3"]
+        await attempt.aclose()
+
+    asyncio.run(main())
+    assert closed == ["eval/0/t/0#3"]

@@ -15,7 +15,7 @@ from slipstream.feed import Feed
 from slipstream.model.scripted import ScriptedModel, replies
 from slipstream.placement.simulated import Plan, SimulatedAttempt, SimulatedPlacement
 from slipstream.record import MemoryJournal, RunStore, plan_resume
-from slipstream.seams import PastAttempt
+from slipstream.seams import Measured, PastAttempt, StepDone
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.loop import LoopSettings, Trainer, TrainProgress
 from slipstream.types import (
@@ -116,6 +116,7 @@ def make_run(
     journal: MemoryJournal | RunStore | None = None,
     held_out: Sequence[Task] = HELD_OUT,
     groups: int = 3,
+    on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
 ) -> Run:
     """Call it inside the event loop."""
     learner = learner or SlowLearner()
@@ -138,5 +139,6 @@ def make_run(
         held_out=held_out,
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),
         on_progress=told.append,
+        on_figures=on_figures,
     )
     return Run(trainer=trainer, learner=learner, placement=placement, journal=journal, told=told)

@@ -15,8 +15,8 @@ class Tuned:
 
 
 TUNED: Mapping[str, Tuned] = {
-    "paper": Tuned(bounded=192, pipeline=(96, 120, 96)),
-    "kv": Tuned(bounded=53, pipeline=(48, 53, 48)),
+    "paper": Tuned(bounded=192, pipeline=(96, 106, 96)),
+    "kv": Tuned(bounded=48, pipeline=(48, 48, 48)),
     "cpu": Tuned(bounded=192, pipeline=(96, 120, 96)),
     "tail": Tuned(bounded=144, pipeline=(96, 106, 96)),
     "slowstart": Tuned(bounded=192, pipeline=(96, 106, 96)),

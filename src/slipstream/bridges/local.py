@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from slipstream.aio import outlast
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
@@ -48,8 +51,23 @@ class LocalLearner:
         await asyncio.to_thread(self._engine.update_weights, self._torch.named_weights(), version=self.version)
 
     async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
-        """Imitate `demonstrations`; the version stays as it is."""
-        metrics = await asyncio.to_thread(self._with_threads, lambda: self._torch.warm_start(demonstrations, config))
+        """Imitate `demonstrations`; the version stays as it is.
+
+        Cancelled, it ends with the optimiser step under way, and the weights are as they were.
+        """
+        stop = threading.Event()
+        work = partial(self._torch.warm_start, demonstrations, config, should_stop=stop.is_set)
+        working = asyncio.get_running_loop().run_in_executor(None, self._with_threads, work)
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError:
+            stop.set()
+            try:
+                await outlast([working])
+            finally:
+                working.exception()  # that it was stopped is news to nobody
+            raise
+        metrics = working.result()
         await self._publish()
         return metrics
 

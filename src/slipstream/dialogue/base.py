@@ -73,6 +73,10 @@ class Dialogue(Protocol):
         """Wait until every turn so far is durable."""
         ...
 
+    def close(self) -> None:
+        """The attempt has no more to say, in this branch or another. An engine that keeps its cache is told so."""
+        ...
+
     def restore(self, turns: Sequence[Turn]) -> None:
         """Stand, before the first word, where these recorded turns of the same attempt lead. No model is asked.
 

@@ -30,6 +30,9 @@ class ChatDialogue:
     async def settled(self) -> None:
         await self._log.settled()
 
+    def close(self) -> None:
+        """An endpoint has no call for it."""
+
     def restore(self, turns: Sequence[Turn]) -> None:
         """How many tokens the server counted is not on record: they count again from the next reply on."""
         check_straight(turns)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from slipstream.dialogue.base import Reply, Terms, TurnLog, check_straight, model_call
 from slipstream.errors import ReplayError
-from slipstream.model.base import Completer
+from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
 from slipstream.types import ForkReason, Message, TokenIds, ToolSpec, Turn, token_ids
 
@@ -42,6 +42,10 @@ class TokenDialogue:
 
     async def settled(self) -> None:
         await self._log.settled()
+
+    def close(self) -> None:
+        if isinstance(self._completer, SessionKeeper):
+            self._completer.end_session(self._terms.session)
 
     def restore(self, turns: Sequence[Turn]) -> None:
         check_straight(turns)

@@ -1,21 +1,26 @@
 """How many tokens of context may be in flight: what the engine's cache holds, or what experience says it does.
 
 An engine that reports its cache is believed, but for what it cannot know: while requests wait for room in it, the
-budget shrinks; while none does, it grows back. Where an engine reports nothing, the budget is found by its effect: it
-grows step by step as long as more tokens in flight get more done, and is cut when they get less done.
+budget shrinks; while none does, it grows back. Where an engine reports nothing, the budget is found by its effect: how
+many turns a second were done is remembered for every size of what was in flight, and the budget is a little above the
+size at which the most is done.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from slipstream.types import EngineLoad
 
 CUT, RAISE = 0.85, 1.05
 """Down in proportion, up by a step."""
-WORSE = 0.93
-"""What share of the best rate is a sign of trouble."""
+SIZE = 1.15
+LEAST_SHARE = 0.25
+"""Of what the engine reports: the budget is not cut below that."""
 LEAST_WINDOW_S = 20.0
+LEAST_TURNS = 100
+"""Where the rate of turns is all there is to go by: with fewer it is mostly chance."""
 
 
 class TokenBudget:
@@ -27,8 +32,8 @@ class TokenBudget:
         self._window_start_s: float | None = None
         self._num_turns = 0
         self._turn_s = 0.0
-        self._rate = 0.0
-        """Turns a second in the window before."""
+        self._rates: dict[int, float] = {}
+        """Turns a second, by the size of what was in flight: the power of `SIZE` that is nearest."""
 
     def tokens(self) -> float | None:
         """None: no limit is known yet."""
@@ -47,19 +52,20 @@ class TokenBudget:
         passed_s = now_s - self._window_start_s
         if passed_s < max(LEAST_WINDOW_S, 2 * self._turn_s / self._num_turns):
             return
-        rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         load = self._load()
+        if load is None and self._num_turns < LEAST_TURNS:
+            return
+        rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         if load is not None and load.kv_tokens is not None:
-            self._share = max(0.25, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
+            self._share = max(LEAST_SHARE, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
             return
         self._learn(rate, num_in_flight)
 
     def _learn(self, rate: float, num_in_flight: int) -> None:
-        if self._learnt is None:
-            if rate < WORSE * self._rate:
-                self._learnt = CUT * num_in_flight
-        elif rate < WORSE * self._rate:
-            self._learnt *= CUT
-        elif num_in_flight > 0.9 * self._learnt:
-            self._learnt *= RAISE
-        self._rate = max(rate, 0.97 * self._rate)
+        """Stay where the most is done, and try a little more than that now and then."""
+        size = round(math.log(max(1, num_in_flight)) / math.log(SIZE))
+        known = self._rates.get(size)
+        self._rates[size] = rate if known is None else (known + rate) / 2
+        if len(self._rates) >= 3:
+            best = max(self._rates, key=lambda size: self._rates[size])
+            self._learnt = SIZE ** (best + 2.5)

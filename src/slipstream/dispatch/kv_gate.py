@@ -32,7 +32,9 @@ from slipstream.seams import TurnPass
 from slipstream.types import EngineLoad, JobKey
 
 SPARE_DEVIATIONS = 2.0
-"""By how many deviations all residents together may grow more than expected, within a turn."""
+"""By how many deviations all residents together may grow more than expected within a turn before one gives way."""
+CAUTION = 1.5
+"""By how many deviations the forecast may be wrong before somebody is let in: agents may live longer than expected."""
 
 
 @dataclass(order=True, slots=True)
@@ -191,15 +193,17 @@ class KvGate:
         """How many agents with so many turns behind them and such a context fit beside the residents: now, and as far
         ahead as lives are known."""
         alive, growth = self._lives.alive, self._growth.mean
-        spare = SPARE_DEVIATIONS * sqrt(self._num_residents + 1) * self._growth.deviation
         room, ahead = inf, 1
         while ahead == 1 or ahead <= self._lives.longest:
-            there = 0.0
+            there = variance = 0.0
             for passed, (num, tokens) in self._by_turns.items():
-                there += (tokens + num * ahead * growth) * (alive(passed, ahead - 1) if ahead > 1 else 1.0)
+                left = alive(passed, ahead - 1) if ahead > 1 else 1.0
+                then = tokens + num * ahead * growth
+                there += then * left
+                variance += then * then / num * left * (1 - left) + num * left * ahead * self._growth.deviation**2
             each = (context + ahead * growth) * (alive(turns, ahead - 1) if ahead > 1 else 1.0)
             if each > 0:
-                room = min(room, (budget - spare - there) / each)
+                room = min(room, (budget - there - CAUTION * sqrt(variance)) / each)
             ahead *= 2
         return max(0.0, room)
 

@@ -28,7 +28,7 @@ from slipstream.engine.device import find_device
 from slipstream.engine.request import Request
 from slipstream.engine.spec import ModelSpec, read_spec
 from slipstream.engine.weights import read_weights
-from slipstream.engine.worker import EngineCounts, Update, Worker
+from slipstream.engine.worker import EngineCounts, SessionEnd, Update, Worker
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.types import EngineLoad, Sampled, SampleParams, token_ids
 
@@ -105,6 +105,11 @@ class TorchEngine:
             request.cancelled = True
             self._num_open -= 1
         raise ModelError(f"the engine took longer than {timeout_s:g} s")
+
+    def end_session(self, session: str) -> None:
+        """See `SessionKeeper`."""
+        with suppress(ModelError):  # a closed engine keeps nothing
+            self._worker.put(SessionEnd(session=session))
 
     def load(self) -> EngineLoad:
         """The cache in use is what running requests hold: what is kept for sessions gives way when room is needed."""

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +100,22 @@ class TorchLearner:
         }
         return UpdateResult(version=self._version, metrics=metrics)
 
-    def warm_start(self, samples: Iterable[Masked], config: WarmStartConfig | None = None) -> Mapping[str, float]:
-        """Supervised training on the tokens with mask 1, with an optimiser of its own."""
+    def warm_start(
+        self,
+        samples: Iterable[Masked],
+        config: WarmStartConfig | None = None,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Mapping[str, float]:
+        """Supervised training on the tokens with mask 1, with an optimiser of its own. All of it, or LearnerError and
+        the weights as they were if `should_stop` says so between two steps."""
         metrics = warm_start(
             self._model,
             samples,
             config or WarmStartConfig(),
             device=self._device,
             tokens_per_microbatch=self._config.tokens_per_microbatch,
+            should_stop=should_stop,
         )
         self._version += bool(metrics["warm/steps"])
         return metrics

@@ -2,7 +2,8 @@
 
 Enters: a trainable model and samples with ids and mask. Leaves: the model, changed, and what it came to.
 Always holds: it has an optimiser of its own, so that reinforcement learning begins with a clean one; the same samples
-and seed give the same weights, unless a limit in seconds ended it; if anything is raised, the weights are as they were.
+and seed give the same weights, unless a limit in seconds ended it; if anything is raised, or it is told to stop, the
+weights are as they were.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -18,7 +19,7 @@ from slipstream.engine.learner_config import WarmStartConfig
 from slipstream.engine.microbatches import Masked, TrainRow, collate, plan, sample_rows
 from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step, memory_guard
 from slipstream.engine.trainable import Trainable
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, LearnerError
 
 
 def warm_start(
@@ -28,8 +29,9 @@ def warm_start(
     *,
     device: torch.device,
     tokens_per_microbatch: int,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
-    """Losses are per token, in nats."""
+    """Losses are per token, in nats. `should_stop` is asked before every optimiser step; at a yes, LearnerError."""
     began = time.perf_counter()
     rows = sample_rows(samples, vocab_size=model.vocab_size)
     if not rows:
@@ -37,11 +39,13 @@ def warm_start(
     optimizer = make_optimizer(model.parameters, learning_rate=config.learning_rate, betas=config.betas)
     steps = order_of_steps([len(row.inputs) for row in rows], config)
     losses: list[float] = []
-    num_tokens, stopped = 0, False
+    num_tokens, out_of_time = 0, False
     with all_or_nothing(model.parameters.values(), optimizer, num_steps=len(steps)):
         for step in steps:
-            stopped = config.limit_s is not None and time.perf_counter() - began > config.limit_s
-            if stopped:
+            if should_stop():
+                raise LearnerError(f"the warm start was told to stop, after {len(losses)} of {len(steps)} steps")
+            out_of_time = config.limit_s is not None and time.perf_counter() - began > config.limit_s
+            if out_of_time:
                 break
             chosen = [rows[place] for place in step]
             loss = _backward(model, chosen, tokens_per_microbatch, device)
@@ -60,7 +64,7 @@ def warm_start(
         "warm/loss": sum(last) / len(last) if last else 0.0,
         "warm/steps": float(len(losses)),
         "warm/tokens": float(num_tokens),
-        "warm/out_of_time": float(stopped),
+        "warm/out_of_time": float(out_of_time),
         "warm/seconds": time.perf_counter() - began,
     }
 

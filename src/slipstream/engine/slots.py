@@ -6,9 +6,10 @@ Always holds: a slot's first `num_computed` tokens are in the cache and no other
 cached under one salt is never used under another.
 
 A sequence that goes on from a slot of its session takes that slot. One that forks takes an empty slot and a copy of the
-common prefix, so the other branch stays; if no slot is empty, it takes its session's slot over. Otherwise the idle slot
-that was used longest ago is given up. Prefixes are copied between sessions too: the samples of one task share their
-prompt. A prompt whose prefix is being computed in another slot right now waits for it.
+common prefix, so the other branch stays; if no slot is empty, it takes one of a session that is over, then its own
+session's. Otherwise a slot of a session that is over is given up, or else the idle one that was used longest ago.
+Prefixes are copied between sessions too: the samples of one task share their prompt. A prompt whose prefix is being
+computed in another slot right now waits for it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Slot:
     num_computed: int = 0
     busy: bool = False
     last_used: int = 0
+    over: bool = False
+    """Its session has ended. What is cached still serves as a prefix for others, and is the first to give way."""
 
     @property
     def empty(self) -> bool:
@@ -56,7 +59,7 @@ class SlotTable:
     def __init__(self, num_slots: int, *, reuse: bool = True) -> None:
         self.slots = [Slot(index=index) for index in range(num_slots)]
         self.num_evicted = 0
-        """Sessions whose cache was given up for another's."""
+        """Sessions whose cache was given up for another's, before they were over."""
         self._reuse = reuse
         self._clock = 0
 
@@ -79,9 +82,9 @@ class SlotTable:
         target = self._target(session, known)
         num_reused = known[donor.index]
         copies = num_reused > known[target.index]
-        if target.num_computed and target.session != session:
+        if target.num_computed and target.session != session and not target.over:
             self.num_evicted += 1
-        target.session, target.salt = session, salt
+        target.session, target.salt, target.over = session, salt, False
         target.tokens, target.num_computed, target.busy = array("i", prompt), num_reused, True
         return Placed(slot=target, num_reused=num_reused, copy_from=donor.index if copies else None)
 
@@ -94,6 +97,11 @@ class SlotTable:
             slot.tokens = slot.tokens[: slot.num_computed]
         else:
             slot.session, slot.salt, slot.tokens, slot.num_computed = "", "", token_ids(), 0
+
+    def end(self, session: str) -> None:
+        """Nobody comes back to this session. Its busy slots are told too: their requests may be on their way out."""
+        for slot in self.slots:
+            slot.over |= bool(session) and slot.session == session
 
     def forget(self) -> None:
         """The cache is worth nothing any more: idle slots become empty, busy ones are to be computed anew."""
@@ -129,6 +137,9 @@ class SlotTable:
         empty = [slot for slot in idle if slot.empty]
         if empty:
             return empty[0]
+        over = [slot for slot in idle if slot.over]
+        if over:
+            return min(over, key=lambda slot: slot.last_used)
         if own:
             return max(own, key=lambda slot: known[slot.index])
         return min(idle, key=lambda slot: slot.last_used)

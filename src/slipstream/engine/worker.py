@@ -1,8 +1,8 @@
 """The engine's thread: it alone touches the model, the cache and the slots.
 
-Enters: requests and weights, through a queue. Leaves: each request's outcome, exactly once. One step takes all that
-arrived, gives slots to those who wait, and puts one token of every sequence that is being sampled and a bounded number
-of prompt tokens through the model.
+Enters: requests, weights and ends of sessions, through a queue. Leaves: each request's outcome, exactly once. One step
+takes all that arrived, gives slots to those who wait, and puts one token of every sequence that is being sampled and a
+bounded number of prompt tokens through the model.
 Always holds: weights change between steps and never during one; a token carries the version of the weights it was
 sampled with; a step that fails ends the requests that were in it and not the thread.
 """
@@ -42,7 +42,7 @@ class EngineCounts:
     """Tokens of prompts that were in the cache."""
     num_sampled: int = 0
     num_evicted: int = 0
-    """Sessions whose cache was given up for another's."""
+    """Sessions whose cache was given up for another's, before they were over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,13 @@ class Update:
     named: Sequence[tuple[str, torch.Tensor]]
     version: int
     done: Future[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd:
+    """Nobody comes back to what is cached under this name."""
+
+    session: str
 
 
 class Worker:
@@ -67,7 +74,7 @@ class Worker:
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}
         """By slot, in the order in which they began."""
-        self._inbox: queue.SimpleQueue[Request | Update | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Request | Update | SessionEnd | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
@@ -75,7 +82,7 @@ class Worker:
 
     # ---------------------------------------------------------------- from other threads
 
-    def put(self, message: Request | Update) -> None:
+    def put(self, message: Request | Update | SessionEnd) -> None:
         with self._gate:
             if self._closed:
                 raise ModelError(CLOSED)
@@ -113,6 +120,8 @@ class Worker:
                 return False
             if isinstance(message, Update):
                 self._update(message)
+            elif isinstance(message, SessionEnd):
+                self._table.end(message.session)
             else:
                 insort(self._waiting, message, key=lambda request: request.priority)
 
@@ -153,7 +162,7 @@ class Worker:
                 break
             if isinstance(message, Update):
                 message.done.set_exception(ModelError(CLOSED))
-            elif message is not None:
+            elif isinstance(message, Request):
                 self._waiting.append(message)
         for request in (*self._running.values(), *self._waiting):
             request.deliver(ModelError(CLOSED))

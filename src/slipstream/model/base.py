@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slipstream.types import EngineLoad, Message, Sampled, SampleParams, StopReason, ToolSpec
 
@@ -37,6 +37,16 @@ class Completer(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class SessionKeeper(Protocol):
+    """A Completer that keeps the cache of a session between its calls, and can be told when it is over."""
+
+    def end_session(self, session: str) -> None:
+        """No more is to come under this name: its cache is the first to give way. Never fails, and waits for nothing;
+        a session that goes on all the same only costs more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 Enters: a task and a job; of an attempt that stopped, what is on record of it. Leaves: a Rollout; and, into the journal,
 each turn as it is taken and the artifact, each of them once.
 Always holds: turns are written while the agent goes on. At most one sandbox is open at a time. The agent's is closed
-before the grader's opens, and only `grade` touches the task's grading.
+before the grader's opens, and only `grade` touches the task's grading. The dialogue is closed when the agent's run is
+over, however it ended.
 """
 
 from __future__ import annotations
@@ -80,13 +81,16 @@ class RolloutAttempt:
     async def run(self) -> None:
         dialogue = self._crew.make_dialogue(self._job, self._number, self._task, self._log)
         runner = self._crew.make_runner(self._task)
-        async with task_group() as group:
-            writing = group.create_task(self._write_turns())
-            with boundary(InfrastructureError, "running the agent"):
-                ending = await runner.run(
-                    self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
-                )
-            writing.cancel()
+        try:
+            async with task_group() as group:
+                writing = group.create_task(self._write_turns())
+                with boundary(InfrastructureError, "running the agent"):
+                    ending = await runner.run(
+                        self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
+                    )
+                writing.cancel()
+        finally:
+            dialogue.close()
         artifact = await self._take_artifact(ending)
         self._ended = RunEnded(key=self._job.key, attempt=self._number, ending=ending, artifact=artifact)
         self._crew.journal.append(self._ended)

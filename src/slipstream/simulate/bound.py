@@ -59,40 +59,55 @@ def _run_s(workload: Workload, job: SimJob) -> float:
 
 
 def _engine_s(workload: Workload) -> float:
-    """The engine's own time. For each token its row and the reading of its context; for each step, the reading of the
-    weights; for each prompt, its prefill.
+    """The least time in which the engine can do its work, if nothing else ever keeps it waiting.
 
-    How few steps can there be? Let S be the sum over all tokens of the context that is held while they are sampled. A
-    step samples for contexts that fit into the cache, beside those that wait for a tool. Those take up H token-seconds
-    in all, so on average K - H / T of the cache is left in a run of T seconds, and at least S / (K - H / T) steps are
-    needed. (A step with more contexts takes longer, so the average by time is no less than the average by steps.) An
-    agent may also be pushed out while it waits for its tool, and be computed again: that is worth the most where the
-    wait is longest. The bound is the least T over how many of the longest waits are bought off so.
+    Each token that is sampled takes its row and the reading of its context, each step the reading of the weights, each
+    prompt its prefill; the engine does one thing at a time. So T >= rows + prefill + N step, where N is the number of
+    steps. All the while the cache, of K tokens, holds contexts: those that are sampled for, those that are computed,
+    and those that wait for a tool. So K T >= the sum of all three over time. For one that waits and one that is
+    computed that is known. A context that is sampled for is held for as long as its steps take, and a step takes longer
+    the more others take part in it. With D tokens of n contexts in a step, the sum over all steps of
+    D (step_s + n row_s + D token_s) is at least S step_s + (S^2 token_s + Q^2 row_s) / N, where S is the sum over all
+    sampled tokens of the context held for them, and Q that of its square root (Cauchy's inequality: n D is at least the
+    square of the sum of the n roots).
+
+    More steps make the first larger and the second smaller: the least T is where they meet. But N is at least S / K.
+
+    An agent may also be pushed out while it waits, and be computed again: that is worth the most where the wait is
+    longest. The bound is the least T over how many of the longest waits are bought off so, the next one always for
+    nothing, as a part of it might be. After its last turn nobody needs to be kept.
     """
     spec = workload.machine.engine
-    rows = held = fresh = 0.0
+    cache = spec.kv_tokens
+    rows_s = held = roots = fresh = prefilled = 0.0
     waits: list[tuple[float, int]] = []
     for job in workload.jobs:
         cached = 0
         for turn, context in zip(job.turns, job.contexts, strict=True):
             there = context + turn.sampled
             fresh += context - cached
-            rows += turn.sampled * (spec.row_s + there * spec.token_s)
+            prefilled += there * (context - cached)
+            rows_s += turn.sampled * (spec.row_s + there * spec.token_s)
             held += turn.sampled * there
+            roots += turn.sampled * math.sqrt(there)
             waits.append((turn.tool_s + turn.tool_cpu_s, there))
             cached = there
-    waits.sort()
+        waits.pop()
+    waits.sort(reverse=True)
     kept = sum(seconds * tokens for seconds, tokens in waits)
-    best = _solve(rows + fresh / spec.prefill_tokens_s, held * spec.step_s, kept, spec.kv_tokens)
-    for seconds, tokens in reversed(waits):
+    crowd = spec.step_s * (held * held * spec.token_s + roots * roots * spec.row_s)
+    best_s = math.inf
+    for seconds, tokens in [*waits, (0.0, 0)]:
         kept -= seconds * tokens
+        own_s = rows_s + fresh / spec.prefill_tokens_s
+        token_seconds = max(0.0, kept) + prefilled / spec.prefill_tokens_s + held * spec.step_s
+        meet_s = _solve(own_s, token_seconds, crowd, cache)
+        best_s = min(best_s, max(own_s + spec.step_s * held / cache, meet_s))
         fresh += tokens
-        best = min(best, _solve(rows + fresh / spec.prefill_tokens_s, held * spec.step_s, kept, spec.kv_tokens))
-    return best
+    return best_s
 
 
-def _solve(fixed_s: float, held_s: float, kept: float, cache: float) -> float:
-    """The T for which T = fixed + held / (cache - kept / T): the larger root of a quadratic."""
-    # cache T^2 - (kept + fixed cache + held) T + fixed kept = 0
-    middle = kept + fixed_s * cache + held_s
-    return (middle + math.sqrt(max(0.0, middle * middle - 4 * cache * fixed_s * kept))) / (2 * cache)
+def _solve(own_s: float, token_seconds: float, crowd: float, cache: float) -> float:
+    """The T for which cache T = token_seconds + crowd / (T - own): the larger root of a quadratic."""
+    apart = cache * own_s - token_seconds
+    return (cache * own_s + token_seconds + math.sqrt(apart * apart + 4 * cache * crowd)) / (2 * cache)

@@ -174,9 +174,20 @@ REGIMES: Mapping[str, Regime] = {
     ),
     "stream": Regime(
         about="eight batches, one after the other",
-        habits=Habits(tasks=32, turns=12.0, max_turns=30, init_s=30.0, grade_s=40.0, tool_s=1.0),
+        habits=Habits(
+            tasks=32,
+            prompt=8_000,
+            turns=24.0,
+            turns_spread=0.2,
+            max_turns=48,
+            sampled=250.0,
+            observed=150.0,
+            tool_s=0.5,
+            init_s=30.0,
+            grade_s=40.0,
+        ),
         machine=Machine(
-            engine=replace(_ENGINE, kv_tokens=48 * 12_500 * 17 // 20), cores=512.0, agents=48, sandbox_cap=96, slots=48
+            engine=replace(_ENGINE, kv_tokens=48 * 17_500 * 17 // 20), cores=512.0, agents=48, sandbox_cap=96, slots=48
         ),
         batches=8,
         staleness=2,

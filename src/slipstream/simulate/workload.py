@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from slipstream.dispatch.base import Deadlines, Retries
 from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
 from slipstream.simulate.engine import EngineSpec
 
 SimFault = Literal["raise", "hang", "lose"]
@@ -92,13 +93,28 @@ _workload = TypeAdapter(Workload)
 
 def read_workload(path: Path) -> Workload:
     try:
-        return checked(_workload.validate_json(path.read_bytes()))
+        written = path.read_bytes()
+        workload = _workload.validate_json(written)
     except OSError as raised:
         raise ConfigError(f"cannot read the workload {path}: {raised.strerror}") from raised
     except ValidationError as raised:
         problem = raised.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(f"workload {path}, {place}: {problem['msg']}") from None
+        place = "".join(f", {'.'.join(map(str, loc))}" for loc in [problem["loc"]] if loc)
+        raise ConfigError(f"workload {path}{place}: {problem['msg']}") from None
+    _refuse_unknown(json.loads(written), _workload.dump_python(workload, mode="json"), f"workload {path}")
+    return checked(workload)
+
+
+def _refuse_unknown(written: Any, known: Any, place: str) -> None:
+    """A key that means nothing is a slip of the pen. Any: this is JSON."""
+    if isinstance(written, dict):
+        for name, value in written.items():
+            if name not in known:
+                raise ConfigError(f'{place}: there is no "{name}"{did_you_mean(name, known)}')
+            _refuse_unknown(value, known[name], f"{place}, {name}")
+    elif isinstance(written, list):
+        for index, value in enumerate(written):
+            _refuse_unknown(value, known[index], f"{place}, {index}")
 
 
 def workload_json(workload: Workload) -> str:
@@ -111,7 +127,16 @@ def checked(workload: Workload) -> Workload:
         raise ConfigError(f"workload {name} has no jobs")
     if machine.sandbox_cap < 1 or machine.slots < 1 or machine.agents < 1 or machine.cores <= 0:
         raise ConfigError(f"workload {name}: sandbox_cap, slots, agents and cores must be above 0")
+    engine = machine.engine
+    if min(engine.step_s, engine.prefill_tokens_s) <= 0 or min(engine.row_s, engine.token_s) < 0:
+        raise ConfigError(
+            f"workload {name}: the engine's step_s and prefill_tokens_s must be above 0, row_s and token_s not below it"
+        )
+    if not 0 < engine.prefill_share < 1:
+        raise ConfigError(f"workload {name}: the engine's prefill_share is {engine.prefill_share}, not between 0 and 1")
     for job in workload.jobs:
+        if min(_amounts(job)) < 0:
+            raise ConfigError(f"workload {name}: {job.task}/{job.sample} has {min(_amounts(job))} of something")
         if not job.turns:
             raise ConfigError(f"workload {name}: {job.task}/{job.sample} has no turns")
         largest = job.contexts[-1] + job.turns[-1].sampled
@@ -121,3 +146,10 @@ def checked(workload: Workload) -> Workload:
                 f"{machine.engine.kv_tokens}: it could never end"
             )
     return workload
+
+
+def _amounts(job: SimJob) -> list[float]:
+    found = [job.prompt, job.init.wait_s, job.init.cpu_s, job.grade.wait_s, job.grade.cpu_s]
+    for turn in job.turns:
+        found += [turn.sampled, turn.observed, turn.tool_s, turn.tool_cpu_s]
+    return found

@@ -105,7 +105,9 @@ class Trainer:
         held_out: Sequence[Task],
         checkpoints: Checkpoints,
         on_progress: Callable[[TrainProgress], None] = lambda progress: None,
+        on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
     ) -> None:
+        """`on_figures` is told what each step and each evaluation came to, once it is in the store."""
         self._settings = settings
         self._learner = learner
         self._dispatcher = dispatcher
@@ -115,6 +117,7 @@ class Trainer:
         self._held_out = held_out
         self._checkpoints = checkpoints
         self._on_progress = on_progress
+        self._on_figures = on_figures
         self._arrivals = Arrivals()
         self._advanced = asyncio.Condition()
         self._steps = {record.step: record for record in store.steps()}
@@ -301,8 +304,7 @@ class Trainer:
         self._note(groups)
         self._metrics = {**batch.metrics, **result.metrics}
         if is_new:
-            self._store.append(StepDone(step=step, version=result.version, metrics=self._metrics))
-            await self._store.flush()
+            await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
         if result.version % settings.checkpoint_every == 0 or result.version == settings.steps:
             await self.save()
         async with self._advanced:
@@ -351,9 +353,13 @@ class Trainer:
             "reward": statistics.fmean(rewards),
             "rollouts": float(len(rewards)),
         }
-        self._store.append(Measured(step=version, kind=HELD_OUT, metrics=metrics))
-        await self._store.flush()
+        await self._record(Measured(step=version, kind=HELD_OUT, metrics=metrics))
         self._tell("evaluated")
+
+    async def _record(self, figures: StepDone | Measured) -> None:
+        self._store.append(figures)
+        await self._store.flush()
+        self._on_figures(figures)
 
     def _tell(self, doing: str) -> None:
         self._on_progress(

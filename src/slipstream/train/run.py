@@ -23,6 +23,7 @@ from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.curve import draw_curves
+from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
@@ -69,6 +70,8 @@ class TrainReport:
 def plan_training(config: TrainConfig) -> TrainPlan:
     """Check the settings and load the tasks."""
     check_settings(config)
+    if config.tensorboard:
+        check_tensorboard()
     tasks = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
     held_out: tuple[Task, ...] = ()
     if config.held_out.source:
@@ -168,18 +171,20 @@ async def _loop(
             retries=config.dispatch.retries,
             resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
         )
-        trainer = Trainer(
-            loop_settings(config),
-            learner=policy.learner,
-            dispatcher=dispatcher,
-            store=store,
-            feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
-            tasks=plan.tasks,
-            held_out=plan.held_out,
-            checkpoints=checkpoints,
-            on_progress=on_progress,
-        )
-        await trainer.run()
+        with figures_log(store.folder, store, tensorboard=config.tensorboard) as on_figures:
+            trainer = Trainer(
+                loop_settings(config),
+                learner=policy.learner,
+                dispatcher=dispatcher,
+                store=store,
+                feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
+                tasks=plan.tasks,
+                held_out=plan.held_out,
+                checkpoints=checkpoints,
+                on_progress=on_progress,
+                on_figures=on_figures,
+            )
+            await trainer.run()
     return trainer
 
 

@@ -1,0 +1,154 @@
+import math
+from itertools import pairwise
+
+import pytest
+
+from slipstream.dispatch.adaptive import AHEAD, KNOWN, NO_LIMIT, Adaptive, Knee, Seen
+from slipstream.dispatch.base import Limits, Stage, View
+from slipstream.types import Job, JobKey
+
+
+def view(
+    *, waiting: int = 100, initialising: int = 0, ready: int = 0, running: int = 0, grading: int = 0, room: int | None
+) -> View:
+    return View(
+        waiting=waiting,
+        initialising=initialising,
+        ready=ready,
+        running=running,
+        ended=0,
+        grading=grading,
+        in_flight=0,
+        live=0,
+        done=0,
+        abandoned=0,
+        room=room,
+    )
+
+
+def seen(*, init_s: float, run_s: float) -> Seen:
+    policy = Adaptive()
+    memory = policy.start(Limits())
+    for _ in range(KNOWN):
+        memory = policy.observe(Stage.INIT, init_s, 64, memory)
+        memory = policy.observe(Stage.RUN, run_s, 64, memory)
+    return memory
+
+
+# ---------------------------------------------------------------- how many side by side
+
+
+def test_before_anything_is_known_there_is_no_limit() -> None:
+    knee = Knee()
+    for _ in range(KNOWN - 1):
+        knee.note(10.0, 50)
+    assert (knee.limit, knee.below(1000)) == (math.inf, NO_LIMIT)
+    knee.note(10.0, 50)
+    assert knee.limit == pytest.approx(50 + 0.1 * math.sqrt(50))
+    assert knee.below(50) == 0
+    assert knee.below(45) == 5
+
+
+def test_the_limit_grows_while_durations_stay() -> None:
+    knee = Knee()
+    limits = []
+    for _ in range(100):
+        knee.note(10.0, 40 if knee.limit == math.inf else int(knee.limit))
+        limits.append(knee.limit)
+    grown = limits[KNOWN:]
+    assert all(later > earlier for earlier, later in pairwise(grown))
+    assert knee.limit > 80
+
+
+def test_the_limit_shrinks_when_durations_more_than_double() -> None:
+    knee = Knee()
+    for _ in range(20):
+        knee.note(10.0, 40)
+    before = knee.limit
+    for _ in range(40):
+        knee.note(40.0, int(knee.limit))
+    assert knee.limit < before / 2
+
+
+def test_the_limit_never_falls_below_a_few() -> None:
+    knee = Knee()
+    for _ in range(60):
+        knee.note(1.0, 40)
+    for _ in range(2000):
+        knee.note(1.0 if _ % 4 == 0 else 1000.0, int(knee.limit))
+    assert knee.below(0) >= 3
+
+
+def test_where_few_are_inside_their_times_say_nothing_of_the_limit() -> None:
+    knee = Knee()
+    for _ in range(20):
+        knee.note(10.0, 40)
+    before = knee.limit
+    for _ in range(20):
+        knee.note(100.0, 3)
+    assert knee.limit == before
+
+
+def test_a_stage_that_takes_no_time_has_no_knee() -> None:
+    knee = Knee()
+    for _ in range(50):
+        knee.note(0.0, 10)
+    assert knee.limit > 10
+
+
+# ---------------------------------------------------------------- how far ahead
+
+
+def test_sandboxes_are_started_for_the_room_and_for_those_that_will_have_ended() -> None:
+    memory = seen(init_s=60.0, run_s=300.0)
+    # Of 50 agents 50 * (1 - e^-0.2) = 9.06 end in 60 s; 1.5 times that, 4 for the room, 2 besides: 19.6.
+    assert pytest.approx(9.0635, abs=1e-3) == 50 * (1 - math.exp(-60 / 300))
+    assert AHEAD == 1.5
+    decision, _ = Adaptive().decide(view(room=4, running=50), memory)
+    assert decision.init == 20
+    decision, _ = Adaptive().decide(view(room=4, running=50, ready=7, initialising=8), memory)
+    assert decision.init == 5
+    decision, _ = Adaptive().decide(view(room=4, running=50, ready=30), memory)
+    assert decision.init == 0
+
+
+def test_the_longer_initialisation_takes_the_further_ahead() -> None:
+    quick, slow = seen(init_s=1.0, run_s=300.0), seen(init_s=900.0, run_s=300.0)
+    now = view(room=0, running=40)
+    assert Adaptive().decide(now, quick)[0].init < 5 < Adaptive().decide(now, slow)[0].init
+    assert Adaptive().decide(now, slow)[0].init == math.ceil(1.5 * 40 * (1 - math.exp(-3)) + 2)
+
+
+def test_before_anything_is_known_all_may_start() -> None:
+    decision, _ = Adaptive().decide(view(waiting=33, room=1), Adaptive().start(Limits()))
+    assert (decision.init, decision.grade) == (33, NO_LIMIT)
+
+
+def test_where_the_gate_knows_no_limit_all_that_are_ready_run() -> None:
+    decision, _ = Adaptive().decide(view(room=None, ready=12, running=5), Adaptive().start(Limits()))
+    assert decision.run == 12
+
+
+@pytest.mark.parametrize(("room", "running", "may_run"), [(3, 7, 3), (0, 7, 0), (0, 0, 1), (2, 0, 2)])
+def test_agents_begin_as_the_gate_has_room_and_one_may_always(room: int, running: int, may_run: int) -> None:
+    decision, _ = Adaptive().decide(view(room=room, running=running, ready=9), Adaptive().start(Limits()))
+    assert decision.run == may_run
+
+
+def test_gradings_and_initialisations_keep_to_their_own_knees() -> None:
+    policy, memory = Adaptive(), Seen()
+    for _ in range(KNOWN):
+        memory = policy.observe(Stage.GRADE, 10.0, 20, memory)
+        memory = policy.observe(Stage.INIT, 10.0, 10, memory)
+    decision, _ = policy.decide(view(room=None, initialising=7, grading=15), memory)
+    assert (decision.init, decision.grade) == (3, 5)
+
+
+# ---------------------------------------------------------------- who goes first
+
+
+def test_tasks_that_took_long_go_first() -> None:
+    job = Job(key=JobKey(phase="train", step=0, task_id="t", sample=0), seed=0)
+    policy = Adaptive()
+    ranks = {name: policy.rank(job, s, 100.0) for name, s in (("long", 300.0), ("new", None), ("short", 20.0))}
+    assert sorted(ranks, key=lambda name: ranks[name]) == ["long", "new", "short"]

@@ -1,0 +1,108 @@
+"""Small workloads to simulate, and the policies to try them with."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from slipstream.dispatch.base import Deadlines, Limits, Policy
+from slipstream.dispatch.policies import Batch, Bounded, Pipeline
+from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.run import MakePolicy, adaptive, open_gate
+from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
+
+PLAIN = EngineSpec(kv_tokens=1000, step_s=0.01, row_s=0.0, token_s=0.0, prefill_tokens_s=1000.0)
+MACHINE = Machine(engine=PLAIN, cores=4.0, agents=2, sandbox_cap=4, slots=2)
+NOTHING = Chore()
+
+
+def job(
+    task: str = "t",
+    sample: int = 0,
+    *,
+    prompt: int = 100,
+    turns: tuple[SimTurn, ...] = (SimTurn(sampled=10),),
+    init: Chore = NOTHING,
+    grade: Chore = NOTHING,
+    step: int = 0,
+    faults: dict[str, SimFault] | None = None,
+) -> SimJob:
+    return SimJob(
+        task=task, sample=sample, step=step, prompt=prompt, init=init, turns=turns, grade=grade, faults=faults
+    )
+
+
+def workload(*jobs: SimJob, machine: Machine = MACHINE, staleness: int | None = None) -> Workload:
+    return checked(Workload(name="small", machine=machine, jobs=jobs, staleness=staleness))
+
+
+# ---------------------------------------------------------------- anything
+
+turns = st.builds(
+    SimTurn,
+    sampled=st.sampled_from([1, 5, 20, 100, 300]),
+    observed=st.sampled_from([0, 10, 200]),
+    tool_s=st.sampled_from([0.0, 0.5, 5.0, 50.0]),
+    tool_cpu_s=st.sampled_from([0.0, 0.0, 1.0]),
+)
+chores = st.builds(Chore, wait_s=st.sampled_from([0.0, 1.0, 5.0]), cpu_s=st.sampled_from([0.0, 0.0, 2.0]))
+specs = st.builds(
+    EngineSpec,
+    kv_tokens=st.just(0),  # said below, in contexts
+    step_s=st.sampled_from([0.001, 0.02]),
+    row_s=st.sampled_from([0.0, 5e-5, 0.01]),
+    token_s=st.sampled_from([0.0, 1e-8, 1e-5]),
+    prefill_tokens_s=st.sampled_from([50.0, 1_000.0, 1e5]),
+    prefill_share=st.sampled_from([0.2, 0.5, 0.9]),
+)
+_KINDS: tuple[SimFault, ...] = ("raise", "hang", "lose")
+faults = st.dictionaries(
+    st.sampled_from([f"{attempt} {stage}" for attempt in (1, 2) for stage in ("init", "run", "grade")]),
+    st.sampled_from(_KINDS),
+    max_size=2,
+)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, *, max_kinds: int = 3, max_samples: int = 5, with_faults: bool = False) -> Workload:
+    jobs = []
+    for kind in range(draw(st.integers(1, max_kinds))):
+        plan = draw(st.lists(turns, min_size=1, max_size=4).map(tuple))
+        prompt = draw(st.sampled_from([1, 100, 1000]))
+        init, grade = draw(chores), draw(chores)
+        for sample in range(draw(st.integers(1, max_samples))):
+            failing = draw(faults) if with_faults else None
+            jobs.append(job(f"t{kind}", sample, prompt=prompt, turns=plan, init=init, grade=grade, faults=failing))
+    largest = max(one.contexts[-1] + one.turns[-1].sampled for one in jobs)
+    spec = replace(draw(specs), kv_tokens=int(largest * draw(st.sampled_from([1, 1.3, 2, 4]))))
+    cap = draw(st.sampled_from([1, 2, 4, 20]))
+    machine = Machine(engine=spec, cores=draw(st.sampled_from([1.0, 8.0])), agents=1, sandbox_cap=cap, slots=1)
+    if with_faults:
+        machine = replace(machine, deadlines=Deadlines(init_s=60, run_s=2_000, grade_s=60, job_s=1e6, total_s=1e7))
+    return workload(*jobs, machine=machine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A policy, and a name that says which."""
+
+    name: str
+    make: MakePolicy
+
+
+def _way(policy: Policy[Any]) -> Way:
+    return Way(name=repr(policy), make=open_gate(policy))
+
+
+_few = st.integers(1, 4)
+ADAPTIVE = Way(name="adaptive", make=adaptive)
+ways = st.one_of(
+    st.just(ADAPTIVE),
+    st.just(_way(Batch())),
+    st.builds(Bounded, slots=_few).map(_way),
+    st.builds(Pipeline, init=_few, run=_few, grade=_few).map(_way),
+)
+
+
+def capped(of: Workload) -> Limits:
+    return Limits(sandboxes=of.machine.sandbox_cap)
