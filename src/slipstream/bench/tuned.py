@@ -21,5 +21,5 @@ TUNED: Mapping[str, Tuned] = {
     "tail": Tuned(bounded=144, pipeline=(96, 106, 96)),
     "slowstart": Tuned(bounded=192, pipeline=(96, 106, 96)),
     "faults": Tuned(bounded=144, pipeline=(96, 120, 96)),
-    "stream": Tuned(bounded=72, pipeline=(48, 53, 48)),
+    "stream": Tuned(bounded=60, pipeline=(48, 48, 48)),
 }
