@@ -50,7 +50,8 @@ class Pacing:
     def __init__(self, config: DispatchConfig) -> None:
         self.policy, self.limits = make_policy(config)
         self.read_load: Callable[[], EngineLoad | None] = lambda: None
-        self.gate: PacingGate = KvGate(self.load) if config.policy == "adaptive" else OpenGate()
+        self.goes_by_load = config.policy == "adaptive"
+        self.gate: PacingGate = KvGate(self.load) if self.goes_by_load else OpenGate()
 
     def load(self) -> EngineLoad | None:
         return self.read_load()
@@ -144,7 +145,7 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Dial
     pacing.read_load = completer.load
     async with AsyncExitStack() as stack:
         stack.push_async_callback(completer.aclose)
-        if refresh := getattr(completer, "refresh_load", None):
+        if pacing.goes_by_load and (refresh := getattr(completer, "refresh_load", None)):
             asking = asyncio.create_task(_ask_often(refresh), name="asking the server for its load")
             stack.push_async_callback(_end, asking)
         yield _token_maker(config, completer, renderer, pacing.gate)

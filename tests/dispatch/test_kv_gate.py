@@ -455,3 +455,26 @@ def test_residents_fit_into_the_cache_or_there_is_only_one(drawn: list[Story], b
 
     run_virtual(main())
     check_empty(scene.gate)
+
+
+def test_branches_of_an_agent_that_ask_side_by_side_all_go_on() -> None:
+    async def main() -> list[float]:
+        gate, begun = cache(1_000), list[float]()
+
+        async def ask(context: int) -> None:
+            async with gate.turn(key("a"), context):
+                begun.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(1.0)
+
+        async with asyncio.timeout(100), gate.turn(key("b"), 900):
+            asking = [asyncio.create_task(ask(context)) for context in (500, 100, 100)]
+            await asyncio.sleep(5.0)
+        gate.ended(key("b"))
+        async with asyncio.timeout(100):
+            await asyncio.gather(*asking)
+        gate.ended(key("a"))
+        check_empty(gate)
+        return begun
+
+    # The first does not fit beside b and is held; the others belong to the same agent and are not.
+    assert run_virtual(main()) == [0.0, 0.0, 5.0]

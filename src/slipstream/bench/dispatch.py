@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -108,14 +108,13 @@ def contenders(workload: Workload, tuned: Tuned | None) -> dict[str, Contender]:
     return found
 
 
-def tune(workloads: Sequence[Workload], on_word: Callable[[str], None] = lambda word: None) -> Tuned:
+def tune(workloads: Sequence[Workload]) -> Tuned:
     """The best settings of the fixed policies on these workloads, from a sweep."""
     agents, cap = workloads[0].machine.agents, workloads[0].machine.sandbox_cap
     slots = sorted({max(1, min(cap, round(agents * share))) for share in SHARES})
     stages = sorted({max(1, round(agents * share)) for share in STAGE_SHARES})
     choices = [Contender(kind="bounded", settings=(number,)) for number in slots]
     choices += [Contender(kind="pipeline", settings=(stage, number, stage)) for number, stage in product(slots, stages)]
-    on_word(f"{len(choices)} settings on {len(workloads)} workloads")
     outcomes = iter(_all([(workload, choice) for choice in choices for workload in workloads]))
     means = {choice: statistics.fmean(next(outcomes).makespan_s for _ in workloads) for choice in choices}
 

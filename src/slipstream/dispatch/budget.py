@@ -16,6 +16,7 @@ from slipstream.types import EngineLoad
 CUT, RAISE = 0.85, 1.05
 """Down in proportion, up by a step."""
 SIZE = 1.15
+"""Sizes of what is in flight are told apart by this factor."""
 LEAST_SHARE = 0.25
 """Of what the engine reports: the budget is not cut below that."""
 LEAST_WINDOW_S = 20.0
@@ -53,7 +54,8 @@ class TokenBudget:
         if passed_s < max(LEAST_WINDOW_S, 2 * self._turn_s / self._num_turns):
             return
         load = self._load()
-        if load is None and self._num_turns < LEAST_TURNS:
+        is_reported = load is not None and load.kv_tokens is not None
+        if not is_reported and self._num_turns < LEAST_TURNS:
             return
         rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         if load is not None and load.kv_tokens is not None:

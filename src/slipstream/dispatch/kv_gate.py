@@ -44,6 +44,8 @@ class _Agent:
     context: int = field(default=0, compare=False)
     turns: int = field(default=0, compare=False)
     is_resident: bool = field(default=False, compare=False)
+    is_busy: bool = field(default=False, compare=False)
+    """In a turn, or asking for one."""
     asks: asyncio.Future[None] | None = field(default=None, compare=False)
     """Set while it waits for its turn."""
 
@@ -102,6 +104,14 @@ class KvGate:
     @asynccontextmanager
     async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
         agent = self._agents.get(key)
+        if agent is not None and agent.is_busy:
+            # Another branch of it has a turn or asks for one. A nested question must not be held: a tool waits for it.
+            self._num_under_way += 1
+            try:
+                yield TurnPass(num_under_way=self._num_under_way)
+            finally:
+                self._num_under_way -= 1
+            return
         if agent is None:
             self._num_agents_ever += 1
             agent = self._agents[key] = _Agent(self._num_agents_ever)
@@ -109,13 +119,19 @@ class KvGate:
         else:
             self._growth.add(num_context_tokens - agent.context)
         self._ask(agent, num_context_tokens)
-        await self._wait(agent)
+        agent.is_busy = True
+        try:
+            await self._wait(agent)
+        except BaseException:
+            agent.is_busy = False
+            raise
         self._num_under_way += 1
         start_s = asyncio.get_running_loop().time()
         try:
             yield TurnPass(num_under_way=self._num_under_way)
         finally:
             self._num_under_way -= 1
+            agent.is_busy = False
             self._budget.note(asyncio.get_running_loop().time(), start_s, self._num_tokens)
             self._rest(agent)
 

@@ -69,7 +69,8 @@ class Machine:
     engine: EngineSpec
     cores: float
     agents: int
-    """How many agents' contexts the KV cache holds on average."""
+    """How many agents the KV cache is meant for: more than it holds at the end of their lives, fewer than it holds on
+    average over them. The sweep of the fixed policies goes by it."""
     sandbox_cap: int
     """For every policy but `batch`."""
     slots: int
