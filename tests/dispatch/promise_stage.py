@@ -15,14 +15,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from slipstream.aio import task_group
-from slipstream.dispatch.base import Deadlines, Limits, Policy, Retries, Stage
+from slipstream.dispatch.adaptive import Adaptive
+from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Policy, Retries, Stage
 from slipstream.dispatch.dispatcher import Dispatcher
+from slipstream.dispatch.gate import OpenGate
+from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import JournalError
 from slipstream.placement.simulated import Fault, Part, Plan, SimulatedPlacement
 from slipstream.record import MemoryJournal
 from slipstream.seams import RolloutDone
-from slipstream.types import EndReason, Job, JobKey, Rollout, Span, SpanKind, Trust
+from slipstream.types import EndReason, EngineLoad, Job, JobKey, Rollout, Span, SpanKind, Trust
 
 # ---------------------------------------------------------------- policies
 
@@ -34,6 +37,8 @@ class PolicyCase:
     """The policy with any settings that make sense."""
     keeps_nobody_waiting: Callable[[Any, "Moment", Stage], bool] | None = None
     """Whether it would let one more into a stage at a moment; None for a policy that may hold back as it sees fit."""
+    kv_tokens: tuple[int, ...] = ()
+    """Sizes of the cache that it goes by; none: it goes by no cache."""
 
 
 def _bounded_lets_in(policy: Bounded, moment: "Moment", stage: Stage) -> bool:
@@ -57,8 +62,8 @@ POLICIES = [
         drawn=st.builds(Pipeline, init=_few, run=_few, grade=_few),
         keeps_nobody_waiting=_pipeline_lets_in,
     ),
+    PolicyCase(name="adaptive", drawn=st.builds(Adaptive), kv_tokens=(1, 100, 250, 1_000, 1_000_000)),
 ]
-"""Those that need nothing besides their settings. A policy that reads an engine's load is given it by its own entry."""
 
 # ---------------------------------------------------------------- schedules
 
@@ -93,6 +98,13 @@ class Schedule:
     left_at_s: tuple[float, ...] = ()
     """When whoever waits for the run is cancelled, as often as is said."""
     fail_after_flushes: int | None = None
+    kv_tokens: int | None = None
+
+    def make_gate(self) -> PacingGate:
+        if self.kv_tokens is None:
+            return OpenGate()
+        load = EngineLoad(running=0, waiting=0, kv_tokens=self.kv_tokens)
+        return KvGate(lambda: load)
 
     @property
     def jobs(self) -> list[Job]:
@@ -116,6 +128,7 @@ class Schedule:
 @dataclass
 class Outcome:
     schedule: Schedule
+    gate: PacingGate
     placement: SimulatedPlacement
     journal: MemoryJournal
     out: list[tuple[float, Rollout]] = field(default_factory=list)
@@ -158,6 +171,8 @@ def draw_plans(num_without: int) -> st.SearchStrategy[Plan]:
         grade=part(0.0, 1.0, 1.0, 7.0),
         close=part(0.0, 0.0, 0.5),
         grade_weight=st.sampled_from([0, 1, 1, 2, 2, 9]),
+        turns=st.sampled_from([1, 2, 5]),
+        tokens=st.sampled_from([0, 10, 100]),
         open_fault=called,
         weigh_fault=called,
         as_ended_fault=called,
@@ -226,6 +241,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
         capacity=draw(st.sampled_from([1, 3, 65_536])),
         left_at_s=tuple(draw(times)) if theme is Theme.LEFT else (),
         fail_after_flushes=draw(st.integers(0, 5)) if theme is Theme.JOURNAL else None,
+        kv_tokens=draw(st.sampled_from([None, *case.kv_tokens])),
     )
 
 
@@ -238,6 +254,7 @@ async def opened(outcome: Outcome) -> AsyncIterator[Dispatcher]:
     dispatcher = Dispatcher(
         outcome.placement,
         policy=schedule.policy,
+        gate=outcome.gate,
         journal=outcome.journal,
         limits=schedule.limits,
         deadlines=schedule.deadlines,
@@ -283,9 +300,11 @@ async def attend(outcome: Outcome, on_open: Callable[[Dispatcher], object] = lam
 
 
 def new_outcome(schedule: Schedule) -> Outcome:
+    gate = schedule.make_gate()
     return Outcome(
         schedule=schedule,
-        placement=SimulatedPlacement(lambda job, number: schedule.orders[job.seed].plan(number)),
+        gate=gate,
+        placement=SimulatedPlacement(lambda job, number: schedule.orders[job.seed].plan(number), gate=gate),
         journal=MemoryJournal(fail_after_flushes=schedule.fail_after_flushes),
     )
 

@@ -144,8 +144,11 @@ class Watched:
     def room(self) -> int | None:
         return self.inner.room()
 
-    def ended(self, key: JobKey) -> None:
-        self.inner.ended(key)
+    def held_s(self, key: JobKey) -> float:
+        return self.inner.held_s(key)
+
+    def ended(self, key: JobKey, *, left_behind: bool = False) -> None:
+        self.inner.ended(key, left_behind=left_behind)
 
     def on_room(self, told: Callable[[], None]) -> None:
         self.inner.on_room(told)

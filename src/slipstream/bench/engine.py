@@ -28,6 +28,8 @@ from slipstream.errors import ConfigError
 from slipstream.types import Json, SampleParams
 
 Prompts = list[list[int]]
+log = logging.getLogger(__name__)
+
 Way = Callable[[Prompts], Prompts]
 """Samples one answer per prompt. The place of a prompt is its rollout."""
 
@@ -44,8 +46,9 @@ class Load:
     num_threads: int | None = None
     """CPU threads of one operation; None leaves it to torch."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    rollouts: int = 8
     rollout_turns: int = 3
-    """Of the rollouts whose speed is measured, as many at once as the largest number of requests."""
+    """Of the rollouts whose speed is measured."""
     turns: int = 10
     """Of the rollout that comes back."""
     tool_tokens: int = 50
@@ -71,8 +74,8 @@ def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
         for num in load.requests:
             figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
         if load.rollout_turns:
-            most = max(load.requests)
-            figures |= _compare(ways, load, f"{dtype}_{most}_rollouts", most, num_turns=load.rollout_turns)
+            num = load.rollouts
+            figures |= _compare(ways, load, f"{dtype}_{num}_rollouts", num, num_turns=load.rollout_turns)
     return figures
 
 
@@ -86,6 +89,7 @@ def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_t
             num_tokens = _play(way, prompts, load, num_turns)
             by_clock[name].append(num_tokens / (time.perf_counter() - start_s))
             by_cpu[name].append(num_tokens / (time.process_time() - start_cpu_s))
+            log.info("%s, round %d, %s: %.1f tokens per second", title, number + 1, name, by_clock[name][-1])
     figures: dict[str, Json] = {}
     for unit, speeds in (("s", by_clock), ("cpu_s", by_cpu)):
         medians = {name: statistics.median(told) for name, told in speeds.items()}
@@ -111,7 +115,7 @@ def _play(way: Way, prompts: Prompts, load: Load, num_turns: int) -> int:
 def _ways(folder: Path, load: Load, dtype: str) -> Iterator[dict[str, Way]]:
     """All hold their weights at once, so that they can take turns."""
     config = EngineConfig(
-        num_slots=max(load.requests),
+        num_slots=max(*load.requests, load.rollouts),
         context_tokens=load.prompt_tokens + max(1, load.rollout_turns) * (load.new_tokens + load.tool_tokens),
         dtype=dtype,
         device="cpu",

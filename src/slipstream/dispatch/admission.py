@@ -183,9 +183,13 @@ class Admission:
         """A stage of an attempt is about to be left, after so many seconds."""
         self._memory = self._policy.observe(stage, seconds, self._inside[stage], self._memory)
 
-    def run_over(self, key: JobKey) -> None:
-        """The agent of a job takes no more turns in this attempt."""
-        self._gate.ended(key)
+    def held_s(self, key: JobKey) -> float:
+        """How long the agent of a job has been kept from going on."""
+        return self._gate.held_s(key)
+
+    def run_over(self, key: JobKey, *, left_behind: bool) -> None:
+        """The agent of a job takes no more turns in this attempt, unless it is left behind."""
+        self._gate.ended(key, left_behind=left_behind)
 
     def _rank(self, job: Job) -> tuple[int, float]:
         seen = self._seen_s.get(job.key.task_id)

@@ -169,8 +169,13 @@ class PacingGate(TurnGate, Protocol):
         """How many new agents could begin now; None: any number."""
         ...
 
-    def ended(self, key: JobKey) -> None:
-        """The run stage of a job is over, however it ended."""
+    def held_s(self, key: JobKey) -> float:
+        """How long the agent of a job has been kept from going on so far. Its run's deadline does not count that."""
+        ...
+
+    def ended(self, key: JobKey, *, left_behind: bool = False) -> None:
+        """The run stage of a job is over, however it ended. One that is left behind may still ask for turns: they go
+        through, and hold nobody up."""
         ...
 
     def on_room(self, told: Callable[[], None]) -> None:

@@ -24,6 +24,9 @@ class OpenGate:
     def room(self) -> int | None:
         return None
 
-    def ended(self, key: JobKey) -> None: ...
+    def held_s(self, key: JobKey) -> float:
+        return 0.0
+
+    def ended(self, key: JobKey, *, left_behind: bool = False) -> None: ...
 
     def on_room(self, told: Callable[[], None]) -> None: ...

@@ -48,12 +48,16 @@ class _Agent:
     """In a turn, or asking for one."""
     asks: asyncio.Future[None] | None = field(default=None, compare=False)
     """Set while it waits for its turn."""
+    asks_since_s: float = field(default=0.0, compare=False)
+    held_s: float = field(default=0.0, compare=False)
+    """How long it waited for the turns that it has had."""
 
 
 class KvGate:
     def __init__(self, load: Callable[[], EngineLoad | None] = lambda: None) -> None:
         self._budget = TokenBudget(load)
         self._agents: dict[JobKey, _Agent] = {}
+        self._left_behind: set[JobKey] = set()
         self._num_agents_ever = 0
         self._asking: list[_Agent] = []
         """Oldest first."""
@@ -84,8 +88,18 @@ class KvGate:
         room = self._room_for(0, self._first.mean, budget)
         return None if room == inf else int(room)
 
-    def ended(self, key: JobKey) -> None:
+    def held_s(self, key: JobKey) -> float:
+        """How long an agent has waited for its turns so far."""
+        agent = self._agents.get(key)
+        if agent is None:
+            return 0.0
+        now_s = asyncio.get_running_loop().time()
+        return agent.held_s + (now_s - agent.asks_since_s if agent.asks is not None else 0.0)
+
+    def ended(self, key: JobKey, *, left_behind: bool = False) -> None:
         """The run of the agent is over, however it ended."""
+        if left_behind:
+            self._left_behind.add(key)
         agent = self._agents.pop(key, None)
         if agent is None:
             return
@@ -104,7 +118,7 @@ class KvGate:
     @asynccontextmanager
     async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
         agent = self._agents.get(key)
-        if agent is not None and agent.is_busy:
+        if key in self._left_behind or (agent is not None and agent.is_busy):
             # Another branch of it has a turn or asks for one. A nested question must not be held: a tool waits for it.
             self._num_under_way += 1
             try:
@@ -146,7 +160,8 @@ class KvGate:
             self._count(agent, 1)
 
     async def _wait(self, agent: _Agent) -> None:
-        agent.asks = future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        agent.asks, agent.asks_since_s = (future := loop.create_future()), loop.time()
         insort(self._asking, agent)
         self._serve()
         try:
@@ -162,6 +177,7 @@ class KvGate:
             raise
         finally:
             agent.asks = None
+            agent.held_s += loop.time() - agent.asks_since_s
 
     def _rest(self, agent: _Agent) -> None:
         """Its turn is over: it stays a resident, and can be asked to give way; unless it ended meanwhile."""

@@ -191,7 +191,8 @@ class Life:
                 try:
                     await self._stage(Stage.RUN, attempt.run, self._deadlines.run_s, again_after_deadline=False)
                 finally:
-                    self._admission.run_over(self._job.key)
+                    left_behind = self._stages.has_left_behind(self._name(Stage.RUN))
+                    self._admission.run_over(self._job.key, left_behind=left_behind)
             if self._past is None:  # otherwise it was not the whole run
                 self._admission.ran(self._job, self._spans[-1].seconds)
             return attempt
@@ -266,7 +267,11 @@ class Life:
         told: Mapping[str, int] = {**counts, "failed": 1}
         try:
             result = await self._stages.run(
-                work, timeout_s=min(deadline_s, self._time_left()), name=f"{stage} of {self._job.key}"
+                work,
+                timeout_s=deadline_s,
+                most_s=self._time_left(),
+                name=self._name(stage),
+                held_s=self._held_s if stage is Stage.RUN else lambda: 0.0,
             )
             told = counts
             return result
@@ -288,6 +293,12 @@ class Life:
         finally:
             self._span(_WORK[stage], start_s, told)
             self._admission.took(stage, self._loop.time() - start_s)
+
+    def _name(self, stage: Stage) -> str:
+        return f"{stage} of {self._job.key}"
+
+    def _held_s(self) -> float:
+        return self._admission.held_s(self._job.key)
 
     async def _tidy(
         self, what: str, work: Callable[[], Awaitable[None]], *, otherwise: Callable[[], Awaitable[None]] | None = None

@@ -1,6 +1,6 @@
 """Runs one stage of one attempt to its end, its deadline, or its abandonment.
 
-Always holds: `run_stage` returns or raises within its deadline plus the grace, whatever the stage does. A stage that
+Always holds: `run` returns or raises within its deadline plus the grace, whatever the stage does. A stage that
 ignores its cancellation is left behind and counted; this is the one place where a task may outlive its parent.
 """
 
@@ -33,11 +33,31 @@ class StageRunner:
         self._abandoned: set[asyncio.Task[Any]] = set()
         self.num_abandoned = 0
 
-    async def run(self, stage: Callable[[], Awaitable[T]], *, timeout_s: float, name: str) -> T:
-        """The stage's result. Raises StageDeadline, InfrastructureError, or whatever the stage raised."""
+    async def run(
+        self,
+        stage: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float,
+        name: str,
+        held_s: Callable[[], float] = lambda: 0.0,
+        most_s: float | None = None,
+    ) -> T:
+        """The stage's result. Raises StageDeadline, InfrastructureError, or whatever the stage raised.
+
+        `held_s` says for how long it was kept from going on, which does not count; `most_s` is the deadline that counts
+        it all.
+        """
         task = asyncio.create_task(_contained(stage), name=name)
+        timeout_s = timeout_s if most_s is None else min(timeout_s, most_s)
+        granted_s = 0.0
         try:
             await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+            while not task.done() and (more_s := held_s() - granted_s) > 0 and most_s is not None:
+                granted_s += more_s
+                more_s = min(timeout_s + granted_s, most_s) - (timeout_s + granted_s - more_s)
+                if more_s <= 0:
+                    break
+                await asyncio.wait({task}, timeout=more_s)
         except asyncio.CancelledError:
             await self._end(task)
             raise
@@ -52,6 +72,10 @@ class StageRunner:
         if raised is None or isinstance(raised, JournalError):
             return task.result()
         raise StageDeadline(f"{late}, then ended with {raised!r}") from raised
+
+    def has_left_behind(self, name: str) -> bool:
+        """Whether a stage of this name ignored its cancellation and may still be at work."""
+        return any(task.get_name() == name for task in self._abandoned)
 
     async def _end(self, task: asyncio.Task[Any]) -> bool:
         """Cancel, wait for the grace, and say whether it ended; if not, leave it behind."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slipstream.errors import GraderError, SandboxError
-from slipstream.seams import PastAttempt
+from slipstream.seams import PastAttempt, TurnGate
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Verdict
 
 
@@ -54,6 +54,10 @@ class Plan:
     grade: Part = Part()
     close: Part = Part(seconds=0.0)
     grade_weight: int = 1
+    turns: int = 1
+    """That the run is made of, where there is a gate; a fault comes in the last."""
+    tokens: int = 0
+    """That the context grows by with each turn."""
     reward: float = 1.0
     open_fault: Fault | None = None
     weigh_fault: Fault | None = None
@@ -86,8 +90,12 @@ class Census:
 
 
 class SimulatedPlacement:
-    def __init__(self, plan: Callable[[Job, int], Plan] = lambda job, number: Plan()) -> None:
+    def __init__(
+        self, plan: Callable[[Job, int], Plan] = lambda job, number: Plan(), *, gate: TurnGate | None = None
+    ) -> None:
+        """With a `gate` agents take their turns in it."""
         self._plan = plan
+        self._gate = gate
         self.census = Census()
         self.started: list[tuple[JobKey, int]] = []
 
@@ -96,11 +104,12 @@ class SimulatedPlacement:
         self.census.opened += 1
         plan = self._plan(job, number)
         _fail(plan.open_fault, SandboxError)
-        return SimulatedAttempt(job, number, plan, self.census)
+        return SimulatedAttempt(job, number, plan, self.census, self._gate)
 
 
 class SimulatedAttempt:
-    def __init__(self, job: Job, number: int, plan: Plan, census: Census) -> None:
+    def __init__(self, job: Job, number: int, plan: Plan, census: Census, gate: TurnGate | None = None) -> None:
+        self._gate = gate
         self._job = job
         self._number = number
         self._plan = plan
@@ -118,7 +127,15 @@ class SimulatedAttempt:
         await self._agent_part(self._plan.init)
 
     async def run(self) -> None:
-        await self._agent_part(self._plan.run)
+        if self._gate is None:
+            await self._agent_part(self._plan.run)
+            return
+        plan = self._plan
+        each_s = plan.run.seconds / plan.turns
+        for number in range(1, plan.turns + 1):
+            async with self._gate.turn(self._job.key, number * plan.tokens):
+                last = Part(seconds=each_s, fault=plan.run.fault)
+                await self._agent_part(last if number == plan.turns else Part(seconds=each_s))
 
     async def release(self) -> None:
         if self._is_lost:
