@@ -28,8 +28,6 @@ from slipstream.errors import ConfigError
 from slipstream.types import Json, SampleParams
 
 Prompts = list[list[int]]
-log = logging.getLogger(__name__)
-
 Way = Callable[[Prompts], Prompts]
 """Samples one answer per prompt. The place of a prompt is its rollout."""
 
@@ -54,6 +52,8 @@ class Load:
     tool_tokens: int = 50
     """Of each answer that a tool gives."""
     against_transformers: bool = True
+    tell: Callable[[str], None] = lambda line: None
+    """Is told each measurement as it is made."""
 
 
 def run(folder: Path, load: Load) -> dict[str, Json]:
@@ -89,7 +89,7 @@ def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_t
             num_tokens = _play(way, prompts, load, num_turns)
             by_clock[name].append(num_tokens / (time.perf_counter() - start_s))
             by_cpu[name].append(num_tokens / (time.process_time() - start_cpu_s))
-            log.info("%s, round %d, %s: %.1f tokens per second", title, number + 1, name, by_clock[name][-1])
+            load.tell(f"{title}, round {number + 1}, {name}: {by_clock[name][-1]:.1f} tokens per second")
     figures: dict[str, Json] = {}
     for unit, speeds in (("s", by_clock), ("cpu_s", by_cpu)):
         medians = {name: statistics.median(told) for name, told in speeds.items()}

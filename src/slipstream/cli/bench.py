@@ -42,7 +42,13 @@ def engine(
     from slipstream.bench.engine import Load, run
     from slipstream.hub import find_model
 
-    load = Load(requests=(requests,), new_tokens=new_tokens, rounds=rounds, dtypes=tuple(dtype.split(",")))
+    load = Load(
+        requests=(requests,),
+        new_tokens=new_tokens,
+        rounds=rounds,
+        dtypes=tuple(dtype.split(",")),
+        tell=lambda line: typer.echo(line, err=True),
+    )
     _print(run(find_model(model), load), as_json)
 
 
@@ -63,6 +69,40 @@ def overhead(
         raise ConfigError(f'--sizes "{sizes}": give whole numbers above 0 with commas between, such as 100,1000')
     loads = tuple(int(size) for size in sizes.split(","))
     _print(run(Load(turns=turns, rollouts=rollouts, sizes=loads, rounds=rounds)), as_json)
+
+
+@bench_app.command()
+def sandbox(
+    provider: Annotated[str, typer.Option(help="local, or oci.")] = "local",
+    image: Annotated[str | None, typer.Option(help="For oci: the image of the containers.")] = None,
+    starts: Annotated[
+        int | None, typer.Option(min=1, help="Starts, one after the other; 1000 for local, 20 for oci if not given.")
+    ] = None,
+    concurrent: Annotated[int, typer.Option(min=1, help="Sandboxes at once.")] = 64,
+    execs: Annotated[int, typer.Option(min=1, help="Commands, one after the other.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """What a sandbox's start, a lease from the pool and a command take, how many work at once, and what is left."""
+    from slipstream.bench.sandbox import Load, run
+    from slipstream.hub.places import default_home
+    from slipstream.settings import SandboxConfig
+    from slipstream.types import SandboxSpec
+    from slipstream.wiring import make_provider
+
+    if provider not in ("local", "oci"):
+        raise ConfigError(f'--provider "{provider}": name local or oci')
+    if (image is None) == (provider == "oci"):
+        raise ConfigError("--image goes with --provider oci, which needs it: name an image that is here")
+    config = SandboxConfig(provider=provider)  # type: ignore[arg-type]  # it was checked
+    load = Load(
+        starts=starts or (1_000 if provider == "local" else 20),
+        concurrent=concurrent,
+        execs=execs,
+        pooled=96 if provider == "local" else 16,
+    )
+    spec = SandboxSpec() if image is None else SandboxSpec(base=image)
+    figures = run(lambda: make_provider(config), spec, load, home=default_home())
+    _print({"provider": provider, **figures}, as_json)
 
 
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:
