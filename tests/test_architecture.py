@@ -105,8 +105,10 @@ ALLOWED: dict[str, set[str]] = {
         "export",
         "hub",
         "model",
+        "sandbox",
         "simulate",
         "train",
+        "wiring",
     },
 }
 

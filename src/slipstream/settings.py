@@ -76,8 +76,13 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    provider: Literal["local"] = "local"
+    provider: Literal["local", "oci"] = "local"
+    """`local`: bubblewrap, on this machine. `oci`: containers of podman or docker; the base of a task is an image."""
+    warm: int = 4
+    """Sandboxes that are kept started for jobs to come; they count towards `dispatch.limits.sandboxes`."""
     start_timeout_s: float = 60.0
+    engine: str = ""
+    """Of `oci`: podman or docker; empty for whichever is here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,12 +264,14 @@ class File:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
     memory_mb: int = 2048
-    """Address space of one process."""
+    """All its processes together, files in memory included; of one process alone where nothing better can be had."""
     processes: int = 256
     disk_mb: int = 512
     """All that the sandbox may write, together."""
     file_mb: int = 256
     """One file."""
+    cpu_s: int = 7200
+    """CPU time of all its processes together."""
     cpus: float = field(default=1.0, repr=False)
     """Cores that it counts for under a limit of them; nothing holds it to that, so it is no part of a task's digest."""
 
@@ -279,8 +281,11 @@ class SandboxSpec:
     """What a sandbox is to look like when the agent first sees it."""
 
     base: str = "host"
-    """`host`: a minimal read-only view of this machine's programs."""
+    """`host`: a minimal read-only view of this machine's programs. Else a folder that is the root of one (an unpacked
+    image), or the name of an image, whichever the provider takes."""
     workdir: str = "/work"
+    tree: str = ""
+    """A folder of this machine whose files the workdir begins with. All sandboxes share it, and none can change it."""
     files: Mapping[str, File] = field(default_factory=dict)
     """Written before anything runs; relative paths are below `workdir`."""
     setup: tuple[str, ...] = ()

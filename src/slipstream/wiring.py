@@ -7,6 +7,7 @@ closed when the context ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -27,18 +28,23 @@ from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError
 from slipstream.graders.registry import find_grader
-from slipstream.hub import find_model
+from slipstream.hub import default_home, find_model
 from slipstream.model.base import ChatModel, Completer
 from slipstream.names import load_object
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import Crew, DialogueMaker
 from slipstream.sandbox.base import SandboxProvider
+from slipstream.sandbox.lease import Lease, take_lease
 from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.pool import Pool
+from slipstream.sandbox.reaper import reap
 from slipstream.seams import Journal, TurnGate
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TrainConfig
 from slipstream.tools.toolset import Toolset
 from slipstream.types import EngineLoad, Job, JobKey, SampleParams, SandboxSpec, Task, job_seed
+
+log = logging.getLogger(__name__)
 
 REFRESH_S = 2.0
 """How often a server is asked for its load."""
@@ -67,8 +73,7 @@ async def open_crew(
     """
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
     async with AsyncExitStack() as stack:
-        provider = make_provider(config.sandbox)
-        stack.push_async_callback(provider.aclose)
+        provider = await stack.enter_async_context(_open_provider(config.sandbox, pacing.limits.sandboxes))
         provider.check()
         for task in tasks.values():
             if task.sandbox is not None:
@@ -87,11 +92,40 @@ async def open_crew(
             make_runner=lambda task: ToolAgent(toolsets[task.brief.tools], config.agent),
             find_grader=find_grader,
             start_timeout_s=config.sandbox.start_timeout_s,
+            expect=lambda spec: provider.expect_more([spec]),
         )
 
 
-def make_provider(config: SandboxConfig) -> SandboxProvider:
-    return LocalProvider(start_timeout_s=config.start_timeout_s)
+@asynccontextmanager
+async def _open_provider(config: SandboxConfig, max_live: int | None) -> AsyncIterator[Pool]:
+    """Where the run's sandboxes come from. What runs that were killed have left is removed first."""
+    home = default_home()
+    left = await asyncio.to_thread(reap, home)
+    for problem in left.problems:
+        log.warning("what a run that was killed has left cannot be removed: %s", problem)
+    lease = take_lease(home)
+    pool = Pool(
+        make_provider(config, lease),
+        max_warm=config.warm,
+        max_live=max_live,
+        start_timeout_s=config.start_timeout_s / 2,
+    )
+    try:
+        yield pool
+    finally:
+        try:
+            await pool.aclose()
+        finally:
+            lease.release()
+
+
+def make_provider(config: SandboxConfig, lease: Lease | None = None) -> SandboxProvider:
+    """What starts sandboxes. `lease` ties them to the run."""
+    if config.provider == "oci":
+        from slipstream.sandbox.oci import OciProvider
+
+        return OciProvider(engine=config.engine or None, lease=lease, start_timeout_s=config.start_timeout_s)
+    return LocalProvider(lease="" if lease is None else lease.id, start_timeout_s=config.start_timeout_s)
 
 
 def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from slipstream.agent.answers import NO_CALL
+from slipstream.agent.config import AgentConfig, HintRules
 from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
@@ -21,6 +22,7 @@ from slipstream.sandbox.fake import Answer, Command, FakeProvider, Files, few_pr
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import ContextEdit, Effect, Hint, Observation, Tool, ToolContext, Toolset, tool
 from slipstream.tools.base import Finish
+from slipstream.tools.editor import edit
 from slipstream.types import (
     AgentLimits,
     Brief,
@@ -67,6 +69,7 @@ class Stage:
     limits: AgentLimits = AgentLimits(turns=12, context_tokens=100_000)
     files: dict[str, bytes] = field(default_factory=lambda: {"/note": b"a note\n"})
     program: Callable[[Command, Files], Any] = few_programs
+    config: AgentConfig = AgentConfig()
 
     def run(self, past: Sequence[Turn] = (), **changed: Any) -> Seen:
         return run_virtual(replace(self, **changed)._run(past))
@@ -80,7 +83,7 @@ class Stage:
         toolset = Toolset([*Toolset.named(["bash", "finish"]).tools.values(), *self.tools])
         brief = Brief(instruction="Do it.", system="Be good.", limits=self.limits)
         try:
-            seen.ending = await ToolAgent(toolset).run(
+            seen.ending = await ToolAgent(toolset, self.config).run(
                 brief, sandbox, self._dialogue(asked, log), past, on_span=seen.spans.append
             )
         finally:
@@ -434,3 +437,62 @@ def test_the_sandbox_is_given_what_the_record_says_and_no_more() -> None:
     stage = Stage(LONG, tools=(look,))
     whole = stage.run()
     assert stage.run(whole.taken).commands == whole.commands == ["cat /note", "echo between", "cat /missing"]
+
+
+HINTED = lines(
+    act("look", at=2),
+    two_calls(("bash", {"command": "echo between"}), ("look", {"at": 2})),
+    "I think about it.<|im_end|>",
+    "<tool_call>{oops}</tool_call><|im_end|>",
+    act("grep", pattern="note"),
+    act("edit", command="str_replace", path="/note", old_str="A note", new_str="Another"),
+    act("finish"),
+    act("edit", command="str_replace", path="/note", old_str="a note", new_str="another note"),
+    act("look", at=1),
+    act("look", at=1),
+    act("finish"),
+    act("edit", command="undo", path="/note"),
+    act("finish", answer="42"),
+)
+GIVEN = [
+    (),
+    ("near",),
+    ("near", "repeated_failure"),
+    ("no_call",),
+    ("malformed_call",),
+    ("unknown_tool",),
+    ("missed_edit",),
+    ("finish_unchanged",),
+    ("few_turns",),
+    ("near",),
+    ("near", "few_tokens", "repeated_call"),
+    ("finish_unchecked",),
+    ("few_turns",),
+]
+
+
+@pytest.mark.parametrize("num_past", range(1, 14))
+def test_hints_are_given_as_in_the_unbroken_one(num_past: int) -> None:
+    stage = Stage(
+        HINTED,
+        tools=(look, edit),
+        limits=AgentLimits(turns=13, context_tokens=6_100),
+        config=AgentConfig(hints=HintRules(on=True)),
+    )
+    whole = stage.run()
+    assert [turn.messages[-2].hints for turn in whole.taken] == GIVEN
+    assert all(turn.fork is None for turn in whole.taken)
+    rest = stage.run(whole.taken[:num_past])
+    assert (rest.log, rest.asked) == (whole.taken, whole.asked[num_past:])
+    assert rest.ending == whole.ending == Ending(reason=EndReason.FINISHED, answer="42")
+
+
+def test_a_stuck_agent_is_given_up_at_the_same_turn_with_hints_or_without() -> None:
+    stage = Stage(lambda number, scene: act("look", at=2), tools=(look,))
+    hinted = replace(stage, config=AgentConfig(hints=HintRules(on=True)))
+    whole = hinted.run()
+    assert whole.taken[-1].messages[0].hints == ("near", "repeated_failure")
+    assert whole.ending == stage.run().ending
+    for num_past in range(1, len(whole.taken) + 1):
+        rest = hinted.run(whole.taken[:num_past])
+        assert (rest.ending, rest.log) == (whole.ending, whole.taken)

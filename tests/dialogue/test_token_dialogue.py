@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import Terms, TurnLog, Window
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ContextOverflow, ReplayError
@@ -202,6 +202,7 @@ def test_a_reply_may_not_outgrow_the_window_and_the_next_turn_says_so() -> None:
     (turn,) = scene.turns
     assert turn.sampled is not None
     assert len(turn.added) + len(turn.sampled.ids) == 30
+    assert scene.dialogue.window == Window(num_used=30, num_allowed=30)
 
 
 def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
@@ -345,6 +346,7 @@ def test_a_restored_dialogue_goes_on_where_the_record_ends(
         assert scene.engine.params == unbroken.engine.params[num_past:]
         assert scene.engine.sessions == unbroken.engine.sessions[num_past:]
         assert scene.dialogue.messages == unbroken.dialogue.messages
+        assert scene.dialogue.window == unbroken.dialogue.window
 
 
 def test_branches_and_turns_without_tokens_are_not_restored() -> None:

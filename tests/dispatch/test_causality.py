@@ -43,6 +43,8 @@ class World:
     fork_s: float
     begun: list[Begun] = field(default_factory=list)
 
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> "ForkedAttempt":
         return ForkedAttempt(self, job, number)
 

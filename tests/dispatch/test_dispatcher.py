@@ -531,6 +531,8 @@ class LyingAttempt(SimulatedAttempt):
 
 def test_a_rollout_of_another_job_is_no_verdict() -> None:
     class LyingPlacement(SimulatedPlacement):
+        def expect(self, job: Job) -> None: ...
+
         def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
             return LyingAttempt(job, number, Plan(), self.census)
 

@@ -46,6 +46,8 @@ class Placed:
         self._error = error
         self._plan = plan
 
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> Failing:
         self.opened.append((job.key, number, past))
         attempt = Failing(job, number, self._plan, self.census)

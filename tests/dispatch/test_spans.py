@@ -27,6 +27,8 @@ class TalkingAttempt(SimulatedAttempt):
 
 
 class TalkingPlacement(SimulatedPlacement):
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         return TalkingAttempt(job, number, super().open(job, number, past))
 

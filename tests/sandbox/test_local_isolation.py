@@ -131,13 +131,14 @@ def test_descriptors_of_the_host_do_not_come_in() -> None:
 def test_memory_file_and_disk_limits() -> None:
     async def body(sandbox: Sandbox) -> None:
         code, said = await bash(sandbox, "python3 -c 'bytearray(300 << 20)'")
-        assert (code, "MemoryError" in said) == (1, True)
+        assert code == 137 or "MemoryError" in said  # by a control group, or by a limit on each process
         code, _ = await bash(sandbox, "head -c 5M /dev/zero > big")
         assert code != 0
         assert (await bash(sandbox, "stat -c %s big"))[1] == f"{4 << 20}\n"
-        for folder, number in (("/work", 4), ("/tmp", 3), ("/dev/shm", 2)):
-            script = f"for n in {' '.join(map(str, range(number)))}; do head -c 3M /dev/zero > {folder}/$n; done"
+        for folder in ("/work", "/tmp", "/dev/shm"):
+            script = f"for n in 1 2 3 4 5 6; do head -c 3M /dev/zero > {folder}/$n; done"
             assert "No space left" in (await bash(sandbox, script))[1], folder
+            await bash(sandbox, f"rm -f {folder}/*")
         assert (await bash(sandbox, "rm -f /work/* && echo x > y"))[0] == 0
 
     within(body, SandboxLimits(memory_mb=256, disk_mb=16, file_mb=4))

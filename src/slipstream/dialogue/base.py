@@ -56,7 +56,20 @@ class Terms:
         return replace(self.params, max_tokens=min(self.params.max_tokens, room), seed=seed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How much of the model's window a conversation takes, in tokens."""
+
+    num_used: int
+    num_allowed: int
+
+
 class Dialogue(Protocol):
+    @property
+    def window(self) -> Window | None:
+        """As of the last reply, by what is on record of it. None for a dialogue that sees no tokens."""
+        ...
+
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation so far."""

@@ -24,6 +24,11 @@ class ChatDialogue:
         self._fork: ForkReason | None = None
 
     @property
+    def window(self) -> None:
+        """What the server counted is not on record."""
+        return None
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         return self._messages
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import Reply, Terms, TurnLog, check_straight, model_call
+from slipstream.dialogue.base import Reply, Terms, TurnLog, Window, check_straight, model_call
 from slipstream.errors import ReplayError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
@@ -35,6 +35,10 @@ class TokenDialogue:
         self._messages: tuple[Message, ...] = ()
         self._extends = False
         """Whether the next prompt goes on from the last sample; if not, the conversation is rendered whole."""
+
+    @property
+    def window(self) -> Window:
+        return Window(num_used=len(self._prompt) + len(self._sampled), num_allowed=self._terms.max_context_tokens)
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -63,6 +63,10 @@ class Attempt(Protocol):
 class Placement(Protocol):
     """Where attempts live. `open` is cheap and local: bringing things up is `Attempt.init`'s work."""
 
+    def expect(self, job: Job) -> None:
+        """A job was submitted: an attempt at it will be opened, sooner or later."""
+        ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> Attempt:
         """`past`: what this attempt goes on from, in a resumed run. If its run has ended, `grade` alone is called."""
         ...

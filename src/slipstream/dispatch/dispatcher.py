@@ -100,6 +100,7 @@ class Dispatcher:
         self._admission.check(job)
         await self._take_in(job)
         self._journal.append(JobAdmitted(job=job))
+        self._placement.expect(job)
         self._lives[job.key] = life = self._life(job)
         if self._past_total:
             life.stop(_OUT_OF_TIME)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slipstream.errors import GraderError, SandboxFileError, SandboxLimitError
+from slipstream.errors import GraderError, SandboxBroken, SandboxFileError, SandboxLimitError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.sandbox.base import ExecResult
@@ -57,6 +57,8 @@ class CommandGrader:
                 return Verdict(reward=0.0, detail=f"the artifact cannot be put into a fresh sandbox: {raised}")
             await sandbox.write(hidden)
             result = await sandbox.exec(["/bin/sh", "-c", spec.command], timeout_s=spec.timeout_s)
+        except SandboxBroken as raised:  # untrusted, breaking the grader's sandbox would pay
+            return Verdict(reward=0.0, detail=f"the work broke the sandbox that it is graded in: {raised}")
         finally:
             await sandbox.aclose()
         if result.timed_out:

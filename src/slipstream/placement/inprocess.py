@@ -14,5 +14,10 @@ class InProcess:
         self._crew = crew
         self._tasks = tasks
 
+    def expect(self, job: Job) -> None:
+        task = self._tasks.get(job.key.task_id)
+        if task is not None and task.sandbox is not None:
+            self._crew.expect(task.sandbox)
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> RolloutAttempt:
         return RolloutAttempt(self._crew, self._tasks[job.key.task_id], job, number, past)

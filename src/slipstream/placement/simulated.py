@@ -99,6 +99,8 @@ class SimulatedPlacement:
         self.census = Census()
         self.started: list[tuple[JobKey, int]] = []
 
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
         self.census.opened += 1

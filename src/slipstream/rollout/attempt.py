@@ -43,6 +43,8 @@ class Crew:
     make_runner: Callable[[Task], Runner]
     find_grader: Callable[[str], Grader]
     start_timeout_s: float = 60.0
+    expect: Callable[[SandboxSpec], None] = lambda spec: None
+    """Is told of the sandbox of each job that is to come."""
 
 
 class RolloutAttempt:

@@ -2,14 +2,20 @@
 
 Enters: a SandboxSpec. Leaves: results of commands and bytes of files.
 Always holds: whatever was started inside is dead when `aclose` returns; closing twice is fine; cancelling any method
-kills what that call started and leaves the sandbox usable.
+kills what that call started and leaves the sandbox usable; whoever reads or writes files from outside never follows a
+link out of the sandbox, never opens a FIFO or a device, and never runs a program on the agent's files on the host.
+
+What every provider gives is `Sandbox`. `Changes`, `Snapshots` and `Endpoints` are capabilities beside it: a provider
+names those that its sandboxes have, and `slipstream.sandbox.conformance` tests what it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from slipstream.types import File, SandboxSpec
 
@@ -56,6 +62,35 @@ class ShellResult:
     where possible, its variables are gone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The files below a folder, as data. Paths are relative to it."""
+
+    files: Mapping[str, File] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic links and where they point, which was not looked at."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What is there and is not told, and why: FIFOs, sockets, devices, what is too large or unreadable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What is different below a folder since the sandbox was marked."""
+
+    patch: bytes = b""
+    """In git's form, `a/` and `b/` before each path: additions, deletions, modes, links, and binary files whole."""
+    paths: tuple[str, ...] = ()
+    """What the patch is about, sorted, relative to the folder."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Changed paths that the patch does not tell, and why."""
+
+
+class Capability(StrEnum):
+    CHANGES = "changes"
+    SNAPSHOTS = "snapshots"
+    ENDPOINTS = "endpoints"
+
+
 class Shell(Protocol):
     """A shell that lives on between commands: its working directory, variables and functions last."""
 
@@ -63,7 +98,8 @@ class Shell(Protocol):
         """Run one command to its end or its deadline. At the deadline whatever it started in the foreground is
         killed, the whole process group, and the shell goes on. Standard input is empty.
 
-        Raises SandboxError if the sandbox is lost, SandboxLimitError if no process could be started.
+        Raises SandboxError if the sandbox is lost, SandboxBroken if the agent lost it, SandboxLimitError if no process
+        could be started.
         """
         ...
 
@@ -71,6 +107,9 @@ class Shell(Protocol):
 
 
 class Sandbox(Protocol):
+    """One sandbox. Every method raises SandboxError once the sandbox is lost by a fault of provider or host, and
+    SandboxBroken once it is lost by what ran inside (it ran into the limit on memory, or on CPU time)."""
+
     @property
     def id(self) -> str: ...
 
@@ -105,6 +144,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+        """The files below a folder, links neither followed nor left out. What does not fit any more is left out, in
+        the order of the paths, and named.
+
+        Raises SandboxFileError if it is missing or no folder.
+        """
+        ...
+
     async def write(self, files: Mapping[str, File]) -> None:
         """Write files, making folders as needed and replacing what is there.
 
@@ -119,8 +166,69 @@ class Sandbox(Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class Changes(Protocol):
+    """A sandbox that can tell what was changed in it."""
+
+    async def mark(self) -> None:
+        """Changes are told from this moment on. Until it is called, from the moment the sandbox was open."""
+        ...
+
+    async def changes(self, path: str | None = None, *, max_bytes: int = 16 << 20) -> Changed:
+        """What is different below a folder (the workdir by default).
+
+        Raises SandboxFileError if the folder is none, or the patch would be larger than `max_bytes`.
+        """
+        ...
+
+
+class Snapshot(Protocol):
+    """The files of a sandbox as they were, from which others start. It outlives the sandbox."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def open(self) -> Sandbox:
+        """Start a sandbox with these files: a fork. It has the spec of the first, and no processes."""
+        ...
+
+    async def aclose(self) -> None:
+        """Forget the files. Sandboxes that were opened from it go on."""
+        ...
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """A sandbox whose files can be kept, to start others from."""
+
+    async def snapshot(self) -> Snapshot:
+        """Keep the files as they are now. The sandbox goes on."""
+        ...
+
+
+OnConnect = Callable[[StreamReader, StreamWriter], Awaitable[None]]
+
+
+@runtime_checkable
+class Endpoints(Protocol):
+    """A sandbox from which one service of the host can be reached, and nothing else."""
+
+    async def serve(self, name: str, on_connect: OnConnect) -> str:
+        """Let programs inside connect to a Unix socket, whose path inside is returned. `on_connect` runs on the host
+        for each connection, and is cancelled when the sandbox closes.
+
+        Raises SandboxFileError if the name is taken.
+        """
+        ...
+
+
 class SandboxProvider(Protocol):
     """Starts sandboxes of one kind."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What its sandboxes can do beside `Sandbox`."""
+        ...
 
     def check(self) -> None:
         """Raise ConfigError, with the remedy, if this machine cannot run such sandboxes."""

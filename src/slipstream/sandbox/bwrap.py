@@ -1,29 +1,29 @@
 """bubblewrap: which program to run, and with which arguments.
 
-Enters: a SandboxSpec. Leaves: the argument list of one sandbox and the descriptors it names.
-Always holds: nothing of the host is visible inside but its programs, read-only; all that is writable is memory, bounded
-by the spec's disk limit; a machine that cannot give this is refused with a ConfigError, never worked around.
+Enters: a SandboxSpec and where its writable layer lies. Leaves: the argument list of one sandbox.
+Always holds: nothing of the host is visible inside but its programs, or the base, read-only; all that is written goes
+to the layer; a machine that cannot give this is refused with a ConfigError, never worked around.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
-from slipstream.sandbox.channel import memory_file
 from slipstream.types import SandboxSpec
 
 OLDEST_BWRAP = (0, 11)
 INSIDE_UID = 1000
 PYTHON_HOME = "/opt/python"
 SUPERVISOR = "/run/slipstream/inside.py"
+ENDPOINTS = "/run/endpoints"
 SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC_FROM_HOST = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
@@ -134,15 +134,51 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
 # ---------------------------------------------------------------- the arguments of one sandbox
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """A folder of the sandbox that can be written to. What is written lies in the layer's folder of the same name."""
+
+    name: str
+    place: str
+    lowers: tuple[str, ...] = ()
+    """Folders that it begins with, the lowest first; none: it begins empty."""
+    starts_empty: bool = False
+    """All its lowers are snapshots."""
+
+
 def workdir_of(spec: SandboxSpec) -> str:
     """The spec's workdir, checked."""
     path = PurePosixPath(spec.workdir)
-    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in TAKEN:
+    taken = TAKEN if spec.base == "host" else ("dev", "proc", "run", "sys")
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in taken:
         raise ConfigError(
             f"the workdir {spec.workdir!r} cannot be had in a local sandbox: use an absolute path such as /work, "
             "not below a system folder"
         )
     return str(path)
+
+
+def areas_of(spec: SandboxSpec, tree: str | None) -> tuple[Area, ...]:
+    """What of a sandbox can be written to; `tree` is where the spec's tree is found. Outer areas come first."""
+    workdir = workdir_of(spec)
+    areas: list[Area] = []
+    if spec.base != "host":
+        areas.append(Area(name="root", place="/", lowers=(spec.base,)))
+    if workdir != "/tmp":
+        areas.append(Area(name="tmp", place="/tmp"))
+    if spec.base == "host" or tree is not None:
+        areas.append(Area(name="files", place=workdir, lowers=() if tree is None else (tree,)))
+    return tuple(areas)
+
+
+def folders_of(areas: Sequence[Area]) -> dict[str, int]:
+    """The folders of a layer for such areas, and their modes."""
+    folders = {"shm": 0o1777, "ends": 0o755}
+    for area in areas:
+        folders[area.name] = 0o1777 if area.place == "/tmp" else 0o755
+        if area.lowers:
+            folders[f"{area.name}-work"] = 0o755
+    return folders
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:
@@ -151,24 +187,58 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
     return base | dict(spec.env)
 
 
-def rlimits(spec: SandboxSpec) -> dict[str, int]:
+def rlimits(spec: SandboxSpec, *, memory_is_metered: bool) -> dict[str, int]:
     """The limits of every program inside, by the names of the `resource` module."""
     limits = spec.limits
-    return {
-        "RLIMIT_AS": limits.memory_mb * MB,
+    each = {
         "RLIMIT_NPROC": limits.processes + 1,
         "RLIMIT_FSIZE": limits.file_mb * MB,
+        "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_CORE": 0,
     }
+    if not memory_is_metered:  # whoever watches from outside may come late
+        each["RLIMIT_AS"] = limits.memory_mb * MB
+    return each
 
 
-def arguments(spec: SandboxSpec, home: Path | None, data: dict[str, int]) -> list[str]:
-    """Everything before the command. `home` is the interpreter's, where bwrap finds it; `data` is from `file_data`."""
+def arguments(
+    spec: SandboxSpec,
+    *,
+    home: Path | None,
+    data: Mapping[str, int],
+    layer: str,
+    areas: Sequence[Area],
+    seccomp_fd: int | None = None,
+) -> list[str]:
+    """Everything before the command. `home` is the interpreter's, where bwrap finds it; `data` has the descriptors of
+    files that are made up, by path."""
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
     args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
     args += ["--new-session", "--as-pid-1", "--clearenv", "--setenv", "PATH", PATH]
-    args += ["--setenv", "LANG", "C.UTF-8", "--ro-bind", "/usr", "/usr"]
+    args += ["--setenv", "LANG", "C.UTF-8"]
+    if seccomp_fd is not None:
+        args += ["--seccomp", str(seccomp_fd)]
+    args += _host_programs() if spec.base == "host" else []
+    args += [arg for area in areas if area.place == "/" for arg in _mount(area, layer)]
+    for path, fd in data.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    if home is not None:  # moved, it finds its own library no more
+        args += ["--ro-bind", str(home), PYTHON_HOME, "--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
+    args += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{layer}/shm", "/dev/shm"]
+    args += ["--ro-bind", f"{layer}/ends", ENDPOINTS]
+    args += [arg for area in areas if area.place != "/" for arg in _mount(area, layer)]
+    args += ["--remount-ro", "/dev"]
+    if spec.base == "host":
+        args += ["--remount-ro", "/"]
+    elif not any(area.name == "files" for area in areas):
+        args += ["--dir", workdir_of(spec)]
+    return [*args, "--chdir", workdir_of(spec)]
+
+
+def _host_programs() -> list[str]:
+    """A minimal view of this machine."""
+    args = ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)
         if folder.is_symlink():
@@ -179,30 +249,23 @@ def arguments(spec: SandboxSpec, home: Path | None, data: dict[str, int]) -> lis
         args += ["--perms", "0755", "--dir", folder_name]
     for name in ETC_FROM_HOST:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for path, fd in data.items():
-        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
-    if home is not None:  # moved, it finds its own library no more
-        args += ["--ro-bind", str(home), PYTHON_HOME, "--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
-    args += ["--proc", "/proc", "--dev", "/dev", "--symlink", "../tmp", "/var/tmp"]
-    args += _disks(workdir_of(spec), spec.limits.disk_mb * MB)
-    return [*args, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", workdir_of(spec)]
+    return [*args, "--symlink", "../tmp", "/var/tmp"]
 
 
-def _disks(workdir: str, num_bytes: int) -> list[str]:
-    """All that can be written to: the workdir (most of it), /tmp (a quarter), /dev/shm (at most an eighth)."""
-    shared = min(num_bytes // 8, 64 * MB)
-    temporary = num_bytes // 4 if workdir != "/tmp" else num_bytes - shared
-    args = ["--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm"]
-    args += ["--perms", "1777", "--size", str(temporary), "--tmpfs", "/tmp"]
-    if workdir != "/tmp":
-        args += ["--perms", "0755", "--size", str(num_bytes - shared - temporary), "--tmpfs", workdir]
-    return args
+def _mount(area: Area, layer: str) -> list[str]:
+    upper = f"{layer}/{area.name}"
+    if not area.lowers:
+        return ["--bind", upper, area.place]
+    sources = [arg for lower in area.lowers for arg in ("--overlay-src", lower)]
+    return [*sources, "--overlay", upper, f"{upper}-work", area.place]
 
 
-def file_data(spec: SandboxSpec) -> dict[str, int]:
-    """Files that are made up for the sandbox: path -> a descriptor, which is the caller's to close."""
-    contents = {
-        SUPERVISOR: Path(__file__).with_name("inside.py").read_bytes(),
+def made_up_files(spec: SandboxSpec) -> dict[str, bytes]:
+    """Files that a sandbox has of us, by path."""
+    files = {SUPERVISOR: Path(__file__).with_name("inside.py").read_bytes()}
+    if spec.base != "host":
+        return files | _with_agent(Path(spec.base), workdir_of(spec))
+    return files | {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
             f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir_of(spec)}:/bin/bash\n"
@@ -212,12 +275,15 @@ def file_data(spec: SandboxSpec) -> dict[str, int]:
         "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
         "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
     }
-    made: dict[str, int] = {}
-    try:
-        for path, content in contents.items():
-            made[path] = memory_file(content)
-    except BaseException:
-        for fd in made.values():
-            os.close(fd)
-        raise
-    return made
+
+
+def _with_agent(base: Path, workdir: str) -> dict[str, bytes]:
+    """The base's own list of users, with the one whom programs run as."""
+    place = base / "etc/passwd"
+    if place.is_symlink() or not place.is_file():
+        return {}
+    users = place.read_bytes()
+    if any(line.split(b":")[2:3] == [str(INSIDE_UID).encode()] for line in users.splitlines()):
+        return {}
+    line = f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir}:/bin/sh\n".encode()
+    return {"/etc/passwd": users.rstrip(b"\n") + b"\n" + line}

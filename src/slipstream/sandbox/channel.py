@@ -1,8 +1,10 @@
-"""The control channel: requests go to the supervisor of a sandbox, replies come back. Neither blocks the event loop.
+"""The control channel: requests go to the supervisor of a sandbox, or to the keeper, and replies come back. Neither
+blocks the event loop.
 
 Enters: requests, with descriptors beside them. Leaves: one future per request.
 Always holds: requests arrive in the order they were sent; once the channel is lost every future that waits and every
-later request raises SandboxError; replies are read as JSON, and descriptors in them are never taken.
+later request raises SandboxError; replies are read as JSON, and descriptors in them are taken from the keeper
+alone, never from a sandbox.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import marshal
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
@@ -25,6 +27,9 @@ PACKET_BYTES = 1 << 15
 MARSHAL_VERSION = 2
 """Which every Python 3 reads: that of the supervisor may be an older or a newer one."""
 MAX_REPLY_BYTES = 1 << 17
+MAX_REPLY_FDS = 4
+
+ENDED = "the sandbox is gone: its supervisor has ended"
 
 Reply: TypeAlias = dict[str, Json]
 
@@ -69,10 +74,19 @@ def _look_at(future: asyncio.Future[Reply]) -> None:
 
 
 class Channel:
-    """Owns `control`."""
+    """Owns `control`. With `takes_fds` the descriptor that comes with a reply is its `fd`, the caller's to close."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        *,
+        takes_fds: bool = False,
+        on_end: Callable[[], str] = lambda: ENDED,
+    ) -> None:
+        """`on_end` says what is to be told when the other side has ended."""
+        self._on_end = on_end
         self._control = control
+        self._takes_fds = takes_fds
         self._control.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
@@ -123,8 +137,8 @@ class Channel:
             except BlockingIOError:
                 self._loop.add_writer(self._control.fileno(), self._flush)
                 return
-            except OSError as error:
-                self.lose(f"the sandbox is gone: {error.strerror} on its control socket")
+            except OSError:
+                self.lose(self._on_end())
                 return
             self._outgoing.popleft()
             for fd in fds:
@@ -132,14 +146,18 @@ class Channel:
         self._loop.remove_writer(self._control.fileno())
 
     def _on_readable(self) -> None:
+        fds: list[int] = []
         try:
-            packet = self._control.recv(MAX_REPLY_BYTES)
+            if self._takes_fds:
+                packet, fds, _, _ = socket.recv_fds(self._control, MAX_REPLY_BYTES, MAX_REPLY_FDS)
+            else:
+                packet = self._control.recv(MAX_REPLY_BYTES)
         except BlockingIOError:
             return
         except OSError:
             packet = b""
         if not packet:
-            self.lose("the sandbox is gone: its supervisor has ended")
+            self.lose(self._on_end())
             return
         try:
             reply = json.loads(packet)
@@ -148,11 +166,19 @@ class Channel:
             self.lose("the sandbox is gone: its supervisor answered nonsense")
             return
         if waiting is None or waiting.done():
+            for fd in fds:
+                os.close(fd)
             return
+        if fds:
+            reply["fd"] = fds[0]
         if "error" in reply:
             waiting.set_exception(ERROR_KINDS.get(reply["error"], SandboxError)(str(reply.get("message"))))
         else:
             waiting.set_result(reply)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
 
     def lose(self, reason: str) -> None:
         """End the channel: everything that waits fails now. Doing so twice is fine."""

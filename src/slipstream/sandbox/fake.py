@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
-from slipstream.sandbox.base import Captured, ExecResult, ShellResult
+from slipstream.sandbox.base import Capability, Captured, ExecResult, ShellResult, Tree
 from slipstream.sandbox.capture import Capture
 from slipstream.types import File, SandboxSpec
 
@@ -128,6 +128,23 @@ class FakeSandbox:
             raise SandboxFileError(f"{place}: larger than {max_bytes} bytes")
         return data
 
+    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+        await self._alive()
+        above = self._place(path).rstrip("/") + "/"
+        below = sorted((name, file) for name, file in self.files.items() if name.startswith(above))
+        if not below and above.rstrip("/") != posixpath.normpath(self.spec.workdir):
+            raise SandboxFileError(f"{above.rstrip('/')}: No such folder")
+        files: Files = {}
+        left_out: dict[str, str] = {}
+        room = max_bytes
+        for name, file in below:
+            if len(files) >= max_files or len(file.data) > room:
+                left_out[name.removeprefix(above)] = "too much to read"
+            else:
+                files[name.removeprefix(above)] = file
+                room -= len(file.data)
+        return Tree(files=files, left_out=left_out)
+
     async def write(self, files: Mapping[str, File]) -> None:
         await self._alive()
         self._keep(files)
@@ -140,6 +157,8 @@ class FakeSandbox:
         self.closed = True
 
     def _place(self, path: str) -> str:
+        if "\0" in path:
+            raise SandboxFileError(f"{path!r}: no path has a null byte")
         return posixpath.normpath(posixpath.join(self.spec.workdir, path))
 
     def _keep(self, files: Mapping[str, File]) -> None:
@@ -147,6 +166,8 @@ class FakeSandbox:
         limits = self.spec.limits
         for path, file in files.items():
             above = self._place(path)
+            if any(above.startswith(other + "/") for other in kept):
+                raise SandboxFileError(f"{above}: Not a directory")
             if any(other.startswith(above + "/") for other in kept):
                 raise SandboxFileError(f"{above}: not a regular file")
             if len(file.data) > limits.file_mb * MB:
@@ -217,6 +238,8 @@ class FakeProvider:
 
     Each start takes `start_s`; the first `num_failing` raise SandboxError, and the next `num_hanging` never come back.
     """
+
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(
         self, program: Program = few_programs, *, start_s: float = 0.0, num_failing: int = 0, num_hanging: int = 0

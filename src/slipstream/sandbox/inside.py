@@ -4,7 +4,7 @@ Enters: requests on a SEQPACKET control socket, one marshalled dict each, with d
 JSON, and one `exit` message for every program it started. Always holds: no request, and nothing done by the programs it
 runs, ends it; it reaps every orphan; when the control socket closes it exits, and with it every process of the sandbox.
 
-    inside.py CONTROL_FD WORKDIR LIMIT=VALUE...
+    inside.py CONTROL_FD WORKDIR slipstream-lease=ID LIMIT=VALUE...
 
 Requests that expect a reply carry an `id`. `exec` is answered when the program ends (or could not be started), the
 others at once. A request that does not fit a packet comes as `{"long": True}` with its bytes in the first descriptor.
@@ -270,7 +270,7 @@ def quoted(text: str) -> str:
 
 
 class Supervisor:
-    def __init__(self, control: _socket.socket, workdir: str, limits: dict[str, int]) -> None:
+    def __init__(self, control: _socket.socket, workdir: str, limits: dict[str, int], expendable: int) -> None:
         self.control = control
         self.workdir = workdir
         self.limits = limits
@@ -278,6 +278,7 @@ class Supervisor:
         self.ids: dict[int, int] = {}  # and the other way round
         self.terminals: dict[int, list[int]] = {}  # the id of an exec request -> the other side of its terminal
         self.marks: dict[int, frozenset[tuple[int, int]]] = {}  # the id of an exec request -> what ran when marked
+        self.expendable = expendable
 
     def reply(self, request_id: int, **values: int | str) -> None:
         text = as_json({"id": request_id, **values})
@@ -324,7 +325,7 @@ class Supervisor:
             except OSError:
                 pass  # none is left: then the program has none
         try:
-            pid = os.fork()
+            pid = self.fork()
             if pid == 0:
                 become(request, fds + terminal[1:], self.limits)
         except OSError as error:
@@ -337,6 +338,17 @@ class Supervisor:
         self.running[request["id"]] = pid
         self.ids[pid] = request["id"]
         self.terminals[request["id"]] = terminal[:1]
+
+    def fork(self) -> int:
+        """Where memory runs out the kernel looks for whom to kill. Files in memory count for no process, so that it
+        might be the supervisor: its children are to go first, and a child is born with what its parent has."""
+        if self.expendable < 0:
+            return os.fork()
+        os.pwrite(self.expendable, b"500", 0)
+        try:
+            return os.fork()
+        finally:
+            os.pwrite(self.expendable, b"0", 0)
 
     def do_kill(self, request: Request, fds: list[int]) -> None:
         pid = self.running.get(request["target"])
@@ -418,8 +430,9 @@ class Supervisor:
                 return
 
 
-def settle(control_fd: int) -> None:
-    """Hold nothing but the control socket, and be out of reach of the programs to come."""
+def settle(control_fd: int) -> int:
+    """Hold nothing but the control socket, and be out of reach of the programs to come. A descriptor comes back by
+    which it is said how readily this process is to be killed; -1 if there is none."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != control_fd:
             try:
@@ -431,13 +444,13 @@ def settle(control_fd: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")
+    try:  # later it may not be opened any more
+        expendable = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        pass
+        expendable = -1
     if prctl(PR_SET_DUMPABLE, 0) or prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL)):
         raise SystemExit("the supervisor could not make itself untraceable, or die with bwrap")
+    return expendable
 
 
 def prctl(option: int, value: int) -> int:
@@ -448,15 +461,15 @@ def prctl(option: int, value: int) -> int:
 
 def main() -> None:
     control_fd, workdir = int(sys.argv[1]), sys.argv[2]
-    limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[3:])}
-    settle(control_fd)
+    limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[4:])}
+    expendable = settle(control_fd)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # which, for process 1, means: cannot be sent from inside
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     set_limit(resource.RLIMIT_NPROC, limits["RLIMIT_NPROC"] + SPARE_PROCESSES)
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, control_fd)
-    Supervisor(control, workdir, limits).serve(wakeup)
+    Supervisor(control, workdir, limits, expendable).serve(wakeup)
 
 
 if __name__ == "__main__":

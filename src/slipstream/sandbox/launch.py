@@ -29,8 +29,6 @@ from slipstream.sandbox.channel import memory_file
 
 NOBODY = 65534
 """Whom bwrap runs as when we are root: limits on processes do not bind root, and root owns /proc/sys."""
-REVEALED = Path("/tmp")
-"""Where a folder that NOBODY cannot come to is shown to bwrap, in a mount namespace of its own."""
 _DROPPING = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
@@ -38,6 +36,36 @@ INFO_GRACE_S = 20.0
 """How long a start that is given up may take to tell whom to kill. Killing bwrap before that would leave process 1."""
 REAP_GRACE_S = 2.0
 MAX_STDERR_BYTES = 4096
+FIRST_FD = 10
+
+
+class Passed:
+    """Descriptors that a child is to have, and the numbers that it knows them by: their own, or small ones where they
+    travel through the keeper."""
+
+    def __init__(self, *, renumbered: bool) -> None:
+        self.fds: list[int] = []
+        self.numbers: list[int] = []
+        self._renumbered = renumbered
+
+    def add(self, fd: int) -> int:
+        self.fds.append(fd)
+        self.numbers.append(FIRST_FD + len(self.numbers) if self._renumbered else fd)
+        return self.numbers[-1]
+
+
+# ---------------------------------------------------------------- becoming someone who owns nothing
+
+
+@functools.cache
+def revealed() -> Path:
+    """Where a folder that NOBODY cannot come to is shown to bwrap, in a mount namespace of its own: over a folder that
+    has nothing in it, so that nothing is hidden."""
+    for name in ("/srv", "/media", "/mnt", "/opt"):
+        with contextlib.suppress(OSError):
+            if not any(Path(name).iterdir()):
+                return Path(name)
+    return Path("/tmp")
 
 
 def hidden_home(interpreter: Interpreter) -> Path | None:
@@ -49,13 +77,13 @@ def hidden_home(interpreter: Interpreter) -> Path | None:
 
 def visible_home(interpreter: Interpreter) -> Path | None:
     """Where bwrap finds the interpreter's folder."""
-    return REVEALED if hidden_home(interpreter) is not None else interpreter.home
+    return revealed() if hidden_home(interpreter) is not None else interpreter.home
 
 
 def _reveal(folder: Path) -> Callable[[], None]:
     """What the child does, as root, before it becomes bwrap: show `folder` where NOBODY can come to it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    source, target = os.fsencode(folder), os.fsencode(REVEALED)
+    source, target = os.fsencode(folder), os.fsencode(revealed())
 
     def enter() -> None:
         failed = (
@@ -83,55 +111,56 @@ def find_setpriv() -> str | None:
 
 
 @contextlib.contextmanager
-def _command(program: Program, *, in_place: bool) -> Iterator[tuple[str, dict[str, str], list[int]]]:
-    """How to run bwrap: its path, its environment, the descriptors it needs.
+def runnable(program: Program, interpreter: Interpreter, passed: Passed) -> Iterator[tuple[str, dict[str, str]]]:
+    """How a child runs bwrap: by which path, with which environment.
 
-    NOBODY may be unable to come to a virtual environment below a private home, and one below REVEALED is covered where
-    that is used: then bwrap is run from copies in memory.
+    NOBODY may be unable to come to a virtual environment below a private home, and one below `revealed()` is covered
+    where that is used: then bwrap is run from copies in memory, which are among `passed`.
     """
-    if in_place:
-        yield str(program.path), {}, []
+    if os.geteuid() != 0 or (hidden_home(interpreter) is None and can_be_reached(program.path)):
+        yield str(program.path), {}
         return
     fds: list[int] = []
     try:
         fds.append(memory_file(program.path.read_bytes(), sealed=True))
-        preload: dict[str, str] = {}
+        env: dict[str, str] = {}
         if program.library is not None:
             fds.append(memory_file(program.library.read_bytes(), sealed=True))
-            preload["LD_PRELOAD"] = f"/proc/self/fd/{fds[1]}"
-        yield f"/proc/self/fd/{fds[0]}", preload, fds
+        numbers = [passed.add(fd) for fd in fds]
+        if program.library is not None:
+            env["LD_PRELOAD"] = f"/proc/self/fd/{numbers[1]}"
+        yield f"/proc/self/fd/{numbers[0]}", env
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def spawn(
-    program: Program, args: Sequence[str], *, fds: Sequence[int], stderr: int, interpreter: Interpreter
+def spawn_unprivileged(
+    argv: Sequence[str], *, env: dict[str, str], passed: Passed, stderr: int, interpreter: Interpreter
 ) -> subprocess.Popen[bytes]:
-    """Run bwrap, unprivileged."""
-    as_nobody = os.geteuid() == 0
+    """Run a program as someone who owns nothing, if we are root; else as ourselves."""
     hidden = hidden_home(interpreter)
-    dropped = NOBODY if as_nobody and hidden is None else None
-    in_place = not as_nobody or (hidden is None and can_be_reached(program.path))
+    dropped = NOBODY if os.geteuid() == 0 and hidden is None else None
+    before: list[str] = []
     if dropped is not None and (setpriv := find_setpriv()):
         # Given a user, Python forks instead of spawning: with a model in memory that takes longer than all the rest.
         before, dropped = [setpriv, *_DROPPING, "--"], None
-    else:
-        before = []
-    with _command(program, in_place=in_place) as (path, env, own_fds):
-        return subprocess.Popen(
-            [*before, path, *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env=env,
-            cwd="/",
-            pass_fds=[*fds, *own_fds],
-            user=dropped,
-            group=dropped,
-            extra_groups=None if dropped is None else [],
-            preexec_fn=None if hidden is None else _reveal(hidden),
-        )
+    return subprocess.Popen(
+        [*before, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        env=env,
+        cwd="/",
+        pass_fds=passed.fds,
+        user=dropped,
+        group=dropped,
+        extra_groups=None if dropped is None else [],
+        preexec_fn=None if hidden is None else _reveal(hidden),
+    )
+
+
+# ---------------------------------------------------------------- one sandbox
 
 
 async def readable(fd: int) -> None:
@@ -145,52 +174,31 @@ async def readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-def _kill(pidfd: int) -> None:
+def kill(pidfd: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
-class Launched:
-    """One running bwrap. `on_end` is called when bwrap has ended by itself."""
+def end_of(stderr: int) -> str:
+    """The last that was written to a file in memory."""
+    size = os.fstat(stderr).st_size
+    return os.pread(stderr, MAX_STDERR_BYTES, max(0, size - MAX_STDERR_BYTES)).decode("utf-8", "replace").strip()
 
-    def __init__(
-        self,
-        program: Program,
-        args: Sequence[str],
-        *,
-        fds: Sequence[int],
-        interpreter: Interpreter,
-        on_end: Callable[[], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
+
+class Launched:
+    """One running bwrap, which the keeper started. Owns the descriptors. `on_end` is called when it ended by itself."""
+
+    def __init__(self, *, pid: int, pidfd: int, info_fd: int, stderr_fd: int, on_end: Callable[[], None]) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._info_fd = info_fd
+        self._stderr = stderr_fd
         self._on_end = on_end
         self._info = b""
         self._first_pidfd: int | None = None
-        with contextlib.ExitStack() as undo:
-            self._stderr = memory_file()
-            undo.callback(os.close, self._stderr)
-            self._info_fd, info_write = os.pipe()
-            undo.callback(os.close, self._info_fd)
-            try:
-                self._process = spawn(
-                    program,
-                    ["--info-fd", str(info_write), *args],
-                    # It holds the reading end too, so that it can write even if we are dead by then.
-                    fds=[*fds, info_write, self._info_fd],
-                    stderr=self._stderr,
-                    interpreter=interpreter,
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                raise SandboxError(f"bwrap could not be started: {error}") from error
-            finally:
-                os.close(info_write)
-            undo.pop_all()
-        self._pidfd = os.pidfd_open(self._process.pid)
+        self.first_pid: int | None = None
+        self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pidfd, self._ended)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -198,11 +206,9 @@ class Launched:
 
     def stderr(self) -> str:
         """The end of what bwrap and the supervisor complained about."""
-        size = os.fstat(self._stderr).st_size
-        data = os.pread(self._stderr, MAX_STDERR_BYTES, max(0, size - MAX_STDERR_BYTES))
-        return data.decode("utf-8", "replace").strip()
+        return end_of(self._stderr)
 
-    async def find_first(self) -> None:
+    async def find_first(self) -> int:
         """Wait until bwrap has told the pid of the sandbox's process 1, and hold on to that process."""
         while b"}" not in self._info:
             await readable(self._info_fd)
@@ -210,11 +216,14 @@ class Launched:
             if not piece:
                 raise SandboxError(f"bwrap ended before the sandbox was made: {self.stderr()}")
             self._info += piece
-        if self._first_pidfd is None:
+        if self.first_pid is None:
+            pid = int(json.loads(self._info)["child-pid"])
             try:
-                self._first_pidfd = os.pidfd_open(json.loads(self._info)["child-pid"])
+                self._first_pidfd = os.pidfd_open(pid)
             except ProcessLookupError:
                 raise SandboxError(f"the sandbox ended while it was made: {self.stderr()}") from None
+            self.first_pid = pid
+        return self.first_pid
 
     async def end(self) -> None:
         """Kill the sandbox and wait until all of it is dead. May be called once, and must not be cancelled."""
@@ -224,14 +233,13 @@ class Launched:
                     await self.find_first()
         self._loop.remove_reader(self._pidfd)
         if self._first_pidfd is not None:
-            _kill(self._first_pidfd)
+            kill(self._first_pidfd)
             await readable(self._first_pidfd)
             os.close(self._first_pidfd)
             with contextlib.suppress(TimeoutError):  # bwrap reaps process 1, then ends by itself
                 async with asyncio.timeout(REAP_GRACE_S):
                     await readable(self._pidfd)
-        _kill(self._pidfd)
+        kill(self._pidfd)
         await readable(self._pidfd)
-        self._process.wait()
         for fd in (self._pidfd, self._info_fd, self._stderr):
             os.close(fd)

@@ -3,6 +3,9 @@
 Enters: a SandboxSpec. Leaves: a Sandbox whose process 1 is our supervisor (`inside.py`).
 Always holds: nothing of a sandbox lies on the host's disk; when `aclose` returns, or `open` raises or is cancelled,
 none of its processes is left; a sandbox that was lost says so at once, in every call.
+
+What a sandbox writes goes to a layer that the keeper holds (`keeper.py`); the base, a tree and snapshots lie below it
+and are shared. A snapshot is one more layer, made of what was written until then; forks lie on top of it.
 """
 
 from __future__ import annotations
@@ -13,161 +16,238 @@ import functools
 import itertools
 import os
 import socket
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SlipstreamError, boundary
-from slipstream.sandbox import bwrap
-from slipstream.sandbox.base import ExecResult, Shell
-from slipstream.sandbox.channel import Channel, memory_file, write_all
-from slipstream.sandbox.launch import Launched, spawn, visible_home
+from slipstream.sandbox import bwrap, seccomp, walk, watchdog
+from slipstream.sandbox.base import Capability, Changed, OnConnect, Tree
+from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
+from slipstream.sandbox.beneath import acting_as, open_inside
+from slipstream.sandbox.bwrap import can_be_reached
+from slipstream.sandbox.channel import Channel, memory_file
+from slipstream.sandbox.differences import differences, take
+from slipstream.sandbox.keeping import Keeper, Layer
+from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
+from slipstream.sandbox.layer import Layer as Marked
+from slipstream.sandbox.meter import Meter, Meters
 from slipstream.sandbox.programs import Programs
-from slipstream.sandbox.shell import LocalShell
-from slipstream.types import File, Json, SandboxSpec
+from slipstream.sandbox.served import Served
+from slipstream.sandbox.supervised import SupervisedSandbox
+from slipstream.types import SandboxSpec
 
-HEALTH_TIMEOUT_S = 5.0
-CHECK_TIMEOUT_S = 30.0
-NEEDED_MODULES = "import _ctypes, _socket, fcntl, resource, select, sys; sys.exit(sys.version_info < (3, 8))"
+MB = 1 << 20
+TREE_BYTES = 1 << 36
+"""Of a layer that holds a tree: as much as there is."""
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _numbers = itertools.count(1)
 
 
-class LocalSandbox:
-    """One sandbox on this machine. Made by `LocalProvider.open`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a sandbox stands on: its spec, and where it can be written to."""
+
+    spec: SandboxSpec
+    areas: tuple[bwrap.Area, ...]
+    """The first lower of one that has any is the base or the tree; snapshots lie above it."""
+    snapshots: tuple[Layer, ...] = ()
+    """The lowest first. Each has a folder for every area."""
+
+    def area_of(self, path: str) -> tuple[bwrap.Area, str]:
+        """The area that a folder lies in, and its path from there."""
+        place = PurePosixPath(bwrap.workdir_of(self.spec), path)
+        for area in reversed(self.areas):
+            if place.is_relative_to(area.place):
+                return area, str(place.relative_to(area.place))
+        raise SandboxFileError(f"{place}: nothing can be written there, so there are no changes to tell")
+
+    def on_top_of(self, snapshot: Layer) -> Ground:
+        """That of a fork."""
+        return replace(
+            self,
+            areas=tuple(
+                replace(
+                    area,
+                    lowers=(*area.lowers, f"{snapshot.path}/{area.name}"),
+                    starts_empty=area.starts_empty or not area.lowers,
+                )
+                for area in self.areas
+            ),
+            snapshots=(*self.snapshots, snapshot),
+        )
+
+
+class LocalHost:
+    """What holds up one sandbox, outside."""
 
     def __init__(
-        self, launched: Launched, channel: Channel, programs: Programs, on_closed: Callable[[LocalSandbox], None]
+        self, launched: Launched, keeper: Keeper, layer: Layer, meter: Meter, below: Sequence[Layer] = ()
     ) -> None:
-        self._id = f"local-{os.getpid()}-{next(_numbers)}"
-        self._launched = launched
-        self._channel = channel
-        self._programs = programs
-        self._on_closed = on_closed
-        self._shells: set[LocalShell] = set()
-        self._closing: asyncio.Task[None] | None = None
+        self.launched = launched
+        self.keeper = keeper
+        self.layer = layer
+        self.meter = meter
+        self.below = below
 
-    @property
-    def id(self) -> str:
-        return self._id
+    async def end(self) -> None:
+        await self.launched.end()
+        await self.meter.aclose()
+        await self.keeper.drop(self.layer)
+        for layer in self.below:
+            await self.keeper.release(layer)
+
+    async def why_broken(self) -> str | None:
+        exceeded = self.meter.exceeded()
+        return None if exceeded is None else f"it ran into its limit on {exceeded}"
+
+
+class LocalSandbox(SupervisedSandbox):
+    """One sandbox on this machine. Made by `LocalProvider.open`."""
+
+    def __init__(self, provider: LocalProvider, ground: Ground, host: LocalHost, channel: Channel) -> None:
+        programs = Programs(channel, bwrap.environment(ground.spec), bwrap.workdir_of(ground.spec))
+        super().__init__(
+            f"local-{os.getpid()}-{next(_numbers)}",
+            host=host,
+            channel=channel,
+            programs=programs,
+            on_closed=provider._forget,
+        )
+        self._provider = provider
+        self._ground = ground
+        self._outside = host
+        self._marked: dict[str, Marked] = {}
+        self._served = Served()
 
     @property
     def host_pid(self) -> int:
         """The sandbox's bwrap, as this machine sees it: for those who watch, or must kill, it from outside."""
-        return self._launched.pid
+        return self._outside.launched.pid
 
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout_s: float,
-        max_output_bytes: int = 1 << 20,
-    ) -> ExecResult:
-        if not argv:
-            raise ValueError("a program needs at least its name in argv")
-        with boundary(SandboxError, f"the host of {self._id} failed"):
-            return await self._programs.run(
-                argv, stdin=stdin, env=env, cwd=cwd, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
+    def stderr(self) -> str:
+        """The end of what bwrap and the supervisor complained about."""
+        return self._outside.launched.stderr()
 
-    async def shell(self) -> Shell:
-        shell = LocalShell(self._programs)
-        with boundary(SandboxError, f"the host of {self._id} failed"):
-            await shell.start()
-        self._shells.add(shell)
-        return shell
-
-    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
-        target = memory_file()
+    async def _greet(self, timeout_s: float) -> None:
+        """Wait until the supervisor answers, with the meter on it."""
         try:
-            reply = await self._channel.ask({"op": "read", "path": path, "max_bytes": max_bytes}, [target])
-            size = os.fstat(target).st_size
-            if size > max_bytes or size != reply.get("size"):
-                raise SandboxFileError(f"{path}: {size} bytes came, where {reply.get('size')} were announced")
-            return os.pread(target, size, 0)
+            async with asyncio.timeout(timeout_s):
+                first = await self._outside.launched.find_first()
+                attaching = asyncio.to_thread(self._outside.meter.attach, first)
+                await asyncio.gather(attaching, self._channel.ask({"op": "hello"}))
+        except TimeoutError:
+            raise SandboxError(f"the sandbox did not start within {timeout_s:g} s") from None
+        except OSError as error:
+            raise SandboxError(f"the sandbox could not be held to its limits: {error}") from error
+
+    @contextlib.contextmanager
+    def root(self) -> Iterator[int]:
+        """A descriptor of its root folder, for `walk`. Files are to be read with the rights of `acting_as_inside`."""
+        fd = os.open(f"/proc/{self._outside.launched.first_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
         finally:
-            os.close(target)
+            os.close(fd)
 
-    async def write(self, files: Mapping[str, File]) -> None:
-        source = memory_file()
+    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+        place = str(PurePosixPath(bwrap.workdir_of(self._ground.spec), path))
+
+        def read() -> Tree:
+            with self.root() as root, acting_as(NOBODY, NOBODY):
+                return walk.read_tree(root, place, max_bytes, max_files)
+
+        async with self.attributed():
+            await self._channel.ask({"op": "hello"})
+            return await asyncio.to_thread(read)
+
+    # ---------------------------------------------------------------- changes
+
+    async def mark(self) -> None:
+        def look() -> dict[str, Marked]:
+            marked = {}
+            for area in self._ground.areas:
+                with self._upper(area) as upper:
+                    marked[area.name] = take(upper)
+            return marked
+
+        async with self.attributed():
+            self._marked = await asyncio.to_thread(look)
+
+    async def changes(self, path: str | None = None, *, max_bytes: int = 16 << 20) -> Changed:
+        area, below = self._ground.area_of(path or ".")
+        async with self.attributed():
+            await self._channel.ask({"op": "hello"})
+            return await asyncio.to_thread(self._differences, area, below, max_bytes)
+
+    def _differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed:
+        with self.root() as root, walk.told(path):
+            os.close(open_inside(root, os.fsencode(str(PurePosixPath(area.place, path))), BENEATH_FOLDER))
+        with contextlib.ExitStack() as stack:
+            upper = stack.enter_context(self._upper(area))
+            base = None
+            if area.lowers and not area.starts_empty:
+                base = stack.enter_context(self._provider._folder(area.lowers[0]))
+            snapshots = []
+            for snapshot in self._ground.snapshots:
+                snapshots.append(os.open(area.name, FOLDER, dir_fd=snapshot.fd))
+                stack.callback(os.close, snapshots[-1])
+            then = self._marked.get(area.name, Marked())
+            return differences(then, take(upper), base_fd=base, snapshot_fds=snapshots, path=path, max_bytes=max_bytes)
+
+    @contextlib.contextmanager
+    def _upper(self, area: bwrap.Area) -> Iterator[int]:
+        fd = os.open(area.name, FOLDER, dir_fd=self._outside.layer.fd)
         try:
-            index: list[Json] = []
-            for path, file in files.items():
-                write_all(source, file.data)
-                index.append([path, file.mode, len(file.data)])
-            await self._channel.ask({"op": "write", "files": index}, [source])
+            yield fd
         finally:
-            os.close(source)
+            os.close(fd)
 
-    async def healthy(self) -> bool:
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await self._channel.ask({"op": "hello"})
-        except (TimeoutError, SandboxError):
-            return False
-        return True
+    # ---------------------------------------------------------------- snapshots and endpoints
 
-    async def aclose(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+    async def snapshot(self) -> LocalSnapshot:
+        async with self.attributed():
+            return await self._provider._snapshot(self._ground, self._outside)
+
+    async def serve(self, name: str, on_connect: OnConnect) -> str:
+        async with self.attributed():
+            await self._channel.ask({"op": "hello"})
+            self._served.check(name)
+            listening = await self._outside.keeper.listen(self._outside.layer, f"ends/{name}")
+            await self._served.add(name, listening, on_connect)
+        return f"{bwrap.ENDPOINTS}/{name}"
 
     async def _close(self) -> None:
-        self._channel.lose(f"the sandbox is gone: {self._id} was closed")
-        for shell in self._shells:
-            await shell.aclose()
-        await self._launched.end()
-        self._on_closed(self)
+        await self._served.aclose()
+        await super()._close()
 
 
-def launch(spec: SandboxSpec, program: bwrap.Program, interpreter: bwrap.Interpreter) -> tuple[Launched, Channel]:
-    """Start bwrap with the supervisor in it; neither has answered yet."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with contextlib.ExitStack() as undo, theirs:
-        undo.callback(ours.close)
-        data = bwrap.file_data(spec)
-        try:
-            args = bwrap.arguments(spec, visible_home(interpreter), data)
-            args += ["--", interpreter.path, "-I", "-S", "-B", bwrap.SUPERVISOR, str(theirs.fileno())]
-            args += [bwrap.workdir_of(spec), *(f"{name}={value}" for name, value in bwrap.rlimits(spec).items())]
-            launched = Launched(
-                program,
-                args,
-                fds=[theirs.fileno(), *data.values()],
-                interpreter=interpreter,
-                on_end=lambda: channel.lose("the sandbox is gone: bwrap has ended"),
-            )
-        finally:
-            for fd in data.values():
-                os.close(fd)
-        channel = Channel(ours)
-        undo.pop_all()
-    return launched, channel
+class LocalSnapshot:
+    """The files of a local sandbox, as a layer."""
 
+    def __init__(self, provider: LocalProvider, keeper: Keeper, ground: Ground) -> None:
+        self._provider = provider
+        self._keeper = keeper
+        self._ground = ground
+        self._closed = False
 
-def try_out(program: bwrap.Program, interpreter: bwrap.Interpreter) -> str:
-    """Run a sandbox that only sees whether the supervisor could run. Empty if so, else what was complained about."""
-    spec = SandboxSpec()
-    data = bwrap.file_data(spec)
-    stderr = memory_file()
-    try:
-        args = bwrap.arguments(spec, visible_home(interpreter), data)
-        args += ["--", interpreter.path, "-I", "-S", "-c", NEEDED_MODULES]
-        process = spawn(program, args, fds=list(data.values()), stderr=stderr, interpreter=interpreter)
-        try:
-            code = process.wait(CHECK_TIMEOUT_S)
-        finally:
-            process.kill()
-            process.wait()
-        said = os.pread(stderr, 1 << 12, 0).decode("utf-8", "replace")
-        return "" if code == 0 else said.strip() or f"{interpreter.path} ended with {code}"
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    finally:
-        for fd in (stderr, *data.values()):
-            os.close(fd)
+    @property
+    def id(self) -> str:
+        return f"local-{os.getpid()}-layer-{self._ground.snapshots[-1].name}"
+
+    async def open(self) -> LocalSandbox:
+        if self._closed:
+            raise SandboxError("the snapshot was closed")
+        return await self._provider._open(self._ground)
+
+    async def aclose(self) -> None:
+        """Its layer goes with the last sandbox on top of it."""
+        if not self._closed:
+            self._closed = True
+            for layer in self._ground.snapshots:
+                await self._keeper.release(layer)
 
 
 @functools.cache
@@ -186,53 +266,290 @@ def tools(use_base_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
     raise ConfigError(bwrap.explain_refusal("\n".join(complaints)))
 
 
+def try_out(program: bwrap.Program, interpreter: bwrap.Interpreter) -> str:
+    """Open and close a sandbox. Empty if that works, else what was complained about."""
+    said = [""]
+
+    async def try_it() -> None:
+        provider = LocalProvider(program=program, interpreter=interpreter)
+        try:
+            await provider.open(SandboxSpec())
+        except SlipstreamError as error:
+            said[0] = str(error)
+        finally:
+            await provider.aclose()
+
+    thread = threading.Thread(target=lambda: asyncio.run(try_it()))  # there may be an event loop in this one
+    thread.start()
+    thread.join()
+    return said[0]
+
+
 class LocalProvider:
     """Sandboxes with bubblewrap on this machine.
 
     `use_base_python` lets the supervisor run on the base's own Python where that can do it; without, on the one that
-    runs now.
+    runs now. `program` and `interpreter` are found if they are not given. `lease` is written on every process.
     """
 
-    def __init__(self, *, start_timeout_s: float = 30.0, use_base_python: bool = True) -> None:
+    capabilities = frozenset({Capability.CHANGES, Capability.SNAPSHOTS, Capability.ENDPOINTS})
+
+    def __init__(
+        self,
+        *,
+        lease: str = "",
+        start_timeout_s: float = 30.0,
+        use_base_python: bool = True,
+        program: bwrap.Program | None = None,
+        interpreter: bwrap.Interpreter | None = None,
+        meters: Meters | None = None,
+    ) -> None:
+        self._lease = lease or f"without-{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._use_base_python = use_base_python
-        self._open: set[LocalSandbox] = set()
+        self._given = None if program is None or interpreter is None else (program, interpreter)
+        self._meters = meters
+        self._open_ones: set[LocalSandbox] = set()
+        self._keeper: Keeper | None = None
+        self._lost: list[Keeper] = []
+        self._trees: dict[str, asyncio.Task[Layer]] = {}
+        self._works: dict[str, bwrap.Interpreter] = {}
+
+    def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
+        return self._given or tools(self._use_base_python)
 
     def check(self) -> None:
-        tools(self._use_base_python)
+        self._tools()
 
     def check_spec(self, spec: SandboxSpec) -> None:
-        if spec.base != "host":
-            raise ConfigError(f"the base {spec.base!r} is none of the local provider's: use 'host'")
         bwrap.workdir_of(spec)
+        for what, folder in (("base", spec.base), ("tree", spec.tree)):
+            if folder and folder != "host":
+                check_folder(what, folder)
+        limits = spec.limits
+        for name in ("memory_mb", "processes", "disk_mb", "file_mb", "cpu_s", "cpus"):
+            if getattr(limits, name) <= 0:
+                raise ConfigError(f"the limit {name} of a sandbox is {getattr(limits, name)}: it must be above 0")
 
     async def open(self, spec: SandboxSpec) -> LocalSandbox:
         self.check_spec(spec)
-        program, interpreter = tools(self._use_base_python)
         with boundary(SandboxError, "the host could not start a sandbox"):
-            launched, channel = launch(spec, program, interpreter)
-        programs = Programs(channel, bwrap.environment(spec), bwrap.workdir_of(spec))
-        sandbox = LocalSandbox(launched, channel, programs, self._open.discard)
-        self._open.add(sandbox)
-        try:
-            async with asyncio.timeout(self._start_timeout_s):
-                await launched.find_first()
-                await channel.ask({"op": "hello"})
-            if spec.files:
+            tree = await self._tree(spec.tree) if spec.tree else None
+            sandbox = await self._open(Ground(spec=spec, areas=bwrap.areas_of(spec, tree)))
+        if spec.files or spec.base != "host":
+            async with _closed_on_error(sandbox):
                 await sandbox.write(spec.files)
-        except TimeoutError:
-            said = launched.stderr()
-            await sandbox.aclose()
-            raise SandboxError(f"the sandbox did not start within {self._start_timeout_s:g} s: {said}") from None
-        except SlipstreamError as error:
-            said = launched.stderr()
-            await sandbox.aclose()
-            raise type(error)(f"{error}\n{said}" if said else str(error)) from error
-        except BaseException:
-            await sandbox.aclose()
-            raise
+                await sandbox.mark()
         return sandbox
 
     async def aclose(self) -> None:
-        for sandbox in list(self._open):
+        for sandbox in list(self._open_ones):
             await sandbox.aclose()
+        if self._keeper is not None:
+            self._lost.append(self._keeper)
+        for keeper in self._lost:
+            await keeper.aclose()
+        self._keeper, self._lost = None, []
+        self._trees.clear()
+        if self._meters is not None:
+            await self._meters.aclose()
+            self._meters = None
+
+    # ---------------------------------------------------------------- starting one
+
+    def _keeper_now(self) -> Keeper:
+        if self._keeper is None or self._keeper.is_lost:
+            program, interpreter = self._tools()
+            if self._keeper is not None:
+                self._lost.append(self._keeper)
+                self._trees.clear()
+            self._keeper = Keeper(program, interpreter, self._lease)
+        return self._keeper
+
+    async def _open(self, ground: Ground) -> LocalSandbox:
+        """Start a sandbox. If that is cancelled, what was begun is brought to an end first."""
+        keeper = self._keeper_now()
+        candidates = self._interpreters(ground.spec.base)
+        for interpreter in candidates[:-1]:
+            try:
+                return await self._open_with(keeper, interpreter, ground)
+            except SandboxError:
+                continue
+        sandbox = await self._open_with(keeper, candidates[-1], ground)
+        self._works.setdefault(ground.spec.base, candidates[-1])
+        return sandbox
+
+    def _interpreters(self, base: str) -> list[bwrap.Interpreter]:
+        """Those that may run the supervisor on a base: the one that did, or else the base's own, then ours."""
+        if base == "host":
+            return [self._tools()[1]]
+        if base in self._works:
+            return [self._works[base]]
+        has_own = os.path.lexists(f"{base}{bwrap.base_interpreter().path}")
+        return [bwrap.base_interpreter(), bwrap.own_interpreter()] if has_own else [bwrap.own_interpreter()]
+
+    async def _open_with(self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
+        starting = asyncio.ensure_future(self._start(keeper, interpreter, ground))
+        try:
+            sandbox = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SlipstreamError):
+                await (await starting).aclose()
+            raise
+        async with _closed_on_error(sandbox):
+            await sandbox._greet(self._start_timeout_s)
+        return sandbox
+
+    async def _start(self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
+        """Have bwrap running; nothing has answered yet."""
+        spec = ground.spec
+        async with contextlib.AsyncExitStack() as undo:
+            for below in ground.snapshots:
+                keeper.hold(below)
+                undo.push_async_callback(keeper.release, below)
+            layer = await keeper.make(spec.limits.disk_mb * MB, bwrap.folders_of(ground.areas))
+            undo.push_async_callback(keeper.drop, layer)
+            if self._meters is None:
+                self._meters = Meters(self._lease)
+            meter = self._meters.open(spec.limits, num_own=2)
+            undo.push_async_callback(meter.aclose)
+            launched, channel = await self._launch(keeper, interpreter, ground, layer, meter)
+            undo.pop_all()
+        sandbox = LocalSandbox(self, ground, LocalHost(launched, keeper, layer, meter, ground.snapshots), channel)
+        self._open_ones.add(sandbox)
+        return sandbox
+
+    async def _launch(
+        self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground, layer: Layer, meter: Meter
+    ) -> tuple[Launched, Channel]:
+        spec = ground.spec
+        passed = Passed(renumbered=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as lent:
+            undo.callback(ours.close)
+            lent.callback(theirs.close)
+            stderr = memory_file()
+            undo.callback(os.close, stderr)
+            info, info_write = os.pipe2(os.O_CLOEXEC)
+            undo.callback(os.close, info)
+            lent.callback(os.close, info_write)
+
+            def lend(fd: int) -> int:
+                lent.callback(os.close, fd)
+                return passed.add(fd)
+
+            data = {path: lend(memory_file(content)) for path, content in bwrap.made_up_files(spec).items()}
+            args = ["--info-fd", str(passed.add(info_write))]
+            passed.add(info)  # so that it can write even if we are dead by then
+            args += bwrap.arguments(
+                spec,
+                home=visible_home(interpreter),
+                data=data,
+                layer=layer.path,
+                areas=ground.areas,
+                seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
+            )
+            args += ["--", interpreter.path, "-I", "-S", "-B", bwrap.SUPERVISOR, str(passed.add(theirs.fileno()))]
+            args += [bwrap.workdir_of(spec), f"slipstream-lease={self._lease}"]
+            limits = bwrap.rlimits(spec, memory_is_metered=meter.kind != watchdog.KIND)
+            args += [f"{name}={value}" for name, value in limits.items()]
+            doors = meter.open_doors()
+            for door in doors:
+                lent.callback(os.close, door)
+            pid, pidfd = await keeper.spawn(args, passed, stderr=stderr, doors=doors)
+            undo.pop_all()
+        channel = Channel(ours)
+        launched = Launched(
+            pid=pid,
+            pidfd=pidfd,
+            info_fd=info,
+            stderr_fd=stderr,
+            on_end=lambda: channel.lose("the sandbox is gone: bwrap has ended"),
+        )
+        return launched, channel
+
+    def _forget(self, sandbox: LocalSandbox) -> None:
+        self._open_ones.discard(sandbox)
+
+    # ---------------------------------------------------------------- what lies below
+
+    async def _snapshot(self, ground: Ground, host: LocalHost) -> LocalSnapshot:
+        """Copy what was written into a layer of its own, which then never changes."""
+        names = [area.name for area in ground.areas]
+        layer = await host.keeper.make(ground.spec.limits.disk_mb * MB, dict.fromkeys(names, 0o755))
+        try:
+            await host.keeper.copy(host.layer, layer, names)
+        except BaseException:
+            await host.keeper.drop(layer)
+            raise
+        forked = ground.on_top_of(layer)
+        for below in forked.snapshots:
+            host.keeper.hold(below)
+        return LocalSnapshot(self, host.keeper, forked)
+
+    async def _tree(self, folder: str) -> str:
+        """Where the sandboxes' user finds a tree: at its place if the files are his own, else in a layer with a copy,
+        made once, since he could not change what belongs to another, not even in a layer above it."""
+        if os.geteuid() != 0:
+            return folder
+        keeper = self._keeper_now()
+        if folder not in self._trees:
+            self._trees[folder] = asyncio.ensure_future(_copied(keeper, folder))
+        try:
+            layer = await asyncio.shield(self._trees[folder])
+        except SlipstreamError:
+            self._trees.pop(folder, None)
+            raise
+        return f"{layer.path}/tree"
+
+    @contextlib.contextmanager
+    def _folder(self, path: str) -> Iterator[int]:
+        """A descriptor of a base or a tree."""
+        layers = {f"{tree.result().path}/tree": tree.result() for tree in self._trees.values() if tree.done()}
+        layer = layers.get(path)
+        if layer is None:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            fd = os.open("tree", FOLDER, dir_fd=layer.fd)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+async def _copied(keeper: Keeper, folder: str) -> Layer:
+    layer = await keeper.make(TREE_BYTES, {"tree": 0o755})
+    source = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        await keeper.copy(source, layer, ["tree"])
+    finally:
+        os.close(source)
+    return layer
+
+
+@contextlib.asynccontextmanager
+async def _closed_on_error(sandbox: LocalSandbox) -> AsyncIterator[None]:
+    try:
+        yield
+    except SlipstreamError as error:
+        said = sandbox.stderr()
+        await sandbox.aclose()
+        raise type(error)(f"{error}\n{said}" if said else str(error)) from error
+    except BaseException:
+        await sandbox.aclose()
+        raise
+
+
+def check_folder(what: str, folder: str) -> None:
+    """Raise ConfigError if a base or a tree is none that a sandbox could stand on."""
+    path = Path(folder)
+    if not path.is_absolute() or not path.is_dir():
+        raise ConfigError(
+            f"the {what} {folder!r} of a local sandbox is no folder: use 'host', or the absolute path of one"
+            if what == "base"
+            else f"the {what} {folder!r} of a local sandbox is no folder: give the absolute path of one"
+        )
+    if what == "base" and not (path / "usr/bin").is_dir() and not (path / "bin").is_dir():
+        raise ConfigError(f"the base {folder!r} has no programs: it must be the root of a system, with usr/bin in it")
+    if what == "base" and os.geteuid() == 0 and not can_be_reached(path):
+        raise ConfigError(f"the base {folder!r} cannot be read by others: `chmod a+rx` it and the folders above it")

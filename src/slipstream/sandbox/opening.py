@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.base import Sandbox, SandboxProvider
+from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.types import SandboxSpec
 
 SHOWN_CHARACTERS = 2000
@@ -30,6 +30,8 @@ async def open_sandbox(provider: SandboxProvider, spec: SandboxSpec, *, timeout_
     try:
         for command in spec.setup:
             await _set_up(sandbox, command, timeout_s=deadline - loop.time())
+        if spec.setup and isinstance(sandbox, Changes):
+            await sandbox.mark()
     except BaseException:
         await sandbox.aclose()
         raise

@@ -37,6 +37,8 @@ class WorkloadPlacement:
         self.starts: list[tuple[float, JobKey, str]] = []
         """What began when, for those who compare."""
 
+    def expect(self, job: Job) -> None: ...
+
     def open(self, job: Job, number: int, past: PastAttempt | None) -> WorkloadAttempt:
         return WorkloadAttempt(self._plant, self.census, self.starts, job, number)
 

@@ -13,6 +13,7 @@ from slipstream.tools.base import Tool
 
 TOOLS: Mapping[str, str] = {
     "bash": "slipstream.tools.bash:bash",
+    "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
     "read_file": "slipstream.tools.read_file:read_file",
     "write_file": "slipstream.tools.write_file:write_file",

@@ -1,0 +1,128 @@
+"""Gives the hints of one rollout.
+
+Enters: what came of the calls of each turn. Leaves: the hints that its answers are to end with.
+Always holds: what is given depends on the turns on record alone, so a rollout that goes on from its turns is advised as
+an unbroken one. A tool's result stays as it is, but for a call that would end the rollout and is held. A rule says the
+same thing again only after some turns, and a turn has few hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from slipstream.agent.config import HintRules
+from slipstream.agent.hints import calls, code, finishing, limits
+from slipstream.agent.hints.seen import Answer, Rule, Situation, Step
+from slipstream.dialogue.base import Window
+from slipstream.tools.base import ContextEdit, Finish, Hint, Observation
+from slipstream.tools.toolset import CallResult
+
+HELD = "Not ended yet."
+"""What a call that would end the rollout is answered with where a rule holds it."""
+MAX_HINTS = 2
+QUIET_STEPS = 5
+"""For so many turns a rule does not say the same again."""
+MAX_CHARS = 400
+
+RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        limits.few_turns,
+        limits.few_tokens,
+        calls.malformed_call,
+        calls.unknown_tool,
+        calls.no_call,
+        code.missed_edit,
+        code.syntax_error,
+        calls.repeated_failure,
+        code.missing_module,
+        code.traceback,
+        calls.repeated_call,
+        code.whole_file,
+        code.long_output,
+    )
+}
+"""By name, the most important first."""
+FINISH_RULES: Mapping[str, Rule] = {
+    rule.__name__: rule for rule in (finishing.finish_unchanged, finishing.finish_unchecked)
+}
+
+
+class Adviser:
+    def __init__(
+        self, rules: HintRules, *, tools: Iterable[str], num_turns: int, pure: Iterable[str] = ("finish",)
+    ) -> None:
+        """`pure` are those of the tools that change nothing."""
+        self._rules = _switched_on(RULES, rules)
+        self._finish_rules = _switched_on(FINISH_RULES, rules)
+        self._tools = frozenset(tools)
+        self._pure = frozenset(pure)
+        self._num_turns = num_turns
+        self._steps: list[Step] = []
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the hints it may give."""
+        return {*self._rules, *self._finish_rules}
+
+    def advise(
+        self, results: Sequence[CallResult], window: Window | None
+    ) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
+        """After each turn: what came of it, and the hints that go with that."""
+        results, hints = tuple(results), tuple[Hint, ...]()
+        if not self.names or any(isinstance(result.outcome, ContextEdit) for result in results):
+            pass  # a rewritten conversation has no answers that a hint could ride in
+        elif any(isinstance(result.outcome, Finish) for result in results):
+            if hints := self._holding(results, window):
+                held = Observation(text=HELD, is_error=True)
+                results = (*results[:-1], replace(results[-1], outcome=held, text=HELD))
+        else:
+            hints = self._fired(self._rules, self._situation(results, window))
+        self.recall(results, hints)
+        return results, hints
+
+    def recall(self, results: Sequence[CallResult], hints: Sequence[Hint]) -> None:
+        """A turn that is over, with the hints that were given after it."""
+        self._steps.append(Step(answers=_answers(results), hints=tuple(hints)))
+
+    def _situation(self, results: Sequence[CallResult], window: Window | None) -> Situation:
+        return Situation(
+            steps=(*self._steps, Step(answers=_answers(results))),
+            tools=self._tools,
+            turns_left=self._num_turns - len(self._steps) - 1,
+            pure=self._pure,
+            window=window,
+        )
+
+    def _holding(self, results: Sequence[CallResult], window: Window | None) -> tuple[Hint, ...]:
+        """Why the rollout is not to end yet. Each rule holds it once, and there must be time for something else."""
+        situation = self._situation(results[:-1], window)
+        if not isinstance(results[-1].outcome, Finish) or situation.turns_left < finishing.LEAST_TURNS:
+            return ()
+        fresh = {name: rule for name, rule in self._finish_rules.items() if not situation.times_given(name)}
+        return self._fired(fresh, situation)[:1]
+
+    def _fired(self, rules: Mapping[str, Rule], situation: Situation) -> tuple[Hint, ...]:
+        recent = {hint for step in self._steps[-QUIET_STEPS:] for hint in step.hints}
+        fired: list[Hint] = []
+        for name, rule in rules.items():
+            if len(fired) < MAX_HINTS and (text := rule(situation)) is not None:
+                hint = Hint(name=name, text=_one_line(text))
+                if hint not in recent:
+                    fired.append(hint)
+        return tuple(fired)
+
+
+def _switched_on(known: Mapping[str, Rule], rules: HintRules) -> Mapping[str, Rule]:
+    return {name: rule for name, rule in known.items() if rules.on and getattr(rules, name)}
+
+
+def _answers(results: Sequence[CallResult]) -> tuple[Answer, ...]:
+    return tuple(Answer(call=result.call, text=result.text, is_error=result.is_error) for result in results)
+
+
+def _one_line(text: str) -> str:
+    """Paths and names come from outside. Without line breaks a hint can be told from the answer it ends."""
+    flat = " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
+    return flat if len(flat) <= MAX_CHARS else f"{flat[:MAX_CHARS]}..."

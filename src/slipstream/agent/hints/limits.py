@@ -1,0 +1,29 @@
+"""Rules about what runs out."""
+
+from __future__ import annotations
+
+from slipstream.agent.hints.seen import Situation
+
+TURNS_LEFT = (5, 1)
+SHARES = (0.75, 0.9)
+"""Of the window: at each of them it is said once."""
+
+
+def few_turns(situation: Situation) -> str | None:
+    left = situation.turns_left
+    if left not in TURNS_LEFT or len(situation.steps) < left:
+        return None
+    if left == 1:
+        return "This is your last turn: call finish now."
+    return f"{left} turns are left: make the change now, check it, and call finish."
+
+
+def few_tokens(situation: Situation) -> str | None:
+    window = situation.window
+    if window is None:
+        return None
+    num_reached = sum(window.num_used >= share * window.num_allowed for share in SHARES)
+    if num_reached <= situation.times_given("few_tokens"):
+        return None
+    left = max(0, window.num_allowed - window.num_used)
+    return f"About {left} tokens of context are left: read only what you need, and come to an end."

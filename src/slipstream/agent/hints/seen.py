@@ -1,0 +1,72 @@
+"""What a rule for hints looks at: what was called and answered, and the hints that were given.
+
+Always holds: all of it is on record with the turns, so that a rule says the same of a recorded rollout as of a live
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from slipstream.dialogue.base import Window
+from slipstream.tools.base import Hint
+from slipstream.types import Json, ToolCall
+
+_EDITORS = frozenset({"edit", "write_file"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A call and what the model read of it, hints of rules left out."""
+
+    call: ToolCall
+    text: str
+    is_error: bool
+
+    def argument(self, name: str) -> str:
+        """An argument that is text; empty if it is not there."""
+        value: Json = self.call.arguments.get(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def edited(self) -> bool:
+        """Whether a file was changed by an editor."""
+        return self.call.name in _EDITORS and not self.is_error and self.argument("command") != "view"
+
+    def same_call(self, other: Answer) -> bool:
+        return (self.call.name, self.call.arguments) == (other.call.name, other.call.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One turn of the agent."""
+
+    answers: tuple[Answer, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    """Those that its answers ended with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    steps: Sequence[Step]
+    """All so far; the last one just happened, and has no hints yet."""
+    tools: frozenset[str]
+    """The names of the agent's tools."""
+    turns_left: int
+    pure: frozenset[str] = frozenset()
+    """Those of the tools that change nothing."""
+    window: Window | None = None
+
+    @property
+    def now(self) -> tuple[Answer, ...]:
+        return self.steps[-1].answers if self.steps else ()
+
+    def times_given(self, name: str) -> int:
+        """How often a hint was given so far."""
+        return sum(hint.name == name for step in self.steps for hint in step.hints)
+
+
+Rule: TypeAlias = Callable[[Situation], str | None]
+"""The hint's text, or None if there is no call for it."""

@@ -1,0 +1,333 @@
+"""The keeper: one small process beside a run that holds the writable layers of its local sandboxes and starts them. A
+standalone program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
+
+Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: a reply as
+JSON for each request, with a descriptor beside it where the request says so.
+Always holds: a layer is a tmpfs of its own that cannot hold more than it was made for; nobody but this process and the
+sandboxes it started can come to it, and when they are gone so is all that was in it; what it starts has no
+capabilities; it follows no link in an agent's files; when the control socket closes it exits.
+
+    keeper.py CONTROL_FD LAYERS slipstream-lease=ID
+
+Requests: `make` a layer of so many bytes with folders in it (a descriptor of it comes back), `spawn` a program (its
+pidfd comes back), `listen` at a Unix socket in a layer (which comes back), `copy` folders of one layer into another,
+`drop` a layer.
+"""
+
+# ruff: noqa: PTH101, PTH102, PTH106, PTH118, SIM105
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import marshal
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Request = Any
+    """A dict. `Any`, since this program cannot import the types of the package."""
+
+PACKET_BYTES = 1 << 16
+MAX_FDS = 32
+FD_BYTES = 4
+FIRST_SPARE_FD = 300
+COPY_BYTES = 1 << 20
+BYTES_PER_FILE = 4096
+"""How many files a layer can hold goes by its size: an empty one takes memory too."""
+MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+OVERLAY_XATTRS = ("user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy")
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# ---------------------------------------------------------------- layers
+
+
+def make_layer(place: str, num_bytes: int, folders: dict[str, int]) -> None:
+    os.mkdir(place)
+    try:
+        options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
+        mounted = libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode())
+        checked(mounted, "mounting a layer")
+    except OSError:
+        os.rmdir(place)
+        raise
+    for name, mode in folders.items():
+        os.mkdir(os.path.join(place, name))
+        os.chmod(os.path.join(place, name), mode)
+
+
+def drop_layer(place: str) -> None:
+    """A sandbox that still has it mounted keeps it for as long as it lives."""
+    checked(libc.umount2(os.fsencode(place), MNT_DETACH), "unmounting a layer")
+    os.rmdir(place)
+
+
+def copy_folder(source: int, target: int) -> None:
+    """Copy all that lies in one folder into another: files, links, folders, and an overlay's marks of what is gone.
+
+    Whatever else is there is left out. The files are an agent's, and may change while they are read.
+    """
+    copy_marks(source, target)
+    todo = [(os.dup(source), os.dup(target))]
+    while todo:
+        here, there = todo.pop()
+        try:
+            with os.scandir(here) as entries:
+                names = [entry.name for entry in entries]
+            for name in names:
+                try:
+                    below = copy_entry(name, here, there)
+                except OSError as error:
+                    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+                        raise
+                    continue  # it is gone, or became something else
+                if below:
+                    todo.append(below)
+        except OSError:
+            for pair in todo:
+                for fd in pair:
+                    os.close(fd)
+            raise
+        finally:
+            os.close(here)
+            os.close(there)
+
+
+def copy_entry(name: str, here: int, there: int) -> tuple[int, int] | None:
+    """Copy one entry; of a folder, only itself: its insides are the pair of descriptors that comes back."""
+    facts = os.stat(name, dir_fd=here, follow_symlinks=False)
+    mode = stat.S_IMODE(facts.st_mode)
+    if stat.S_ISLNK(facts.st_mode):
+        os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
+    elif stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0:
+        os.mknod(name, stat.S_IFCHR, 0, dir_fd=there)
+    elif stat.S_ISREG(facts.st_mode):
+        copy_file(name, here, there, facts)
+    elif stat.S_ISDIR(facts.st_mode):
+        source = os.open(name, FOLDER, dir_fd=here)
+        try:
+            os.mkdir(name, 0o700, dir_fd=there)
+            target = os.open(name, FOLDER, dir_fd=there)
+        except OSError:
+            os.close(source)
+            raise
+        os.fchmod(target, mode)
+        copy_marks(source, target)
+        return source, target
+    return None
+
+
+def copy_file(name: str, here: int, there: int, facts: os.stat_result) -> None:
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            return
+        target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=there)
+        try:
+            while os.sendfile(target, source, None, COPY_BYTES):
+                pass
+            os.fchmod(target, stat.S_IMODE(facts.st_mode))
+            os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def copy_marks(source: int, target: int) -> None:
+    for name in OVERLAY_XATTRS:
+        try:
+            value = os.getxattr(source, name)
+        except OSError:
+            continue
+        os.setxattr(target, name, value)
+
+
+# ---------------------------------------------------------------- programs
+
+
+def become(request: Request, fds: list[int]) -> NoReturn:
+    """The child's part of starting a program: never returns. Descriptors keep the numbers that the request gives."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        for door in fds[len(request["targets"]) :]:  # so that all that comes of it is metered
+            os.write(door, b"0")
+        spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_FD) for fd in fds]
+        for index, target in enumerate(request["targets"]):
+            os.dup2(spare[index], target)
+        os.chdir("/")
+        os.execve(request["argv"][0], request["argv"], request["env"])
+    except OSError as error:
+        os.write(2, f"{request['argv'][0]}: {error.strerror}\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+# ---------------------------------------------------------------- requests
+
+
+class Keeper:
+    def __init__(self, control: socket.socket, layers: str) -> None:
+        self.control = control
+        self.layers = layers
+
+    def place(self, name: str) -> str:
+        return os.path.join(self.layers, name)
+
+    def reply(self, request_id: int, fds: list[int], **values: int | str) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds))]
+        self.control.sendmsg([json.dumps({"id": request_id, **values}).encode()], rights if fds else [])
+
+    def handle(self, request: Request, fds: list[int]) -> None:
+        try:
+            getattr(self, "do_" + request["op"])(request, fds)
+        except OSError as error:
+            self.refuse(request, error)
+
+    def refuse(self, request: Request, error: OSError) -> None:
+        kind = "limit" if error.errno == errno.ENOSPC else "host"
+        self.reply(request["id"], [], error=kind, message=f"{request['op']}: {error.strerror or error}")
+
+    def do_hello(self, request: Request, fds: list[int]) -> None:
+        self.reply(request["id"], [])
+
+    def do_make(self, request: Request, fds: list[int]) -> None:
+        place = self.place(request["layer"])
+        make_layer(place, request["num_bytes"], request["folders"])
+        folder = os.open(place, FOLDER)
+        try:
+            self.reply(request["id"], [folder])
+        finally:
+            os.close(folder)
+
+    def do_drop(self, request: Request, fds: list[int]) -> None:
+        reap()  # whoever lets a layer go has seen the end of what was started on it
+        drop_layer(self.place(request["layer"]))
+        self.reply(request["id"], [])
+
+    def do_copy(self, request: Request, fds: list[int]) -> None:
+        """Copies folders of a layer; with a descriptor beside it, that folder into the only one named. In a process
+        of its own: there may be much to copy."""
+        if os.fork():
+            return
+        try:
+            for name in request["folders"]:
+                into = os.path.join(self.place(request["layer"]), name)
+                copy_folder(
+                    fds[0] if fds else os.open(os.path.join(self.place(request["source"]), name), FOLDER),
+                    os.open(into, FOLDER),
+                )
+            self.reply(request["id"], [])
+        except OSError as error:
+            self.refuse(request, error)
+        finally:
+            os._exit(0)
+
+    def do_listen(self, request: Request, fds: list[int]) -> None:
+        path = os.path.join(self.place(request["layer"]), request["path"])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind(path)
+            os.chmod(path, 0o777)  # whoever may see it may connect
+            listening.listen(64)
+            self.reply(request["id"], [listening.fileno()])
+
+    def do_spawn(self, request: Request, fds: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            become(request, fds)
+        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else pidfd_open(pid)
+        try:
+            self.reply(request["id"], [pidfd], pid=pid)
+        finally:
+            os.close(pidfd)
+
+    def receive(self) -> bool:
+        """Take one request. False at the end of the control socket."""
+        space = socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
+        packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        fds: list[int] = []
+        for level, kind, data in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                ends = range(FD_BYTES, len(data) + 1, FD_BYTES)
+                fds += [int.from_bytes(data[end - FD_BYTES : end], sys.byteorder) for end in ends]
+        try:
+            if not packet:
+                return False
+            request, passed = marshal.loads(packet), list(fds)
+            if "long" in request:
+                size = os.fstat(passed[0]).st_size
+                request = marshal.loads(os.pread(passed[0], size, 0))
+                passed = passed[1:]
+            self.handle(request, passed)
+            return True
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def serve(self, wakeup: int) -> None:
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(wakeup, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+                reap()
+            if self.control.fileno() in ready and not self.receive():
+                return
+
+
+def pidfd_open(pid: int) -> int:
+    """For Python 3.8, which lacks it."""
+    return int(libc.syscall(434, pid, 0))
+
+
+def reap() -> None:
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+
+
+def main() -> None:
+    control_fd, layers = int(sys.argv[1]), sys.argv[2]
+    os.set_inheritable(control_fd, False)
+    os.umask(0o022)
+    # What is started has no capabilities; this process keeps its own.
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the run, which then closes its sandboxes
+    wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    try:
+        Keeper(socket.socket(fileno=control_fd), layers).serve(wakeup)
+    except (ConnectionError, BrokenPipeError):
+        pass  # the run is gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Our side of the keeper: layers to write to, and the processes of sandboxes.
+
+Enters: how large a layer is to be, or what to start. Leaves: a Layer, or a process known by its pidfd.
+Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import SandboxError
+from slipstream.sandbox import bwrap
+from slipstream.sandbox.channel import Channel, Reply, memory_file
+from slipstream.sandbox.launch import Passed, end_of, kill, readable, runnable, spawn_unprivileged, visible_home
+
+LAYERS = "/slipstream/layers"
+PROGRAM = "/slipstream/keeper.py"
+END_GRACE_S = 5.0
+CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
+"""In its own namespaces: to mount layers, and to copy files that an agent made unreadable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Where a sandbox writes to. `path` is how bwrap finds it; `fd` is ours, and leads to the same folder."""
+
+    name: str
+    path: str
+    fd: int
+
+
+def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
+    """bwrap's, before the command: this machine as it is, and a place for layers."""
+    args = ["--unshare-user", "--uid", str(bwrap.INSIDE_UID), "--gid", str(bwrap.INSIDE_UID), "--new-session"]
+    for name in CAPABILITIES:
+        args += ["--cap-add", name]
+    for entry in sorted(Path("/").iterdir()):
+        if entry.is_symlink():
+            args += ["--symlink", str(entry.readlink()), str(entry)]
+        elif entry.is_dir():
+            args += ["--dev-bind-try", str(entry), str(entry)]
+    args += ["--perms", "0755", "--dir", LAYERS, "--ro-bind-data", str(program_fd), PROGRAM]
+    home = visible_home(interpreter)
+    return args if home is None else [*args, "--setenv", "LD_LIBRARY_PATH", f"{home}/lib"]
+
+
+def python_of(interpreter: bwrap.Interpreter) -> str:
+    """The interpreter as it is found outside of a sandbox."""
+    home = visible_home(interpreter)
+    return interpreter.path if home is None else str(home / "bin" / Path(interpreter.path).name)
+
+
+def start(
+    program: bwrap.Program, interpreter: bwrap.Interpreter, lease: str, stderr: int
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Run a keeper: its process, and the socket that leads to it. It has not answered yet."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    source = memory_file(Path(__file__).with_name("keeper.py").read_bytes())
+    passed = Passed(renumbered=False)
+    try:
+        with runnable(program, bwrap.own_interpreter(), passed) as (path, env):
+            argv = [path, *arguments(interpreter, passed.add(source)), "--", python_of(interpreter)]
+            argv += ["-I", "-S", "-B", PROGRAM, str(passed.add(theirs.fileno())), LAYERS, f"slipstream-lease={lease}"]
+            # Whichever Python the keeper itself runs on, sandboxes on another base may need ours.
+            process = spawn_unprivileged(
+                argv, env=env, passed=passed, stderr=stderr, interpreter=bwrap.own_interpreter()
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        os.close(source)
+        theirs.close()
+    return process, ours
+
+
+class Keeper:
+    """One running keeper."""
+
+    def __init__(self, program: bwrap.Program, interpreter: bwrap.Interpreter, lease: str) -> None:
+        self.program = program
+        self.interpreter = interpreter
+        self._numbers = itertools.count(1)
+        self._users: dict[str, int] = {}
+        self._stderr = memory_file()
+        try:
+            self._process, control = start(program, interpreter, lease, self._stderr)
+        except (OSError, subprocess.SubprocessError) as error:
+            os.close(self._stderr)
+            raise SandboxError(f"bwrap could not be started: {error}") from error
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._channel = Channel(
+            control, takes_fds=True, on_end=lambda: f"the keeper of sandboxes has ended: {self.stderr()}"
+        )
+
+    @property
+    def is_lost(self) -> bool:
+        return self._channel.is_lost
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stderr(self) -> str:
+        return end_of(self._stderr)
+
+    async def make(self, num_bytes: int, folders: dict[str, int]) -> Layer:
+        """A layer of that size, with folders of those modes in it."""
+        name = str(next(self._numbers))
+        asked = self._ask({"op": "make", "layer": name, "num_bytes": num_bytes, "folders": {**folders}})
+        return Layer(name=name, path=f"{LAYERS}/{name}", fd=await _fd_of(asked))
+
+    async def listen(self, layer: Layer, path: str) -> socket.socket:
+        """A Unix socket that listens at a path in a layer."""
+        return socket.socket(fileno=await _fd_of(self._ask({"op": "listen", "layer": layer.name, "path": path})))
+
+    async def copy(self, source: Layer | int, target: Layer, folders: Sequence[str]) -> None:
+        """Copy folders of one layer into those of another; or what lies in a folder of this machine into one."""
+        message: Reply = {"op": "copy", "layer": target.name, "folders": list(folders)}
+        if isinstance(source, int):
+            await self._ask(message, [source])
+        else:
+            await self._ask({**message, "source": source.name})
+
+    def hold(self, layer: Layer) -> None:
+        """Count one more who needs a layer that is shared."""
+        self._users[layer.name] = self._users.get(layer.name, 0) + 1
+
+    async def release(self, layer: Layer) -> None:
+        """Count one less; the layer goes with the last."""
+        self._users[layer.name] -= 1
+        if not self._users[layer.name]:
+            del self._users[layer.name]
+            await self.drop(layer)
+
+    async def drop(self, layer: Layer) -> None:
+        """Let a layer go. If the keeper is gone, it went with it."""
+        os.close(layer.fd)
+        with contextlib.suppress(SandboxError):
+            await self._ask({"op": "drop", "layer": layer.name})
+
+    async def spawn(
+        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int] = ()
+    ) -> tuple[int, int]:
+        """Run bwrap with `args`: its pid and its pidfd. `passed` is renumbered; `doors` are a meter's."""
+        with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                message: Reply = {"op": "spawn", "argv": [path, *args], "env": {**env}}
+                message["targets"] = [0, 1, 2, *passed.numbers]
+                asked = self._ask(message, [null, null, stderr, *passed.fds, *doors])
+            finally:
+                os.close(null)
+        pidfd = await _fd_of(asked)
+        return int(str(asked.result()["pid"])), pidfd
+
+    def _ask(self, message: Reply, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
+        return self._channel.request(message, fds)[1]
+
+    async def aclose(self) -> None:
+        self._channel.lose("the keeper of sandboxes was closed")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_GRACE_S):
+                await readable(self._pidfd)
+        kill(self._pidfd)
+        self._process.wait()
+        os.close(self._pidfd)
+        os.close(self._stderr)
+
+
+async def _fd_of(asked: asyncio.Future[Reply]) -> int:
+    """The descriptor that comes with a reply. It is closed if nobody waits for it any more."""
+    try:
+        return int(str((await asyncio.shield(asked))["fd"]))
+    except asyncio.CancelledError:
+        asked.add_done_callback(_close_fd)
+        raise
+
+
+def _close_fd(asked: asyncio.Future[Reply]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        os.close(int(str(asked.result()["fd"])))
+
+
+def wait_for(pidfd: int, timeout_s: float) -> bool:
+    """Whether a process ends in time. Blocks."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))

@@ -1,0 +1,159 @@
+"""Meters: hold each sandbox to its limits on memory, processes and CPU time, and say afterwards which it ran into.
+
+Enters: SandboxLimits and the first process of a sandbox. Leaves: a Meter for each.
+Always holds: the host stays usable whatever runs inside; a limit on memory or processes costs the sandbox a process or
+a fork, the limit on CPU time all its processes; what a meter said last it still says once it is closed.
+
+Control groups do this best, and the kernel holds the limits (`groups`). Where none can be made, a thread watches from
+outside (`watchdog`): it comes a moment late, and does not see files in memory, which the disk limit bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from slipstream.errors import ConfigError
+from slipstream.sandbox import groups, hierarchy, watchdog
+from slipstream.sandbox.tally import Limit, Tally, Usage
+from slipstream.types import SandboxLimits
+
+__all__ = ["Limit", "Meter", "Meters", "Usage", "leftovers", "remove"]
+
+IDLE_SHARE = 10
+"""Looking takes at most one part in so many of a core."""
+_LEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Meter(Protocol):
+    """Holds one sandbox to its limits. Every method may be called from any thread."""
+
+    @property
+    def kind(self) -> str:
+        """`cgroup v2`, `cgroup v1` or `watchdog`."""
+        ...
+
+    def open_doors(self) -> list[int]:
+        """Descriptors, the caller's to close, to each of which a process writes `0` to put itself under this meter
+        before it starts anything. None if the meter has no such way. It takes some microseconds under `cgroup v1`,
+        where `attach` takes milliseconds. `attach` is needed afterwards all the same."""
+        ...
+
+    def attach(self, pid: int) -> None:
+        """Take the sandbox's first process, as the host sees it, under the meter, before anything of the agent's runs.
+
+        May wait some milliseconds for the kernel: call it in a thread beside the rest of a start. Raises OSError if
+        the process is gone or the kernel refuses.
+        """
+        ...
+
+    def exceeded(self) -> Limit | None:
+        """The gravest of the limits that were run into so far."""
+        ...
+
+    def usage(self) -> Usage: ...
+
+    async def aclose(self) -> None:
+        """Let go, once all processes are dead. A second time does nothing."""
+        ...
+
+
+class Backend(Protocol):
+    """One way to meter."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def interval_s(self) -> float: ...
+    def open(self, tally: Tally, num_own: int) -> Meter: ...
+    def look(self) -> bool:
+        """See what every open meter's sandbox uses, and act on it. Whether there was any."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Meters:
+    """The meters of one provider. `lease` names its groups; `kind` forces one, else it is the best that works here.
+
+    Raises ConfigError if the forced kind does not work.
+    """
+
+    def __init__(self, lease: str, *, kind: str | None = None) -> None:
+        if not _LEASE.fullmatch(lease):
+            raise ConfigError(f"{lease!r} cannot name a lease: use letters, digits, dots, dashes and underscores")
+        reasons: list[str] = []
+        backend: Backend | None = None
+        for candidate in groups.KINDS if kind is None else [name for name in groups.KINDS if name == kind]:
+            try:
+                backend = groups.Groups(lease, candidate)
+                break
+            except OSError as error:
+                reasons.append(f"{candidate}: {error.strerror or error}")
+        if backend is None:
+            if kind not in (None, watchdog.KIND):
+                raise ConfigError(f"sandboxes cannot be metered with {kind!r} here ({'; '.join(reasons) or 'unknown'})")
+            backend = watchdog.Watchdog()
+        self._backend = backend
+        self.kind: str = backend.kind
+        self.reason: str = "; ".join(reasons)
+        """Why it is not a better kind; empty if there is none, or it was not to be tried."""
+        self._open_one = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(
+        self, limits: SandboxLimits, on_exceeded: Callable[[str], None] | None = None, *, num_own: int = 1
+    ) -> Meter:
+        """A meter for one sandbox. `on_exceeded` is called once for each limit that is run into, in the running event
+        loop if there is one. `num_own` says how many of the processes that will be under it are ours.
+
+        Raises OSError if the group cannot be made.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        meter = self._backend.open(Tally(limits=limits, on_exceeded=on_exceeded, loop=loop), num_own)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="slipstream-meters", daemon=True)
+            self._thread.start()
+        self._open_one.set()
+        return meter
+
+    def _watch(self) -> None:
+        """A thread, so that limits hold while the event loop is busy with something else."""
+        while not self._closed.is_set():
+            self._open_one.wait()
+            self._open_one.clear()
+            while not self._closed.is_set():
+                began_s = time.monotonic()
+                if not self._backend.look():
+                    break
+                took_s = time.monotonic() - began_s
+                self._closed.wait(max(self._backend.interval_s, IDLE_SHARE * took_s))
+
+    async def aclose(self) -> None:
+        """Close every meter that is open, and remove the lease's groups. A second time does nothing."""
+        self._closed.set()
+        self._open_one.set()
+        await self._backend.aclose()
+
+
+def leftovers(lease: str) -> list[str]:
+    """The groups that carry the id of a lease, on this whole machine, children first."""
+    return hierarchy.left_by(lease) if _LEASE.fullmatch(lease) else []
+
+
+def remove(lease: str) -> int:
+    """Kill what still runs in the groups of a lease and remove them; how many there were. Blocks for a moment.
+
+    Raises OSError if a group stays.
+    """
+    found = leftovers(lease)
+    hierarchy.remove_all(found)
+    return len(found)

@@ -1,0 +1,365 @@
+"""edit: view, create and change text files, exactly.
+
+Enters: one of five commands and a path. Leaves: numbered lines of the file, or what became of the change.
+Always holds: a change touches no byte that it was not asked to: line endings, encoding, byte order mark, tabs and mode
+stay. A failed command leaves the file as it was, as far as the sandbox allows. What can be undone lives as long as the
+rollout. A syntax error is told and does not stop a change.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError, ToolError
+from slipstream.sandbox.base import Sandbox
+from slipstream.tools.base import Effect, ToolContext
+from slipstream.tools.define import TypedTool, class_tool
+from slipstream.tools.editor.closest import Near, closest
+from slipstream.tools.editor.history import History
+from slipstream.tools.editor.places import Kind, Place, list_folder, look, missing
+from slipstream.tools.editor.show import around, numbered, view_lines, view_whole
+from slipstream.tools.editor.syntax import find_problem
+from slipstream.tools.editor.text import (
+    Change,
+    NotText,
+    TextFile,
+    common_ends,
+    decode,
+    find_places,
+    fold,
+    insertion,
+    line_at,
+    replacement,
+    split_lines,
+)
+from slipstream.types import File
+
+MAX_BYTES = 4 << 20
+NOT_FOUND = "old_str was not found"
+"""What an answer to a miss says; hints go by it."""
+NEW_SYNTAX_ERROR = "[new syntax error"
+"""What an answer begins a line with where an edit broke the syntax; hints go by it."""
+
+_MAX_PLACES = 10
+_MAX_SHOWN_LINES = 30
+_SYNTAX_SHARE = 0.5
+"""Of the time that is left, the most that checking the syntax may take."""
+
+Command = Literal["view", "create", "str_replace", "insert", "undo"]
+
+
+class Editor:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._history = History()
+
+    async def call(
+        self,
+        command: Annotated[Command, "what to do"],
+        path: Annotated[str, "the file, or for view a folder; a relative path is below the working directory"],
+        view_range: Annotated[
+            list[int] | None, "for view: first and last line, from 1; -1 is the end", Field(min_length=2, max_length=2)
+        ] = None,
+        file_text: Annotated[str | None, "for create: all of the new file's text"] = None,
+        old_str: Annotated[
+            str | None, "for str_replace: the text to replace, exactly as in the file, once in it"
+        ] = None,
+        new_str: Annotated[str | None, "for str_replace and insert: the text to put there"] = None,
+        insert_line: Annotated[int | None, "for insert: the line to insert after; 0 is the top", Field(ge=0)] = None,
+        *,
+        ctx: ToolContext,
+    ) -> str:
+        """View, create and edit text files. view shows the numbered lines of a file (long code is folded to an outline:
+        use view_range) or what a folder holds; create makes a new file; str_replace replaces one exact piece of text;
+        insert adds lines; undo takes back the last edit of a file.
+        """
+        place = await look(ctx.need_sandbox(), path, timeout_s=ctx.remaining_s())
+        match command:
+            case "view":
+                return await self._view(place, view_range, ctx)
+            case "create":
+                return await self._create(place, _given("file_text", file_text, command), ctx)
+            case "str_replace":
+                return await self._replace(place, _given("old_str", old_str, command), new_str or "", ctx)
+            case "insert":
+                if insert_line is None:
+                    raise ToolError("edit: insert needs insert_line, the line to insert after (0 is the top)")
+                return await self._insert(place, insert_line, _given("new_str", new_str, command), ctx)
+            case "undo":
+                return await self._undo(place, ctx)
+
+    # ------------------------------------------------------------ commands
+
+    async def _view(self, place: Place, view_range: list[int] | None, ctx: ToolContext) -> str:
+        if place.kind is Kind.FOLDER:
+            if view_range is not None:
+                raise ToolError(f"edit: {place.path} is a folder: leave view_range out")
+            return await list_folder(ctx.need_sandbox(), place.path, timeout_s=ctx.remaining_s())
+        file = _decoded(place, await self._read(place, ctx))
+        lines = split_lines(file.folded)
+        if not lines:
+            return f"[{place.path} is empty]"
+        if view_range is None:
+            text = view_whole(place.path, lines)
+        else:
+            first, last = _range(place, view_range, len(lines))
+            text = view_lines(lines, first, last)
+        return "\n".join((text, *_remarks(file)))
+
+    async def _create(self, place: Place, text: str, ctx: ToolContext) -> str:
+        before: bytes | None = None
+        if place.kind is Kind.UNKNOWN:
+            with suppress(SandboxFileError):
+                before = await self._read(place, ctx)
+        elif place.kind is not Kind.MISSING:
+            before = await self._read(place, ctx)
+        if before:
+            raise ToolError(f"edit: {place.path} is already there: change it with str_replace, or create another path")
+        data = _writable(text).encode("utf-8")
+        await self._write(place, before, data, ctx)
+        told = f"Created {place.path}: {_count(len(split_lines(fold(text))), 'line')}."
+        return "\n".join((told, *await self._syntax(place, before, data, ctx)))
+
+    async def _replace(self, place: Place, old: str, new: str, ctx: ToolContext) -> str:
+        if not old:
+            raise ToolError("edit: old_str is empty: give the text to replace, or use insert")
+        if old == new:
+            raise ToolError("edit: old_str and new_str are the same: nothing would change")
+        file = _decoded(place, await self._read(place, ctx))
+        return await self._apply(place, file, _find_change(place, file, old, _writable(new)), ctx)
+
+    async def _insert(self, place: Place, after_line: int, new: str, ctx: ToolContext) -> str:
+        if not new:
+            raise ToolError("edit: new_str is empty: give the lines to insert")
+        file = _decoded(place, await self._read(place, ctx))
+        num_lines = len(split_lines(file.folded))
+        if after_line > num_lines:
+            raise ToolError(
+                f"edit: insert_line {after_line} is beyond the end: {place.path} has {_count(num_lines, 'line')}, "
+                f"so give 0 to {num_lines}"
+            )
+        return await self._apply(place, file, insertion(file, after_line, fold(_writable(new))), ctx)
+
+    async def _undo(self, place: Place, ctx: ToolContext) -> str:
+        edit = self._history.last(place.real)
+        if edit is None:
+            raise ToolError(f"edit: there is no edit of {place.path} to undo: only edits by this tool can be undone")
+        now = None if place.kind is Kind.MISSING else await self._read(place, ctx)
+        if now is None or not self._history.is_left_by(edit, now):
+            raise ToolError(
+                f"edit: {place.path} was changed since its last edit, by something else: undo would lose that. "
+                "View it, and change it with str_replace"
+            )
+        sandbox = ctx.need_sandbox()
+        if edit.created:
+            result = await sandbox.exec(["rm", "-f", "--", place.path], timeout_s=ctx.remaining_s())
+            if result.exit_code != 0:
+                why = result.stderr.text().strip()[:200] or f"rm ended with {result.exit_code}"
+                raise ToolError(f"edit: {place.path} could not be removed ({why}): remove it with bash")
+            self._history.drop_last(edit.path)
+            return f"Undid the creation of {place.path}: it is gone again."
+        before = edit.before(now)
+        await _put(sandbox, place, now, before)
+        self._history.drop_last(edit.path)
+        told = f"Undid the last edit of {place.path}."
+        try:
+            one, other = decode(now).folded, decode(before).folded
+        except NotText:
+            return told
+        head, tail = common_ends(one, other)
+        return "\n".join((told, *_about(other, head, len(other) - tail)))
+
+    # ------------------------------------------------------------ reading and writing
+
+    async def _read(self, place: Place, ctx: ToolContext) -> bytes:
+        if place.kind is Kind.MISSING:
+            raise missing(place)
+        if place.kind is Kind.FOLDER:
+            raise ToolError(f"edit: {place.path} is a folder: view it, and give the path of a file in it")
+        if place.kind is Kind.OTHER:
+            raise ToolError(f"edit: {place.path} is no regular file: give the path of a text file")
+        if place.size > self._max_bytes:
+            raise ToolError(
+                f"edit: {place.path} has {place.size} bytes, more than the {self._max_bytes} that can be edited: "
+                "look at parts of it with bash, such as sed -n '1,80p'"
+            )
+        return await ctx.need_sandbox().read(place.path, max_bytes=self._max_bytes)
+
+    async def _apply(self, place: Place, file: TextFile, change: Change, ctx: ToolContext) -> str:
+        try:
+            after = file.splice(change.start, change.end, change.new)
+        except UnicodeEncodeError as unfit:
+            character = unfit.object[unfit.start]
+            raise ToolError(
+                f"edit: {place.path} is in {file.encoding}, which has no {character!r} (U+{ord(character):04X}): "
+                "write it in another way"
+            ) from None
+        if after == file.data:
+            raise ToolError("edit: nothing would change: the file already has this text there")
+        await self._write(place, file.data, after, ctx)
+        head, new = fold(file.text[: change.start]), fold(change.new)
+        folded = head + new + fold(file.text[change.end :])
+        told = "\n".join((f"Edited {place.path}:", *_about(folded, len(head), len(head) + len(new))))
+        return "\n".join((told, *await self._syntax(place, file.data, after, ctx)))
+
+    async def _write(self, place: Place, before: bytes | None, after: bytes, ctx: ToolContext) -> None:
+        await _put(ctx.need_sandbox(), place, before, after)
+        real = place.real
+        if before is None and place.kind is Kind.MISSING:
+            with suppress(SandboxError):
+                real = (await look(ctx.need_sandbox(), place.path, timeout_s=ctx.remaining_s())).real
+        self._history.push(real, before, after)
+
+    async def _syntax(self, place: Place, before: bytes | None, after: bytes, ctx: ToolContext) -> list[str]:
+        """A line if the file does not parse: whether that is new, and what is wrong."""
+        sandbox = ctx.need_sandbox()
+        problem = await find_problem(sandbox, place.path, after, timeout_s=ctx.remaining_s() * _SYNTAX_SHARE)
+        if problem is None:
+            return []
+        past = None
+        if before:
+            past = await find_problem(sandbox, place.path, before, timeout_s=ctx.remaining_s() * _SYNTAX_SHARE)
+        if past is None:
+            return [f"{NEW_SYNTAX_ERROR}, {problem}]"]
+        return [f"[syntax error, {problem}; there was one before this edit too: {past}]"]
+
+
+def make_edit(*, max_bytes: int = MAX_BYTES) -> TypedTool:
+    return class_tool(partial(Editor, max_bytes), name="edit", effect=Effect.SANDBOX)
+
+
+edit = make_edit()
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _given(name: str, value: str | None, command: str) -> str:
+    if value is None:
+        raise ToolError(f"edit: {command} needs {name}")
+    return value
+
+
+def _writable(text: str) -> str:
+    if "\0" in text:
+        raise ToolError("edit: the text has a NUL character, which would make the file binary: leave it out")
+    return text
+
+
+def _range(place: Place, view_range: list[int], num_lines: int) -> tuple[int, int]:
+    first, last = view_range
+    if last == -1:
+        last = num_lines
+    if first < 1 or last < first:
+        raise ToolError(f"edit: view_range {view_range}: give first and last line, from 1 to {num_lines}")
+    if first > num_lines:
+        raise ToolError(
+            f"edit: view_range {view_range} is beyond the end: {place.path} has {_count(num_lines, 'line')}"
+        )
+    return first, min(last, num_lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# ---------------------------------------------------------------- files
+
+
+def _decoded(place: Place, data: bytes) -> TextFile:
+    try:
+        return decode(data)
+    except NotText as why:
+        raise ToolError(
+            f"edit: {place.path} is no text ({why}, {_count(len(data), 'byte')}): "
+            "look at it with bash, such as file or xxd"
+        ) from None
+
+
+def _remarks(file: TextFile) -> list[str]:
+    """What the lines do not show."""
+    told: list[str] = []
+    if file.encoding != "utf-8":
+        told.append(f"[the file is in {file.encoding}]")
+    if file.has_undecodable:
+        told.append("[some bytes are no text and shown as \\x..: edit around them]")
+    return told
+
+
+async def _put(sandbox: Sandbox, place: Place, before: bytes | None, after: bytes) -> None:
+    """Write a file; if that fails, put back what was there."""
+    try:
+        await sandbox.write({place.path: File(data=after, mode=place.mode)})
+    except (SandboxFileError, SandboxLimitError) as failed:
+        try:
+            if before is None:
+                await sandbox.exec(["rm", "-f", "--", place.path], timeout_s=5.0)
+            elif await sandbox.read(place.path, max_bytes=len(before) + len(after)) != before:
+                await sandbox.write({place.path: File(data=before, mode=place.mode)})
+        except (SandboxFileError, SandboxLimitError) as lost:
+            raise ToolError(f"edit: {failed}; and what was there could not be put back: {lost}") from failed
+        raise ToolError(f"edit: {failed}; nothing was changed") from failed
+
+
+def _about(folded: str, start: int, end: int) -> list[str]:
+    """The lines that hold the characters from `start` to `end`, with a few around them."""
+    lines = split_lines(folded)
+    if not lines:
+        return ["[it is empty now]"]
+    first = min(line_at(folded, start), len(lines))
+    return [around(lines, first, max(first, min(line_at(folded, max(start, end - 1)), len(lines))))]
+
+
+# ---------------------------------------------------------------- finding the text to replace
+
+
+def _find_change(place: Place, file: TextFile, old: str, new: str) -> Change:
+    """Raises ToolError unless `old` is in the file exactly once."""
+    if "\r" in old + new:  # then line endings are meant as they are written
+        found = find_places(file.text, old, _MAX_PLACES + 1)
+        if len(found) == 1:
+            return Change(start=found[0], end=found[0] + len(old), new=new)
+        if found:
+            raise _ambiguous(place, file, [fold(file.text[:spot]).count("\n") + 1 for spot in found])
+        old, new = fold(old), fold(new)
+    found = find_places(file.folded, old, _MAX_PLACES + 1)
+    if not found:
+        raise _miss(place, file, old, new)
+    if len(found) > 1:
+        raise _ambiguous(place, file, [line_at(file.folded, spot) for spot in found])
+    return replacement(file, found[0], old, new)
+
+
+def _ambiguous(place: Place, file: TextFile, at_lines: list[int]) -> ToolError:
+    lines = split_lines(file.folded)
+    more = len(at_lines) > _MAX_PLACES
+    number = f"more than {_MAX_PLACES}" if more else str(len(at_lines))
+    shown = dict.fromkeys(at_lines[:_MAX_PLACES])
+    rows = [row for line in shown for row in numbered(lines, line, line)]
+    return ToolError(
+        f"edit: old_str is in {place.path} {number} times, so nothing was changed. It begins in these lines:\n"
+        + "\n".join(rows)
+        + "\nGive more of the lines around the one that is meant, so that old_str is there once."
+    )
+
+
+def _miss(place: Place, file: TextFile, old: str, new: str) -> ToolError:
+    told = f"edit: {NOT_FOUND} in {place.path}, so nothing was changed."
+    near = closest(file.folded, old)
+    lines = split_lines(file.folded)
+    if near:
+        parts = [_near_text(lines, each) for each in near]
+        return ToolError(f"{told} Closest:\n" + "\n".join(parts))
+    if new.strip() and new in file.folded:
+        return ToolError(f"{told} But new_str is there already, at line {line_at(file.folded, file.folded.find(new))}.")
+    return ToolError(f"{told} Nothing in it is similar: view the file, or look for a word of it with grep.")
+
+
+def _near_text(lines: list[str], near: Near) -> str:
+    last = min(near.last, near.first + _MAX_SHOWN_LINES - 1)
+    span = f"line {near.first}" if near.first == near.last else f"lines {near.first} to {near.last}"
+    return "\n".join((f"{span} ({near.why}):", *numbered(lines, near.first, last)))

@@ -1,0 +1,88 @@
+"""How a file is shown to a model: numbered lines, within a number of characters.
+
+Enters: lines and which of them. Leaves: text, with a bracketed line where it is not all that was asked for.
+Always holds: what is shown is no longer than allowed, and says how to see the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipstream.tools.editor.outline import Entry, outline
+from slipstream.tools.editor.text import shown
+
+MAX_CHARS = 14_000
+"""Of a view: less than a tool's output may have, so that nothing is cut out of its middle."""
+MAX_LINE_CHARS = 1_000
+MAX_WHOLE_LINES = 400
+"""A longer file is folded, if it is code of a known kind."""
+FOLDED = "[folded: see code with view_range"
+_AROUND = 4
+
+
+def numbered(lines: Sequence[str], first: int, last: int) -> list[str]:
+    """The lines `first` to `last`, each with its number and a tab before it."""
+    return [_line(number, lines[number - 1]) for number in range(first, min(last, len(lines)) + 1)]
+
+
+def _line(number: int, line: str) -> str:
+    rest = len(line) - MAX_LINE_CHARS
+    cut = f"{shown(line[:MAX_LINE_CHARS])}[... {rest} more characters]" if rest > 0 else shown(line)
+    return f"{number:6d}\t{cut}"
+
+
+def around(lines: Sequence[str], first: int, last: int) -> str:
+    """The lines `first` to `last` with a few about them; the middle is left out where they are many."""
+    start, end = max(1, first - _AROUND), min(len(lines), last + _AROUND)
+    if end - start < 60:
+        return "\n".join(_fitting(numbered(lines, start, end), MAX_CHARS // 2))
+    return "\n".join(
+        (
+            *_fitting(numbered(lines, start, first + 8), MAX_CHARS // 4),
+            f"[... lines {first + 9} to {last - 9} ...]",
+            *_fitting(numbered(lines, last - 8, end), MAX_CHARS // 4),
+        )
+    )
+
+
+def view_lines(lines: Sequence[str], first: int, last: int) -> str:
+    """A range, as far as it fits."""
+    told = _fitting(numbered(lines, first, last), MAX_CHARS)
+    end = first + len(told) - 1
+    text = "\n".join(told)
+    if end < last:
+        return f"{text}\n[lines {first} to {end} of {len(lines)}; go on with view_range [{end + 1}, {last}]]"
+    return text if (first, end) == (1, len(lines)) else f"{text}\n[lines {first} to {end} of {len(lines)}]"
+
+
+def view_whole(path: str, lines: Sequence[str]) -> str:
+    """The whole file if it is not too long; else its outline, or else its beginning."""
+    if len(lines) <= MAX_WHOLE_LINES and sum(min(len(line), MAX_LINE_CHARS) + 10 for line in lines) <= MAX_CHARS:
+        return view_lines(lines, 1, len(lines))
+    entries = outline(path, lines)
+    if len(entries) < 3:
+        return view_lines(lines, 1, len(lines))
+    return folded_view(path, lines, entries)
+
+
+def folded_view(path: str, lines: Sequence[str], entries: Sequence[Entry]) -> str:
+    told = [f"{path} has {len(lines)} lines. Its outline, with first and last lines:"]
+    room = MAX_CHARS - len(told[0]) - 200
+    rows = [f"{f'{entry.first}-{entry.last}':>13} {shown(entry.text)}" for entry in entries]
+    fitting = _fitting(rows, room)
+    told += fitting
+    if len(fitting) < len(rows):
+        told.append(f"[{len(rows) - len(fitting)} more from line {entries[len(fitting)].first} on]")
+    told.append(f"{FOLDED}, such as [{entries[0].first}, {entries[0].last}]]")
+    return "\n".join(told)
+
+
+def _fitting(rows: Sequence[str], room: int) -> list[str]:
+    """The first of them, at least one, that have room."""
+    kept: list[str] = []
+    for row in rows:
+        room -= len(row) + 1
+        if room < 0 and kept:
+            break
+        kept.append(row)
+    return kept

@@ -1,0 +1,244 @@
+"""A text file as characters, and the way back to its bytes.
+
+Enters: the bytes of a file; then what is to stand in place of some characters. Leaves: the bytes of the changed file.
+Always holds: `splice` leaves every byte outside the characters it replaces as it was. A byte that is no text in the
+file's encoding is carried as a lone surrogate and written back as that byte.
+
+Lines end with a line feed, a carriage return, or both. Whoever looks for text sees `folded`, in which every line ends
+with a line feed; offsets in it are turned into offsets of the text by `raw`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_CODING_LINE = re.compile(rb"[ \t\f]*#[^\r\n]*?coding[:=][ \t]*([-\w.]+)")
+_LINE_END = re.compile(r"\r\n|\r")
+_ODD = re.compile("[\udc80-\udcff]")
+
+_DECLARABLE = frozenset(
+    codecs.lookup(name).name
+    for name in (
+        *(f"iso8859-{number}" for number in (*range(1, 12), *range(13, 17))),
+        *(f"cp{number}" for number in (437, 850, 852, 866, *range(1250, 1259), 932, 936, 949)),
+        *("koi8-r", "koi8-u", "mac-roman", "gb2312", "gbk", "gb18030", "big5", "euc-kr", "euc-jp", "shift_jis"),
+    )
+)
+"""What a coding line may name: charsets in which every character is written by itself. Python knows codecs that
+compress, escape or keep a state; text taken apart and put together again would not be the same in those."""
+
+_MAX_ODD_SHARE = 0.3
+
+
+class NotText(Exception):
+    """The bytes are no text that can be edited."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """The text of a file without its byte order mark. Not slotted: it remembers its folded form."""
+
+    data: bytes
+    text: str
+    encoding: str
+    errors: str
+    bom: bytes = b""
+
+    @cached_property
+    def folded(self) -> str:
+        """The text with every line ending as a line feed."""
+        return _LINE_END.sub("\n", self.text) if "\r" in self.text else self.text
+
+    @cached_property
+    def _pairs(self) -> list[int]:
+        """Where in `folded` a line feed stands for two characters."""
+        return [found.start() - number for number, found in enumerate(re.finditer("\r\n", self.text))]
+
+    @property
+    def has_undecodable(self) -> bool:
+        return self.errors == "surrogateescape" and _ODD.search(self.text) is not None
+
+    def raw(self, place: int) -> int:
+        """The offset in `text` of an offset in `folded`."""
+        return place + bisect_left(self._pairs, place)
+
+    def encode(self, piece: str) -> bytes:
+        """Raises UnicodeEncodeError for a character that the encoding does not have."""
+        return piece.encode(self.encoding, self.errors)
+
+    def splice(self, start: int, end: int, new: str) -> bytes:
+        """The file with `new` in place of the characters from `start` to `end` of the text."""
+        first = len(self.bom) + len(self.encode(self.text[:start]))
+        last = first + len(self.encode(self.text[start:end]))
+        return self.data[:first] + self.encode(new) + self.data[last:]
+
+    def with_endings(self, new: str, start: int, end: int) -> str:
+        """`new`, whose lines end with line feeds, as it is to be written from `start` to `end` of `folded`.
+
+        Each new line ends as the line in its place did; further ones end like the last of those, or like their
+        neighbours.
+        """
+        old: list[str] = []
+        place = self.folded.find("\n", start, end)
+        while place >= 0:
+            old.append(self._ending(place))
+            place = self.folded.find("\n", place + 1, end)
+        last = old[-1] if old else self._near(start, end)
+        pieces = new.split("\n")
+        endings = [old[number] if number < len(old) else last for number in range(len(pieces) - 1)]
+        return "".join(piece + ending for piece, ending in zip(pieces, (*endings, ""), strict=True))
+
+    def _ending(self, place: int) -> str:
+        """How the line whose line feed is at `place` of `folded` ends in the text."""
+        start = self.raw(place)
+        return self.text[start : self.raw(place + 1)]
+
+    def _near(self, start: int, end: int) -> str:
+        before = self.folded.rfind("\n", 0, start)
+        if before >= 0:
+            return self._ending(before)
+        after = self.folded.find("\n", end)
+        return self._ending(after) if after >= 0 else "\n"
+
+
+def decode(data: bytes) -> TextFile:
+    """Raises NotText for what looks binary."""
+    if data.startswith(codecs.BOM_UTF8):
+        found = _decoded(data, "utf-8", "surrogateescape", codecs.BOM_UTF8)
+    elif utf16 := _UTF16.get(data[:2]):
+        found = _decoded(data, utf16, "surrogatepass", data[:2])
+    else:
+        found = _decoded(data, _declared(data) or "utf-8", "surrogateescape", b"")
+        if found is None:
+            found = _decoded(data, "utf-8", "surrogateescape", b"")
+    if found is None or "\0" in found.text:
+        raise NotText("it is binary")
+    if found.errors == "surrogateescape" and len(_ODD.findall(found.text)) > _MAX_ODD_SHARE * len(found.text):
+        raise NotText("it is binary, or in an encoding that no coding line declares")
+    return found
+
+
+def _decoded(data: bytes, encoding: str, errors: str, bom: bytes) -> TextFile | None:
+    """None where the bytes would not come back the same."""
+    body = data[len(bom) :]
+    try:
+        text = body.decode(encoding, errors)
+        same = text.encode(encoding, errors) == body
+    except UnicodeError:
+        return None
+    return TextFile(data=data, text=text, encoding=encoding, errors=errors, bom=bom) if same else None
+
+
+def _declared(data: bytes) -> str | None:
+    """The charset that a coding line in one of the first two lines names."""
+    for line in re.split(rb"\r\n|\n|\r", data[:1000], maxsplit=2)[:2]:
+        if found := _CODING_LINE.match(line):
+            try:
+                name = codecs.lookup(found[1].decode("ascii", "replace")).name
+            except LookupError:
+                return None
+            return name if name in _DECLARABLE else None
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            return None
+    return None
+
+
+# ---------------------------------------------------------------- places and changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """`new` in place of the characters from `start` to `end` of a file's text."""
+
+    start: int
+    end: int
+    new: str
+
+
+def find_places(text: str, wanted: str, most: int) -> list[int]:
+    """Where `wanted` begins in `text`, overlapping places included; at most `most` of them."""
+    found: list[int] = []
+    place = text.find(wanted)
+    while place >= 0 and len(found) < most:
+        found.append(place)
+        place = text.find(wanted, place + 1)
+    return found
+
+
+def replacement(file: TextFile, place: int, old: str, new: str) -> Change:
+    """The change that puts `new` in place of `old`, which begins at `place` of `folded`; both with line feeds alone.
+
+    What both begin or end with is not touched, so that it keeps its own line endings.
+    """
+    head, tail = common_ends(old, new)
+    start, end = place + head, place + len(old) - tail
+    written = file.with_endings(new[head : len(new) - tail], start, end)
+    return Change(start=file.raw(start), end=file.raw(end), new=written)
+
+
+def insertion(file: TextFile, after_line: int, new: str) -> Change:
+    """The change that makes `new` whole lines after a line (0: before the first).
+
+    A line break is added where `new` does not end with one, but for the end of a file that has none either.
+    """
+    place = line_start(file.folded, after_line)
+    if place == len(file.folded) and file.folded and not file.folded.endswith("\n"):
+        new = "\n" + new
+    elif not new.endswith("\n"):
+        new += "\n"
+    at = file.raw(place)
+    return Change(start=at, end=at, new=file.with_endings(new, place, place))
+
+
+def common_ends(one: str, other: str) -> tuple[int, int]:
+    """How many characters two texts have in common at their beginning, and at their end beyond that."""
+    most = min(len(one), len(other))
+    head = _num_common(one, other, most)
+    return head, _num_common(one[head:][::-1], other[head:][::-1], most - head)
+
+
+def _num_common(one: str, other: str, most: int) -> int:
+    """By halves, as comparing slices is fast."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def fold(text: str) -> str:
+    return _LINE_END.sub("\n", text)
+
+
+def split_lines(folded: str) -> list[str]:
+    """The lines of a folded text, without their ends. An empty text has none."""
+    lines = folded.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def line_start(folded: str, after_line: int) -> int:
+    """Where the line after the `after_line`-th begins, or the end of the text."""
+    place = 0
+    for _ in range(after_line):
+        place = folded.find("\n", place) + 1
+        if not place:
+            return len(folded)
+    return place
+
+
+def line_at(folded: str, place: int) -> int:
+    """The number, from 1, of the line that holds this offset."""
+    return folded.count("\n", 0, place) + 1
+
+
+def shown(line: str) -> str:
+    """A line as a model can read it: bytes that are no text by their number."""
+    return _ODD.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", line)
