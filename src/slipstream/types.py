@@ -311,6 +311,8 @@ class Task:
     """None for a task whose tools need none."""
     artifact: tuple[str, ...] = ()
     """Files that are the work, taken out of the sandbox when the agent ends; its answer is always taken."""
+    patch_of: str = ""
+    """A folder of the sandbox whose changes are the work, as a patch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +323,8 @@ class Artifact:
     files: Mapping[str, bytes] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     """Named files that were there and could not be taken, and why."""
+    patch: bytes = b""
+    """The changes to the folder that the task names, in git's form."""
 
 
 # ---------------------------------------------------------------- jobs and rollouts

@@ -288,6 +288,7 @@ def encode_run(ending: Ending, artifact: Artifact) -> bytes:
             "answer": artifact.answer,
             "files": {path: _base64(data) for path, data in artifact.files.items()},
             "problems": dict(artifact.problems),
+            "patch": _base64(artifact.patch),
         }
     )
 
@@ -298,6 +299,7 @@ def decode_run(blob: bytes) -> tuple[Ending, Artifact]:
         answer=fields["answer"],
         files={path: base64.b64decode(data) for path, data in fields["files"].items()},
         problems=fields["problems"],
+        patch=base64.b64decode(fields.get("patch", "")),
     )
     return _ending(fields["ending"]), artifact
 

@@ -19,7 +19,7 @@ from slipstream.aio import task_group
 from slipstream.dialogue.base import Dialogue, TurnLog
 from slipstream.errors import GraderError, InfrastructureError, SandboxError, SandboxFileError, boundary
 from slipstream.graders.base import GradeContext, Grader
-from slipstream.sandbox.base import Sandbox, SandboxProvider
+from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
 from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, SandboxSpec, Span, Task, Turn
@@ -134,13 +134,29 @@ class RolloutAttempt:
         """The answer and the named files. A file the agent made unreadable is its own doing, and is said so."""
         files: dict[str, bytes] = {}
         problems: dict[str, str] = {}
+        patch = b""
         if self._sandbox is not None and ending.reason is not EndReason.BROKE_SANDBOX:
             for path in self._task.artifact:
                 try:
                     files[path] = await self._sandbox.read(path, max_bytes=MAX_ARTIFACT_BYTES)
                 except SandboxFileError as raised:
                     problems[path] = str(raised)
-        return Artifact(answer=ending.answer, files=files, problems=problems)
+            patch = await self._take_patch(self._sandbox, problems)
+        return Artifact(answer=ending.answer, files=files, problems=problems, patch=patch)
+
+    async def _take_patch(self, sandbox: Sandbox, problems: dict[str, str]) -> bytes:
+        folder = self._task.patch_of
+        if not folder:
+            return b""
+        if not isinstance(sandbox, Changes):
+            raise SandboxError(f"the changes to {folder} are the work, and this kind of sandbox cannot tell them")
+        try:
+            changed = await sandbox.changes(folder, max_bytes=MAX_ARTIFACT_BYTES)
+        except SandboxFileError as raised:
+            problems[folder] = str(raised)
+            return b""
+        problems.update(changed.left_out)
+        return changed.patch
 
     def _record_turn(self, turn: Turn) -> None:
         self._crew.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))

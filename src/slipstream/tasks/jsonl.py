@@ -4,6 +4,8 @@
      "sandbox": {"files": {"data.txt": "1\\n2\\n"}}, "artifact": ["out"],
      "grading": {"kind": "command", "command": "cmp -s out expected", "files": {"expected": "3\\n"}}}
 
+A sandbox's `tree` is a path from the file's own folder. `patch_of` names a folder whose changes are the work.
+
 Always holds: a file is read whole or not at all; the first thing wrong ends in one sentence with file, line and key.
 """
 
@@ -41,6 +43,7 @@ class _SandboxLimits(_Strict):
     processes: Annotated[int, Field(gt=0)] = SandboxLimits().processes
     disk_mb: Annotated[int, Field(gt=0)] = SandboxLimits().disk_mb
     file_mb: Annotated[int, Field(gt=0)] = SandboxLimits().file_mb
+    cpu_s: Annotated[int, Field(gt=0)] = SandboxLimits().cpu_s
     cpus: Annotated[float, Field(gt=0)] = SandboxLimits().cpus
 
 
@@ -52,6 +55,7 @@ class _File(_Strict):
 class _Sandbox(_Strict):
     base: str = SandboxSpec().base
     workdir: str = SandboxSpec().workdir
+    tree: str = ""
     files: dict[str, str | _File] = Field(default_factory=dict)
     setup: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
@@ -72,6 +76,7 @@ class _Line(_Strict):
     limits: _Limits = _Limits()
     sandbox: _Sandbox | None = _Sandbox()
     artifact: tuple[str, ...] = ()
+    patch_of: str = ""
     grading: _Grading
 
 
@@ -92,7 +97,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        task = _read_line(line, where)
+        task = _read_line(line, where, path.parent.resolve())
         if task.id in tasks:
             raise ConfigError(f'{where}: the id "{task.id}" was used before: ids must differ')
         tasks[task.id] = task
@@ -101,7 +106,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     return tuple(tasks.values())
 
 
-def _read_line(line: str, where: str) -> Task:
+def _read_line(line: str, where: str, folder: Path) -> Task:
     try:
         value: Json = json.loads(line)
     except (ValueError, RecursionError) as raised:
@@ -110,7 +115,7 @@ def _read_line(line: str, where: str) -> Task:
         raise ConfigError(f"{where}: a {type(value).__name__}: write one JSON object a line")
     try:
         read = _Line.model_validate(value)
-        task = _as_task(read)
+        task = _as_task(read, folder)
         check_task(task)
     except ValidationError as raised:
         raise ConfigError(f"{where}: {_sentence(raised)}") from None
@@ -126,12 +131,13 @@ def check_task(task: Task) -> None:
         homeless = [tool.spec.name for tool in tools if tool.effect is Effect.SANDBOX]
         if homeless:
             raise ConfigError(f"the task {task.id} has no sandbox, but its tool {homeless[0]} needs one: give it one")
-        if task.artifact:
-            raise ConfigError(f"the task {task.id} has no sandbox to take {task.artifact[0]} from: give it one")
+        if task.artifact or task.patch_of:
+            wanted = (*task.artifact, task.patch_of)[0]
+            raise ConfigError(f"the task {task.id} has no sandbox to take {wanted} from: give it one")
     find_grader(task.grading.kind).check(task.grading.spec)
 
 
-def _as_sandbox(asked: _Sandbox) -> SandboxSpec:
+def _as_sandbox(asked: _Sandbox, folder: Path) -> SandboxSpec:
     files = {
         path: File(data=file.encode()) if isinstance(file, str) else File(data=file.text.encode(), mode=file.mode)
         for path, file in asked.files.items()
@@ -139,6 +145,7 @@ def _as_sandbox(asked: _Sandbox) -> SandboxSpec:
     return SandboxSpec(
         base=asked.base,
         workdir=asked.workdir,
+        tree=str(folder / asked.tree) if asked.tree else "",
         files=files,
         setup=asked.setup,
         env=asked.env,
@@ -146,7 +153,7 @@ def _as_sandbox(asked: _Sandbox) -> SandboxSpec:
     )
 
 
-def _as_task(line: _Line) -> Task:
+def _as_task(line: _Line, folder: Path) -> Task:
     return Task(
         id=line.id,
         brief=Brief(
@@ -156,8 +163,9 @@ def _as_task(line: _Line) -> Task:
             limits=AgentLimits(**line.limits.model_dump()),
         ),
         grading=Grading(kind=line.grading.kind, spec=line.grading.model_extra or {}),
-        sandbox=None if line.sandbox is None else _as_sandbox(line.sandbox),
+        sandbox=None if line.sandbox is None else _as_sandbox(line.sandbox, folder),
         artifact=line.artifact,
+        patch_of=line.patch_of,
     )
 
 
