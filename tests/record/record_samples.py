@@ -150,6 +150,7 @@ artifacts = st.builds(
     answer=st.none() | texts,
     files=st.dictionaries(texts, st.binary(max_size=40), max_size=2),
     problems=st.dictionaries(texts, texts, max_size=2),
+    patch=st.binary(max_size=40),
 )
 verdicts = st.builds(
     Verdict,

@@ -201,7 +201,7 @@ STORED = {
     ToolCall: "id name arguments problem raw",
     Image: "data media_type",
     Ending: "reason answer detail",
-    Artifact: "answer files problems",
+    Artifact: "answer files problems patch",
     Rollout: "job attempt ending turns verdict spans failures",
     Verdict: "reward components detail",
     Span: "kind start_s end_s attempt name counts",
