@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test promises bridges lint types check lock lock-bridges clean
+.PHONY: demo test promises bridges sandboxes lint types check lock lock-bridges clean
 
 demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinforcement learning
 	$(BIN)/slipstream train quickstart
@@ -15,6 +15,10 @@ promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on
 
 bridges: .venv-bridges/.installed  ## compare with other trainers' own code, in an environment of its own
 	.venv-bridges/bin/pytest tests/bridges
+
+sandboxes: .venv/.installed  ## the sandbox contract and hostile code on real containers; needs root, podman, debootstrap
+	sh scripts/oci_image.sh
+	SLIPSTREAM_OCI=1 $(BIN)/pytest tests/sandbox_oci
 
 lint: .venv/.installed
 	$(BIN)/ruff check .
