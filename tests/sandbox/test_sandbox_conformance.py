@@ -16,6 +16,7 @@ from slipstream.sandbox.base import ExecResult
 from slipstream.sandbox.conformance import CASES, Case, Need, applicable, check, when_lost
 from slipstream.sandbox.conformance_case import all_gone
 from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.pool import Pool
 from slipstream.types import File, SandboxSpec
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -55,6 +56,25 @@ def test_local_keeps_the_contract(case: Case) -> None:
 @pytest.mark.parametrize("case", applicable(on_own_python()), ids=str)
 def test_local_keeps_the_contract_with_its_own_python(case: Case) -> None:
     check(case, on_own_python)
+
+
+def pooled_fakes() -> Pool:
+    return Pool(FakeProvider(), max_warm=2)
+
+
+def pooled() -> Pool:
+    return Pool(LocalProvider(), max_warm=2)
+
+
+@pytest.mark.parametrize("case", applicable(pooled_fakes(), without={Need.PROGRAMS}), ids=str)
+def test_the_pool_keeps_the_contract_of_what_it_hands_out(case: Case) -> None:
+    check(case, pooled_fakes)
+
+
+@on_linux
+@pytest.mark.parametrize("case", applicable(pooled()), ids=str)
+def test_the_pool_keeps_the_contract_of_local_sandboxes(case: Case) -> None:
+    check(case, pooled)
 
 
 @on_linux

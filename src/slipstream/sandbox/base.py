@@ -5,14 +5,15 @@ Always holds: whatever was started inside is dead when `aclose` returns; closing
 kills what that call started and leaves the sandbox usable; whoever reads or writes files from outside never follows a
 link out of the sandbox, never opens a FIFO or a device, and never runs a program on the agent's files on the host.
 
-What every provider gives is `Sandbox`. `Changes`, `Snapshots` and `Endpoints` are capabilities beside it: a provider
-names those that its sandboxes have, and `slipstream.sandbox.conformance` tests what it names.
+What every provider gives is `Sandbox`. `Changes`, `Snapshots`, `Endpoints` and `Rooted` are capabilities beside it: a
+provider names those that its sandboxes have, and `slipstream.sandbox.conformance` tests what it names.
 """
 
 from __future__ import annotations
 
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -89,6 +90,7 @@ class Capability(StrEnum):
     CHANGES = "changes"
     SNAPSHOTS = "snapshots"
     ENDPOINTS = "endpoints"
+    ROOT = "root"
 
 
 class Shell(Protocol):
@@ -203,6 +205,16 @@ class Snapshots(Protocol):
 
     async def snapshot(self) -> Snapshot:
         """Keep the files as they are now. The sandbox goes on."""
+        ...
+
+
+@runtime_checkable
+class Rooted(Protocol):
+    """A sandbox on this machine whose files can be looked at without asking it, and so quickly."""
+
+    def root(self) -> AbstractContextManager[int]:
+        """A descriptor of its root folder, for `slipstream.sandbox.walk`. While the context lasts this thread has the
+        rights of the sandbox's user. For threads that may block; raises OSError if the sandbox is gone."""
         ...
 
 

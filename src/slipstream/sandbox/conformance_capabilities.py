@@ -1,14 +1,15 @@
-"""The cases for what a sandbox may do beside: changes, snapshots, endpoints. See `conformance.py`."""
+"""The cases for what a sandbox may do beside: changes, snapshots, endpoints, its root. See `conformance.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable
 
 from slipstream.errors import SandboxError, SandboxFileError
-from slipstream.sandbox.base import Capability, Changes, Endpoints, Sandbox, SandboxProvider, Snapshots
+from slipstream.sandbox.base import Capability, Changes, Endpoints, Rooted, Sandbox, SandboxProvider, Snapshots
 from slipstream.sandbox.conformance_case import (
     Cases,
     Need,
@@ -20,6 +21,7 @@ from slipstream.sandbox.conformance_case import (
     output,
 )
 from slipstream.sandbox.patch import Entry, apply_patch
+from slipstream.sandbox.walk import read_file
 from slipstream.types import File
 
 BESIDE = Cases()
@@ -282,3 +284,24 @@ async def closing_cancels_who_still_serves(provider: SandboxProvider, make_spec:
         await sandbox.aclose()
         assert ended.is_set(), "who served was not cancelled when the sandbox closed"
         await asyncio.gather(call, return_exceptions=True)
+
+
+# ---------------------------------------------------------------- root
+
+
+@BESIDE.case(Capability.ROOT)
+async def files_are_read_through_the_root(provider: SandboxProvider, make_spec: SpecMaker) -> None:
+    async with opened(provider, make_spec()) as sandbox:
+        assert isinstance(sandbox, Rooted)
+        await sandbox.write({"given": File(data=b"here")})
+        for path in ("given", "/work/../../work/given"):
+            seen = await asyncio.to_thread(_read_through, sandbox, posixpath.join(make_spec().workdir, path))
+            assert seen == b"here", f"through the root {path} reads {seen!r}"
+        await sandbox.aclose()
+        with expecting(OSError):
+            await asyncio.to_thread(_read_through, sandbox, "given")
+
+
+def _read_through(sandbox: Rooted, path: str) -> bytes:
+    with sandbox.root() as root:
+        return read_file(root, path, 1 << 20)

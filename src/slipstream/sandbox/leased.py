@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import cast
 
 from slipstream.sandbox.base import (
@@ -17,6 +18,7 @@ from slipstream.sandbox.base import (
     Endpoints,
     ExecResult,
     OnConnect,
+    Rooted,
     Sandbox,
     Shell,
     Snapshot,
@@ -92,6 +94,11 @@ class _WithEndpoints(Leased):
         return await cast("Endpoints", self.inner).serve(name, on_connect)
 
 
+class _WithRoot(Leased):
+    def root(self) -> AbstractContextManager[int]:
+        return cast("Rooted", self.inner).root()
+
+
 class _Snapshot:
     """A snapshot whose forks count like all others."""
 
@@ -114,6 +121,7 @@ _PARTS: Mapping[Capability, type[Leased]] = {
     Capability.CHANGES: _WithChanges,
     Capability.SNAPSHOTS: _WithSnapshots,
     Capability.ENDPOINTS: _WithEndpoints,
+    Capability.ROOT: _WithRoot,
 }
 
 

@@ -32,7 +32,7 @@ from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.keeping import Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
 from slipstream.sandbox.layer import Layer as Marked
-from slipstream.sandbox.meter import Meter, Meters
+from slipstream.sandbox.meter import Limit, Meter, Meters
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
 from slipstream.sandbox.supervised import SupervisedSandbox
@@ -101,6 +101,8 @@ class LocalHost:
 
     async def why_broken(self) -> str | None:
         exceeded = self.meter.exceeded()
+        if exceeded is Limit.PROCESSES and self.meter.kind != watchdog.KIND:
+            return None  # the kernel refuses a fork, and nobody dies of it
         return None if exceeded is None else f"it ran into its limit on {exceeded}"
 
 
@@ -145,10 +147,10 @@ class LocalSandbox(SupervisedSandbox):
 
     @contextlib.contextmanager
     def root(self) -> Iterator[int]:
-        """A descriptor of its root folder, for `walk`. Files are to be read with the rights of `acting_as_inside`."""
         fd = os.open(f"/proc/{self._outside.launched.first_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            yield fd
+            with acting_as(NOBODY, NOBODY):
+                yield fd
         finally:
             os.close(fd)
 
@@ -156,7 +158,7 @@ class LocalSandbox(SupervisedSandbox):
         place = str(PurePosixPath(bwrap.workdir_of(self._ground.spec), path))
 
         def read() -> Tree:
-            with self.root() as root, acting_as(NOBODY, NOBODY):
+            with self.root() as root:
                 return walk.read_tree(root, place, max_bytes, max_files)
 
         async with self.attributed():
@@ -292,7 +294,7 @@ class LocalProvider:
     runs now. `program` and `interpreter` are found if they are not given. `lease` is written on every process.
     """
 
-    capabilities = frozenset({Capability.CHANGES, Capability.SNAPSHOTS, Capability.ENDPOINTS})
+    capabilities = frozenset(Capability)
 
     def __init__(
         self,
@@ -323,9 +325,10 @@ class LocalProvider:
 
     def check_spec(self, spec: SandboxSpec) -> None:
         bwrap.workdir_of(spec)
-        for what, folder in (("base", spec.base), ("tree", spec.tree)):
-            if folder and folder != "host":
-                check_folder(what, folder)
+        if spec.base != "host":
+            check_folder("base", spec.base)
+        if spec.tree:
+            check_folder("tree", spec.tree)
         limits = spec.limits
         for name in ("memory_mb", "processes", "disk_mb", "file_mb", "cpu_s", "cpus"):
             if getattr(limits, name) <= 0:

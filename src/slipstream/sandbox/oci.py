@@ -101,7 +101,7 @@ class OciProvider:
     def capabilities(self) -> frozenset[Capability]:
         if self._read_only:
             return frozenset({Capability.ENDPOINTS})
-        return frozenset(Capability)
+        return frozenset({Capability.CHANGES, Capability.SNAPSHOTS, Capability.ENDPOINTS})
 
     @property
     def lease_id(self) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SandboxLimitError, SlipstreamError, boundary
-from slipstream.sandbox.base import Capability, Sandbox, SandboxProvider
+from slipstream.sandbox.base import Capability, Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.demand import Demand, shares
 from slipstream.sandbox.endings import Endings, result_of
 from slipstream.sandbox.kinds import Kind, Opener, Waiter
@@ -170,6 +170,8 @@ class Pool:
                     raise SandboxError(f"sandbox {sandbox.id} came up and does not answer")
                 if spec is not None and spec.files:
                     await sandbox.write(spec.files)
+                    if isinstance(sandbox, Changes):  # what it was given is no change
+                        await sandbox.mark()
                 self._refuse_if_closed()
             except (SandboxFileError, SandboxLimitError):
                 await self._give_back(sandbox)
