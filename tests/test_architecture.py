@@ -107,6 +107,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "sandbox",
         "simulate",
+        "tools",
         "train",
         "wiring",
     },

@@ -171,14 +171,32 @@ def areas_of(spec: SandboxSpec, tree: str | None) -> tuple[Area, ...]:
     return tuple(areas)
 
 
-def folders_of(areas: Sequence[Area]) -> dict[str, int]:
+def folders_of(areas: Sequence[Area], workdir: str) -> dict[str, int]:
     """The folders of a layer for such areas, and their modes."""
     folders = {"shm": 0o1777, "ends": 0o755}
     for area in areas:
         folders[area.name] = 0o1777 if area.place == "/tmp" else 0o755
         if area.lowers:
             folders[f"{area.name}-work"] = 0o755
+        if area.place == "/":
+            for path, mode in _owned(Path(area.lowers[0]), workdir).items():
+                folders[f"{area.name}/{path}"] = mode
     return folders
+
+
+def _owned(base: Path, workdir: str) -> dict[str, int]:
+    """Folders of a base in which something is made, by bwrap or in the workdir: laid over with folders of the sandbox's
+    user, since those of the base may be another's. With their modes; outer ones first."""
+    owned: dict[str, int] = {}
+    for place in (ENDPOINTS, SUPERVISOR, PYTHON_HOME, workdir):
+        path = PurePosixPath(".")
+        for name in PurePosixPath(place).parts[1:]:
+            path /= name
+            there = base / path
+            if there.is_symlink() or not there.is_dir():  # what is not there is made in the folder above
+                break
+            owned[str(path)] = stat.S_IMODE(there.stat().st_mode) | stat.S_IRWXU
+    return owned
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:

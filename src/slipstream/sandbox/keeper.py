@@ -227,17 +227,13 @@ class Keeper:
         self.reply(request["id"], [])
 
     def do_copy(self, request: Request, fds: list[int]) -> None:
-        """Copies folders of a layer; with a descriptor beside it, that folder into the only one named. In a process
-        of its own: there may be much to copy."""
+        """Copies folders of a layer. In a process of its own: there may be much to copy."""
         if os.fork():
             return
         try:
             for name in request["folders"]:
-                into = os.path.join(self.place(request["layer"]), name)
-                copy_folder(
-                    fds[0] if fds else os.open(os.path.join(self.place(request["source"]), name), FOLDER),
-                    os.open(into, FOLDER),
-                )
+                source = os.open(os.path.join(self.place(request["source"]), name), FOLDER)
+                copy_folder(source, os.open(os.path.join(self.place(request["layer"]), name), FOLDER))
             self.reply(request["id"], [])
         except OSError as error:
             self.refuse(request, error)

@@ -123,13 +123,9 @@ class Keeper:
         """A Unix socket that listens at a path in a layer."""
         return socket.socket(fileno=await _fd_of(self._ask({"op": "listen", "layer": layer.name, "path": path})))
 
-    async def copy(self, source: Layer | int, target: Layer, folders: Sequence[str]) -> None:
-        """Copy folders of one layer into those of another; or what lies in a folder of this machine into one."""
-        message: Reply = {"op": "copy", "layer": target.name, "folders": list(folders)}
-        if isinstance(source, int):
-            await self._ask(message, [source])
-        else:
-            await self._ask({**message, "source": source.name})
+    async def copy(self, source: Layer, target: Layer, folders: Sequence[str]) -> None:
+        """Copy folders of one layer into those of another."""
+        await self._ask({"op": "copy", "source": source.name, "layer": target.name, "folders": list(folders)})
 
     def hold(self, layer: Layer) -> None:
         """Count one more who needs a layer that is shared."""

@@ -28,6 +28,7 @@ from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
 from slipstream.sandbox.bwrap import can_be_reached
 from slipstream.sandbox.channel import Channel, memory_file
+from slipstream.sandbox.copying import copy_tree
 from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.keeping import Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
@@ -410,7 +411,7 @@ class LocalProvider:
             for below in ground.snapshots:
                 keeper.hold(below)
                 undo.push_async_callback(keeper.release, below)
-            layer = await keeper.make(spec.limits.disk_mb * MB, bwrap.folders_of(ground.areas))
+            layer = await keeper.make(spec.limits.disk_mb * MB, bwrap.folders_of(ground.areas, bwrap.workdir_of(spec)))
             undo.push_async_callback(keeper.drop, layer)
             if self._meters is None:
                 self._meters = Meters(self._lease)
@@ -508,8 +509,8 @@ class LocalProvider:
     @contextlib.contextmanager
     def _folder(self, path: str) -> Iterator[int]:
         """A descriptor of a base or a tree."""
-        layers = {f"{tree.result().path}/tree": tree.result() for tree in self._trees.values() if tree.done()}
-        layer = layers.get(path)
+        made = [task.result() for task in self._trees.values() if task.done() and task.exception() is None]
+        layer = next((layer for layer in made if path == f"{layer.path}/tree"), None)
         if layer is None:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
@@ -521,12 +522,25 @@ class LocalProvider:
 
 
 async def _copied(keeper: Keeper, folder: str) -> Layer:
+    """A layer with the files of a folder, as the sandboxes' user's own."""
     layer = await keeper.make(TREE_BYTES, {"tree": 0o755})
-    source = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def copy() -> None:
+        source = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            target = os.open("tree", FOLDER, dir_fd=layer.fd)
+            try:
+                copy_tree(source, target, uid=NOBODY, gid=NOBODY)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
     try:
-        await keeper.copy(source, layer, ["tree"])
-    finally:
-        os.close(source)
+        await asyncio.to_thread(copy)
+    except OSError as error:
+        await keeper.drop(layer)
+        raise SandboxError(f"the tree {folder} cannot be copied: {error}") from error
     return layer
 
 
