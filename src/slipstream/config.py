@@ -83,6 +83,8 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
         if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
             raise ConfigError(f'"{key}": {name} is a value and has no settings of its own')
         value: Any = _put(current, path[1:], text, key)
+    elif dataclasses.is_dataclass(current) and (main := getattr(current, "MAIN", None)):
+        value = _put(current, [main], text, f"{key}.{main}")
     elif dataclasses.is_dataclass(current):
         inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(current))
         raise ConfigError(f'"{key}" is a group of settings: set one of {inner}')

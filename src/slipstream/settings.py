@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -23,8 +23,11 @@ from slipstream.feed import SolveRateFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
+    MAIN: ClassVar[str] = "source"
+    """What `tasks=x` sets."""
     source: str = ""
-    """A JSONL file, or `package.module:function` (or `file.py:function`) that returns tasks."""
+    """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
+    returns tasks."""
     num: int | None = None
     """How many of them; None is all."""
     args: Mapping[str, JsonValue] = field(default_factory=dict)

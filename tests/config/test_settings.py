@@ -102,3 +102,10 @@ def test_rules_for_groups_that_do_not_go_together_are_refused(pairs: list[str], 
 )
 def test_rules_for_groups_that_go_together_pass(pairs: list[str]) -> None:
     check_settings(apply_overrides(TRAINING, pairs))
+
+
+def test_tasks_can_be_set_by_their_source_alone() -> None:
+    config = EvalConfig(name="x", tasks=TasksConfig())
+    assert apply_overrides(config, ["tasks=some/folder", "tasks.num=3"]).tasks == TasksConfig(
+        source="some/folder", num=3
+    )

@@ -122,3 +122,9 @@ def test_a_task_is_given_as_it_was_made(module: str) -> None:
     assert load_tasks(f"{module}:three", num=1, args={}) == (
         Task(id="t0", brief=Brief(instruction="x"), grading=Grading(kind="exact", spec={"expected": "1"})),
     )
+
+
+def test_a_folder_that_holds_a_task_file_is_a_task_set(tmp_path: Path) -> None:
+    line = '{"id": "a", "instruction": "Do it.", "tools": ["finish"], "grading": {"kind": "exact", "expected": "x"}}'
+    (tmp_path / "tasks.jsonl").write_text(line)
+    assert [task.id for task in load_tasks(str(tmp_path), num=None, args={})] == ["a"]

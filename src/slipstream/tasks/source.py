@@ -14,6 +14,9 @@ from slipstream.names import load_object
 from slipstream.tasks.jsonl import check_task, read_tasks
 from slipstream.types import Json, Task
 
+TASK_FILE = "tasks.jsonl"
+"""Of a folder that is a task set."""
+
 
 def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
     """The tasks of a JSONL file or of a Python function, the first `num` of them, each checked."""
@@ -26,7 +29,8 @@ def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tup
     elif args:
         raise ConfigError(f"tasks.args are for Python functions, and {source} is a file: leave them out")
     else:
-        tasks = read_tasks(Path(source))
+        path = Path(source)
+        tasks = read_tasks(path / TASK_FILE if (path / TASK_FILE).is_file() else path)
     if num is not None and len(tasks) < num:
         raise ConfigError(f"tasks.num={num}, but {source} has {len(tasks)} tasks")
     return tasks[:num]
