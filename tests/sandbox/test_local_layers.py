@@ -280,6 +280,29 @@ def test_a_folder_is_a_base_even_without_a_python(tmp_path: Path) -> None:
     assert digest(base) == before
 
 
+@needs_root
+def test_a_base_that_belongs_to_root_starts_and_its_workdir_can_be_written(tmp_path: Path) -> None:
+    """As an image that root has unpacked: what is in it stays as it is, all else is the agent's."""
+    base = make_base(tmp_path)
+    (base / "opt").mkdir(mode=0o755)
+    (base / "work" / "given").write_text("of the base\n")
+    for path in (base, *base.rglob("*")):
+        os.chown(path, 0, 0, follow_symlinks=False)
+
+    async def main() -> None:
+        async with provided() as provider:
+            sandbox = await provider.open(SandboxSpec(base=str(base), limits=SMALL))
+            await sh(sandbox, "echo x > made; echo x > /new; mkdir /opt/mine; rm given")
+            assert (await sandbox.changes("/")).paths == ("new", "work/given", "work/made")
+            for attempt in ("echo x > /data/given", "rm /bin/sleep", "echo x > /run/slipstream/inside.py"):
+                assert (await sandbox.exec(["sh", "-c", attempt], timeout_s=30)).exit_code != 0, attempt
+            fork = await (await sandbox.snapshot()).open()
+            assert await sh(fork, "cat made /new; ls; echo more > /opt/more") == "x\nx\nmade\n"
+
+    asyncio.run(main())
+    assert (base / "work" / "given").read_text() == "of the base\n"
+
+
 def test_a_snapshot_keeps_what_was_done_to_the_base_and_the_tree(tmp_path: Path) -> None:
     base, tree = make_base(tmp_path), make_tree(tmp_path)
 

@@ -105,6 +105,19 @@ def sandbox(
     _print({"provider": provider, **figures}, as_json)
 
 
+@bench_app.command()
+def codesearch(
+    repo: Annotated[Path, typer.Option(help="A folder with source code; it is copied, and never changed.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """What code search costs: the first answer, later ones, one after an edit, a further rollout."""
+    from slipstream.bench.codesearch import run
+
+    if not repo.is_dir():
+        raise ConfigError(f"--repo {repo} is no folder: name one with source code")
+    _print(run(repo), as_json)
+
+
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))

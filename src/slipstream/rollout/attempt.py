@@ -17,7 +17,14 @@ from typing import Protocol
 from slipstream.agent.loop import Runner
 from slipstream.aio import task_group
 from slipstream.dialogue.base import Dialogue, TurnLog
-from slipstream.errors import GraderError, InfrastructureError, SandboxError, SandboxFileError, boundary
+from slipstream.errors import (
+    GraderError,
+    InfrastructureError,
+    SandboxBroken,
+    SandboxError,
+    SandboxFileError,
+    boundary,
+)
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
@@ -93,7 +100,11 @@ class RolloutAttempt:
                 writing.cancel()
         finally:
             dialogue.close()
-        artifact = await self._take_artifact(ending)
+        try:
+            artifact = await self._take_artifact(ending)
+        except SandboxBroken as raised:  # untrusted, breaking it just after the last turn would pay
+            ending = Ending(reason=EndReason.BROKE_SANDBOX, answer=ending.answer, detail=str(raised))
+            artifact = Artifact(answer=ending.answer)
         self._ended = RunEnded(key=self._job.key, attempt=self._number, ending=ending, artifact=artifact)
         self._crew.journal.append(self._ended)
         await self._crew.journal.flush()

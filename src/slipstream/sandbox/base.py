@@ -213,8 +213,11 @@ class Rooted(Protocol):
     """A sandbox on this machine whose files can be looked at without asking it, and so quickly."""
 
     def root(self) -> AbstractContextManager[int]:
-        """A descriptor of its root folder, for `slipstream.sandbox.walk`. While the context lasts this thread has the
-        rights of the sandbox's user. For threads that may block; raises OSError if the sandbox is gone."""
+        """A descriptor of its root folder, for `slipstream.sandbox.walk`. Raises OSError if the sandbox is gone."""
+        ...
+
+    def rights(self) -> AbstractContextManager[None]:
+        """What a thread takes on while it touches files there, and only then: the rights of the sandbox's user."""
         ...
 
 

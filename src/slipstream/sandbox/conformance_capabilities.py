@@ -303,5 +303,5 @@ async def files_are_read_through_the_root(provider: SandboxProvider, make_spec: 
 
 
 def _read_through(sandbox: Rooted, path: str) -> bytes:
-    with sandbox.root() as root:
+    with sandbox.root() as root, sandbox.rights():
         return read_file(root, path, 1 << 20)

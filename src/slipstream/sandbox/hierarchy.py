@@ -170,6 +170,13 @@ def left_by(lease: str, found: Iterable[Hierarchy] | None = None, kernel: Kernel
     ]
 
 
+def holders(found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None) -> set[str]:
+    """Whoever has groups of ours on this machine, by name."""
+    kernel = kernel or Kernel()
+    places = (place for tree in (here() if found is None else found) for place in kernel.below(tree.mount))
+    return {place.rpartition("/")[2] for place in places if place.rpartition("/")[0].endswith(f"/{TOP}")}
+
+
 def remove_all(folders: Iterable[str], kernel: Kernel | None = None) -> None:
     """Kill what is in these groups and remove them. Raises OSError if one stays."""
     kernel = kernel or Kernel()

@@ -98,6 +98,9 @@ class _WithRoot(Leased):
     def root(self) -> AbstractContextManager[int]:
         return cast("Rooted", self.inner).root()
 
+    def rights(self) -> AbstractContextManager[None]:
+        return cast("Rooted", self.inner).rights()
+
 
 class _Snapshot:
     """A snapshot whose forks count like all others."""

@@ -33,7 +33,8 @@ from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.keeping import Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
 from slipstream.sandbox.layer import Layer as Marked
-from slipstream.sandbox.meter import Limit, Meter, Meters
+from slipstream.sandbox.limits import check_limits
+from slipstream.sandbox.meter import UNLEASED, Limit, Meter, Meters
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
 from slipstream.sandbox.supervised import SupervisedSandbox
@@ -150,16 +151,18 @@ class LocalSandbox(SupervisedSandbox):
     def root(self) -> Iterator[int]:
         fd = os.open(f"/proc/{self._outside.launched.first_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with acting_as(NOBODY, NOBODY):
-                yield fd
+            yield fd
         finally:
             os.close(fd)
+
+    def rights(self) -> contextlib.AbstractContextManager[None]:
+        return acting_as(NOBODY, NOBODY)
 
     async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
         place = str(PurePosixPath(bwrap.workdir_of(self._ground.spec), path))
 
         def read() -> Tree:
-            with self.root() as root:
+            with self.root() as root, self.rights():
                 return walk.read_tree(root, place, max_bytes, max_files)
 
         async with self.attributed():
@@ -186,7 +189,7 @@ class LocalSandbox(SupervisedSandbox):
             return await asyncio.to_thread(self._differences, area, below, max_bytes)
 
     def _differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed:
-        with self.root() as root, walk.told(path):
+        with self.root() as root, self.rights(), walk.told(path):
             os.close(open_inside(root, os.fsencode(str(PurePosixPath(area.place, path))), BENEATH_FOLDER))
         with contextlib.ExitStack() as stack:
             upper = stack.enter_context(self._upper(area))
@@ -307,7 +310,7 @@ class LocalProvider:
         interpreter: bwrap.Interpreter | None = None,
         meters: Meters | None = None,
     ) -> None:
-        self._lease = lease or f"without-{os.getpid()}-{next(_numbers)}"
+        self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._use_base_python = use_base_python
         self._given = None if program is None or interpreter is None else (program, interpreter)
@@ -330,10 +333,7 @@ class LocalProvider:
             check_folder("base", spec.base)
         if spec.tree:
             check_folder("tree", spec.tree)
-        limits = spec.limits
-        for name in ("memory_mb", "processes", "disk_mb", "file_mb", "cpu_s", "cpus"):
-            if getattr(limits, name) <= 0:
-                raise ConfigError(f"the limit {name} of a sandbox is {getattr(limits, name)}: it must be above 0")
+        check_limits(spec.limits)
 
     async def open(self, spec: SandboxSpec) -> LocalSandbox:
         self.check_spec(spec)

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from slipstream.errors import ConfigError
@@ -24,6 +25,8 @@ from slipstream.types import SandboxLimits
 
 __all__ = ["Limit", "Meter", "Meters", "Usage", "leftovers", "remove"]
 
+UNLEASED = "without-"
+"""What the name of a provider's groups begins with if it has no lease: its process follows."""
 IDLE_SHARE = 10
 """Looking takes at most one part in so many of a core."""
 _LEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -142,6 +145,12 @@ class Meters:
         self._closed.set()
         self._open_one.set()
         await self._backend.aclose()
+
+
+def orphans() -> list[str]:
+    """Those who held groups without a lease, named by their process, and are dead."""
+    names = {name for name in hierarchy.holders() if name.startswith(UNLEASED)}
+    return sorted(name for name in names if not Path("/proc", name.removeprefix(UNLEASED).partition("-")[0]).exists())
 
 
 def leftovers(lease: str) -> list[str]:

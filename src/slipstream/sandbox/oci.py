@@ -28,6 +28,7 @@ from slipstream.errors import ConfigError, SandboxError, boundary
 from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Capability
 from slipstream.sandbox.lease import Lease
+from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.oci_arguments import BuildSpec, Choices, DiskLimit, Image, Python
 from slipstream.sandbox.oci_container import Container, remove_container
 from slipstream.sandbox.oci_engine import Engine, Facts, ask_facts, explain, find_engine, finish
@@ -115,6 +116,9 @@ class OciProvider:
 
     def check_spec(self, spec: SandboxSpec) -> None:
         arguments.workdir_of(spec)
+        check_limits(spec.limits)
+        if spec.tree:
+            raise ConfigError(f"the tree {spec.tree!r} cannot be laid below a container: put its files into the image")
         if spec.base == "host" or spec.base.startswith("/"):
             raise ConfigError(f"the base {spec.base!r} is no image: name one such as 'docker.io/library/python:3.12'")
         build = arguments.build_of(spec.base)

@@ -89,6 +89,18 @@ def reap(home: Path, *, containers: Remover | None = None, cgroups: Remover | No
             report = replace(report, num_live=report.num_live + folder.exists())
             continue
         report = _reap_one(lease, report, others, proc)
+    return report if cgroups is not None else _reap_orphans(report)
+
+
+def _reap_orphans(report: Report) -> Report:
+    """Groups of providers that had no lease, and whose process is dead. All else of theirs died with it."""
+    from slipstream.sandbox import meter
+
+    for name in meter.orphans():
+        try:
+            report = replace(report, num_cgroups=report.num_cgroups + meter.remove(name))
+        except OSError as raised:
+            report = replace(report, problems=(*report.problems, f"{name}: {raised}"))
     return report
 
 

@@ -16,6 +16,7 @@ TOOLS: Mapping[str, str] = {
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
     "read_file": "slipstream.tools.read_file:read_file",
+    "search": "slipstream.tools.codesearch.tool:search",
     "write_file": "slipstream.tools.write_file:write_file",
 }
 """The built-in tools, as import paths, so that one that needs an extra costs nothing until it is used."""

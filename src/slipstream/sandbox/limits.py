@@ -1,0 +1,15 @@
+"""What is asked of every provider's limits: SandboxLimits enter; a ConfigError if one of them could never be met."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from slipstream.errors import ConfigError
+from slipstream.types import SandboxLimits
+
+
+def check_limits(limits: SandboxLimits) -> None:
+    for field in fields(limits):
+        value = getattr(limits, field.name)
+        if not value > 0:
+            raise ConfigError(f"the limit {field.name} of a sandbox is {value}: it must be above 0")

@@ -1,0 +1,12 @@
+"""Code search: definitions, references, calls and imports of a repository, true to its files as they are now.
+
+`search` in `tool.py` is the tool. `CodeSearch(host_folder(path), Store()).ask(["QuerySet.filter"])` asks without one.
+"""
+
+from slipstream.tools.codesearch.answer import Answer
+from slipstream.tools.codesearch.files import Files, FolderFiles, host_folder
+from slipstream.tools.codesearch.languages import need_grammars
+from slipstream.tools.codesearch.session import CodeSearch, Mode
+from slipstream.tools.codesearch.store import Store
+
+__all__ = ["Answer", "CodeSearch", "Files", "FolderFiles", "Mode", "Store", "host_folder", "need_grammars"]

@@ -1,0 +1,180 @@
+"""The process that parses files and matches regular expressions, so that hostile ones harm nothing else.
+
+    worker.py MAX_MEMORY_BYTES LANGUAGE...
+
+Enters: frames on standard input, each two lengths, a JSON header and the bytes of a file. Leaves: one frame for each,
+in the same form and order. Always holds: once it has said that it is ready, it can open no file and no socket, write no
+file and start no process; a job that takes more CPU seconds than its header allows ends it.
+
+A standalone program: it is run by path and in isolation, and loads its two neighbours by path.
+"""
+
+# ruff: noqa: PTH100, PTH118, PTH120
+
+from __future__ import annotations
+
+import codecs
+import gc
+import importlib.util
+import json
+import os
+import re
+import resource
+import struct
+import sys
+import unicodedata
+from array import array
+from bisect import bisect_right
+from typing import Any, BinaryIO
+
+LENGTHS = struct.Struct("<II")
+ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "cp1252", "iso8859-15", "koi8-r", "cp1251", "utf-16")
+"""Loaded beforehand, as nothing can be opened later; a file in another encoding is scanned and not parsed."""
+
+
+def load(name: str) -> Any:
+    """A neighbour of this file, as a module."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def lock_down(max_memory_bytes: int) -> None:
+    for which, most in (
+        (resource.RLIMIT_NOFILE, 3),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_AS, max_memory_bytes),
+    ):
+        resource.setrlimit(which, (most, most))
+
+
+def allow_cpu(seconds: float) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def send(out: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    out.write(LENGTHS.pack(len(text), len(blob)) + text + blob)
+    out.flush()
+
+
+def send_said(out: BinaryIO, said: Any) -> None:
+    header = {
+        "names": said.names,
+        "docs": said.docs,
+        "bases": said.bases,
+        "imports": [field for found in said.imports for field in found],
+        "error": said.error,
+        "defs": len(said.defs),
+    }
+    send(out, header, said.defs.tobytes() + array("Q", said.refs).tobytes())
+
+
+# ---------------------------------------------------------------- regular expressions
+
+
+def longest_literal(pattern: str, flags: int) -> str:
+    """A text that every match must contain; "" where none is certain."""
+    try:
+        from re import _parser  # type: ignore[attr-defined]
+
+        parsed = _parser.parse(pattern, flags)
+        if (flags | parsed.state.flags) & re.IGNORECASE:
+            return ""
+        best = run = ""
+        for kind, value in parsed:
+            run = run + chr(value) if str(kind) == "LITERAL" else ""
+            best = max(best, run, key=len)
+    except (ImportError, AttributeError, TypeError, ValueError, RecursionError):
+        return ""
+    return best if "\n" not in best and "\r" not in best else ""
+
+
+def match_lines(compiled: re.Pattern[str], data: bytes, most: int) -> list[int]:
+    """The lines at which matches begin, each once, at most so many."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    starts: list[int] | None = None
+    lines: list[int] = []
+    for found in compiled.finditer(text):
+        if starts is None:
+            starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
+        line = bisect_right(starts, found.start())
+        if not lines or lines[-1] != line:
+            lines.append(line)
+            if len(lines) >= most:
+                break
+    return lines
+
+
+class Patterns:
+    """The pattern that was compiled last, as one query asks for the same in many files."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, int] = ("", -1)
+        self._compiled: re.Pattern[str] | None = None
+
+    def get(self, pattern: str, flags: int) -> re.Pattern[str]:
+        if self._compiled is None or self._key != (pattern, flags):
+            self._compiled, self._key = re.compile(pattern, flags), (pattern, flags)
+        return self._compiled
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def parsed(parse: Any, data: bytes) -> Any:
+    """What a file says. A mistake of ours in reading it costs its definitions, not this process."""
+    try:
+        return parse(data)
+    except Exception as error:
+        return sys.modules["python_source"].scan(data, f"{type(error).__name__}: {error}")
+
+
+def answer(job: dict[str, Any], data: bytes, parsers: dict[str, Any], patterns: Patterns, out: BinaryIO) -> None:
+    allow_cpu(job["cpu_s"])
+    if job["op"] == "parse":
+        send_said(out, parsed(parsers[job["language"]], data))
+        return
+    flags = re.MULTILINE
+    try:
+        compiled = patterns.get(job["pattern"], flags)
+    except (re.error, RecursionError, OverflowError) as error:
+        send(out, {"error": str(error)})
+        return
+    if job["op"] == "literal":
+        send(out, {"literal": longest_literal(job["pattern"], flags)})
+    else:
+        send(out, {"lines": match_lines(compiled, data, job["most"])})
+
+
+def main(max_memory_bytes: int, languages: list[str]) -> None:
+    parsers: dict[str, Any] = {"python": load("python_source").parse}
+    if languages:
+        grammars = load("grammars")
+        for language in languages:
+            parsers[language] = grammars.open_grammar(language)
+    for encoding in ENCODINGS:
+        codecs.lookup(encoding)
+    unicodedata.normalize("NFKC", "a")  # `compile` would import it at the first name that is not ASCII
+    sys.setrecursionlimit(3000)
+    gc.disable()  # the trees have no cycles, and looking for some would take half of the time
+    source, out = sys.stdin.buffer, sys.stdout.buffer
+    lock_down(max_memory_bytes)
+    send(out, {"ready": sorted(parsers)})
+    patterns = Patterns()
+    while len(lengths := source.read(LENGTHS.size)) == LENGTHS.size:
+        header_bytes, data_bytes = LENGTHS.unpack(lengths)
+        job = json.loads(source.read(header_bytes))
+        answer(job, source.read(data_bytes), parsers, patterns, out)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
