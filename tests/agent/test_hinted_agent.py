@@ -1,4 +1,4 @@
-"""End to end, in real sandboxes: an agent edits wrongly, is hinted, and recovers; what it was told is in the run store.
+"""End to end, in real sandboxes: an agent searches, edits wrongly, is hinted, and recovers; what it was told is in the run store.
 
 The scripted model goes by what it last read, so it recovers if and only if it is hinted.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 CALC = b"def add(a, b):\r\n\treturn a - b\r\n"
 CHECK = b"import calc\n\n\ndef check():\n    assert calc.add(2, 3) == 5\n\n\ncheck()\n"
-TOOLS = ("bash", "edit", "finish")
+TOOLS = ("bash", "search", "edit", "finish")
 FIRED = {"traceback", "missed_edit", "syntax_error", "finish_unchecked"}
 
 
@@ -61,6 +61,8 @@ def script() -> Script:
     def next_step(scene: Scene) -> Line:
         last = scene.prompt_text.rsplit("<|im_start|>user", 1)[1]
         if "Make check.py pass" in last:
+            return act("search", terms=["calc.add"])
+        if "calc.py:1-2 function add" in last:
             return act("bash", command="python3 check.py")
         if "The last frame in your tree is /work/check.py, line 5, in check" in last:
             return replace_text("    return a - b", "    return a + b")
@@ -104,14 +106,14 @@ def test_an_agent_that_edits_wrongly_is_hinted_and_recovers(tmp_path: Path) -> N
     assert rollout.ending.reason is EndReason.FINISHED
     assert rollout.verdict is not None and rollout.verdict.reward == 1.0
     fired = Counter(name for message in told(rollout) for name in message.hints)
-    assert fired == dict.fromkeys(FIRED, 1)
+    assert fired == dict.fromkeys({*FIRED, "search_callers"}, 1)
     assert [message.hints for message in told(rollout)] == [
-        *[("traceback",), ("missed_edit",), ("syntax_error",), (), (), ("finish_unchecked",), ()]
+        *[("search_callers",), ("traceback",), ("missed_edit",), ("syntax_error",), (), (), ("finish_unchecked",), ()]
     ]
     texts = [message.content for message in told(rollout)]
-    assert "begins with 1 tab, in old_str with 4 spaces" in texts[1]
-    assert "[new syntax error, line 2: " in texts[2]
-    assert texts[6] == "passed"
+    assert "begins with 1 tab, in old_str with 4 spaces" in texts[2]
+    assert "[new syntax error, line 2: " in texts[3]
+    assert texts[7] == "passed"
 
 
 def test_what_a_hint_says_is_observed_and_never_trained_on(tmp_path: Path) -> None:
@@ -134,6 +136,6 @@ def test_without_one_of_the_hints_it_does_not_get_there(tmp_path: Path, name: st
 
 
 def test_without_hints_it_gives_up_and_nothing_is_on_record(tmp_path: Path) -> None:
-    rollout = run(tmp_path / "run", HintRules())
+    rollout = run(tmp_path / "run", HintRules(from_tools=False))
     assert rollout.verdict is not None and rollout.verdict.reward == 0.0
     assert not any(message.hints for message in told(rollout))

@@ -31,7 +31,9 @@ class HintRules:
     """Which hints the agent may be given; each can be switched off by itself, to see what it is worth."""
 
     on: bool = False
-    """False: none at all."""
+    """False: none of those below."""
+    from_tools: bool = True
+    """What tools advise with their answers, such as the next thing to search for. It needs no `on`."""
     malformed_call: bool = True
     """A call could not be read: how to write what was wrong in it."""
     unknown_tool: bool = True

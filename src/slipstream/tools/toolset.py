@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slipstream.aio import outlast, task_group
@@ -96,13 +96,19 @@ class Toolset:
 
     @asynccontextmanager
     async def open(
-        self, *, sandbox: Sandbox | None = None, model: NestedModel | None = None, call_format: str = CALL_FORMAT
+        self,
+        *,
+        sandbox: Sandbox | None = None,
+        model: NestedModel | None = None,
+        call_format: str = CALL_FORMAT,
+        shows_hints: bool = True,
     ) -> AsyncIterator[OpenToolset]:
-        """The tools for one rollout. `call_format` is the line that shows a model how a call is written."""
+        """The tools for one rollout. `call_format` is the line that shows a model how a call is written; without
+        `shows_hints` what tools advise is left out."""
         homeless = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
         if homeless and sandbox is None:
             raise ConfigError(f"no sandbox, but these tools need one: {', '.join(homeless)}")
-        opened = OpenToolset(self, sandbox=sandbox, model=model, call_format=call_format)
+        opened = OpenToolset(self, sandbox=sandbox, model=model, call_format=call_format, shows_hints=shows_hints)
         try:
             yield opened
         finally:
@@ -117,13 +123,20 @@ class OpenToolset:
     """The tools of one rollout, and their state."""
 
     def __init__(
-        self, toolset: Toolset, *, sandbox: Sandbox | None, model: NestedModel | None, call_format: str
+        self,
+        toolset: Toolset,
+        *,
+        sandbox: Sandbox | None,
+        model: NestedModel | None,
+        call_format: str,
+        shows_hints: bool = True,
     ) -> None:
         self.specs = toolset.specs
         self.state: dict[str, object] = {}
         self._sandbox = sandbox
         self._model = model
         self._call_format = call_format
+        self._shows_hints = shows_hints
         with boundary(ToolFailure, "making the tools of a rollout"):
             self._tools = {name: tool.fresh() for name, tool in toolset.tools.items()}
         self._own = [tool for name, tool in self._tools.items() if tool is not toolset.tools[name]]
@@ -202,6 +215,8 @@ class OpenToolset:
         return tool
 
     def _result(self, call: ToolCall, outcome: Outcome, start_s: float) -> CallResult:
+        if isinstance(outcome, Observation) and not self._shows_hints:
+            outcome = replace(outcome, hints=())
         match outcome:
             case Observation():
                 text = outcome.text
