@@ -294,7 +294,11 @@ def test_a_base_that_belongs_to_root_starts_and_its_workdir_can_be_written(tmp_p
             sandbox = await provider.open(SandboxSpec(base=str(base), limits=SMALL))
             await sh(sandbox, "echo x > made; echo x > /new; mkdir /opt/mine; rm given")
             assert (await sandbox.changes("/")).paths == ("new", "work/given", "work/made")
-            for attempt in ("echo x > /data/given", "rm /bin/sleep", "echo x > /run/slipstream/inside.py"):
+            for attempt in (
+                "echo x > /data/given",
+                "rm /bin/sleep",
+                "echo x > $(tr '\\0' '\\n' < /proc/1/cmdline | grep inside)",
+            ):
                 assert (await sandbox.exec(["sh", "-c", attempt], timeout_s=30)).exit_code != 0, attempt
             fork = await (await sandbox.snapshot()).open()
             assert await sh(fork, "cat made /new; ls; echo more > /opt/more") == "x\nx\nmade\n"

@@ -496,9 +496,9 @@ def test_a_group_of_version_2_has_its_limits(tmp_path: Path) -> None:
     meter = groups.open(Tally(limits=replace(SMALL, cpus=2.5)), 1)
     folder = tmp_path / "slipstream" / "abc" / "1"
     assert meter.folders == (str(folder),)
-    told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.weight")}
-    assert told == {"memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "19", "cpu.weight": "250"}
-    assert (folder.parent / "cgroup.subtree_control").read_text() == "memory pids cpu"
+    told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
+    assert told == {"memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "19"}
+    assert (folder.parent / "cgroup.subtree_control").read_text() == "memory pids"
     meter.attach(123456)
     assert (folder / "cgroup.procs").read_text() == "123456\n"
 

@@ -1,6 +1,7 @@
 """Control groups, version 1 and 2: one group `slipstream/<lease>/<n>` for each sandbox, below the group we run in.
 
 Enters: what a Tally is to be held to. Leaves: a meter whose limits the kernel holds.
+CPU time is counted and limited, not shared out: programs in sandboxes run beside ours as any other.
 Always holds: groups are made below our own, so that limits put on us bind our sandboxes too; nothing but groups of this
 lease is touched. In version 2 a group that hands limits down may have no processes of its own: where this process is
 the only one, it moves into a group `slipstream-run` beside, and nowhere else.
@@ -41,6 +42,7 @@ RUN = "slipstream-run"
 INTERVAL_S = 0.25
 """The kernel holds memory and processes by itself: this is for CPU time, and to give word."""
 TRIES = 10
+SHARES = 32 * 1024
 
 
 # ---------------------------------------------------------------- what the two versions call things
@@ -56,9 +58,6 @@ class Names:
     memory_peak: tuple[str, ...]
     """The first that exists."""
     kills: str
-    weight: str
-    weight_per_cpu: int
-    weight_range: tuple[int, int]
     cpu_time: Callable[[Callable[[str, str], str]], float]
     """In seconds, given a way to read a controller's file."""
     door: str
@@ -71,9 +70,6 @@ NAMES: Mapping[str, Names] = {
         memory_limits=("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
         memory_peak=("memory.max_usage_in_bytes",),
         kills="memory.oom_control",
-        weight="cpu.shares",
-        weight_per_cpu=1024,
-        weight_range=(2, 262144),
         cpu_time=lambda read: _number(read("cpuacct", "cpuacct.usage")) / 1e9,
         door="tasks",
     ),
@@ -82,9 +78,6 @@ NAMES: Mapping[str, Names] = {
         memory_limits=("memory.max", "memory.swap.max"),
         memory_peak=("memory.peak", "memory.current"),
         kills="memory.events",
-        weight="cpu.weight",
-        weight_per_cpu=100,
-        weight_range=(1, 10000),
         cpu_time=lambda read: _field(read("memory", "cpu.stat"), "usage_usec") / 1e6,
         door=PROCS,
     ),
@@ -132,12 +125,19 @@ class Groups:
         by_name = {name: tree for tree in trees for name in tree.controllers}
         if missing := [name for name in self.names.needed if name not in by_name]:
             raise OSError(errno.ENOENT, f"without the controllers {', '.join(missing)}")
-        folders = {}
-        for name in (*self.names.needed, "cpu"):
-            if name in by_name:
-                folders[name] = f"{by_name[name].own}/{TOP}/{lease}"
-                self._have_both(folders[name], [])
+        folders = {name: f"{by_name[name].own}/{TOP}/{lease}" for name in self.names.needed}
+        for folder in folders.values():
+            self._have_both(folder, [])
+        if "cpu" in by_name["cpuacct"].controllers:
+            self._share_out(folders["cpuacct"])
         return folders
+
+    def _share_out(self, folder: str) -> None:
+        """Where CPU time cannot be counted without being shared out, all sandboxes together would get what one process
+        gets. So they get what many do."""
+        for place in (folder.rpartition("/")[0], folder):
+            with contextlib.suppress(OSError):
+                self.kernel.write(f"{place}/cpu.shares", str(SHARES))
 
     def _prepare_v2(self, tree: Hierarchy, lease: str) -> dict[str, str]:
         own = tree.own.removesuffix(f"/{RUN}")
@@ -148,7 +148,7 @@ class Groups:
                 f"the controllers {', '.join(missing)} are not handed down to us: start with "
                 "`systemd-run --user --scope -p Delegate=yes`",
             )
-        used = [name for name in (*self.names.needed, "cpu") if name in there]
+        used = list(self.names.needed)
         self._hand_down(own, used)
         self._have_both(f"{own}/{TOP}/{lease}", used)
         return dict.fromkeys(used, f"{own}/{TOP}/{lease}")
@@ -240,13 +240,13 @@ class GroupMeter:
             for folder in self.folders:
                 self._kernel.make(folder)
                 made.append(folder)
-            self._limit(tally.limits.memory_mb * MB, tally.limits.cpus)
+            self._limit(tally.limits.memory_mb * MB)
         except BaseException:
             for folder in made:
                 self._kernel.remove(folder)
             raise
 
-    def _limit(self, memory_bytes: int, cpus: float) -> None:
+    def _limit(self, memory_bytes: int) -> None:
         names, folders = self._names, self._by_controller
         needed, *others = names.memory_limits
         self._kernel.write(f"{folders['memory']}/{needed}", str(memory_bytes))
@@ -255,10 +255,6 @@ class GroupMeter:
                 value = "0" if "swap" in name else str(memory_bytes)
                 self._kernel.write(f"{folders['memory']}/{name}", value)
         self._kernel.write(f"{folders['pids']}/pids.max", str(self._num_full + SPARE_PROCESSES))
-        if "cpu" in folders:
-            low, high = names.weight_range
-            weight = min(high, max(low, round(names.weight_per_cpu * cpus)))
-            self._kernel.write(f"{folders['cpu']}/{names.weight}", str(weight))
 
     def _read(self, controller: str, name: str) -> str:
         return self._kernel.read(f"{self._by_controller[controller]}/{name}")

@@ -442,7 +442,10 @@ class LocalProvider:
                 lent.callback(os.close, fd)
                 return passed.add(fd)
 
-            data = {path: lend(memory_file(content)) for path, content in bwrap.made_up_files(spec).items()}
+            # The Python of another base may be of another version.
+            is_known = spec.base == "host" or interpreter.home is not None
+            program = bwrap.supervisor_for(interpreter) if is_known else (bwrap.SUPERVISOR, bwrap.supervisor_source())
+            data = {path: lend(memory_file(content)) for path, content in bwrap.made_up_files(spec, program).items()}
             args = ["--info-fd", str(passed.add(info_write))]
             passed.add(info)  # so that it can write even if we are dead by then
             args += bwrap.arguments(
@@ -453,7 +456,7 @@ class LocalProvider:
                 areas=ground.areas,
                 seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
             )
-            args += ["--", interpreter.path, "-I", "-S", "-B", bwrap.SUPERVISOR, str(passed.add(theirs.fileno()))]
+            args += ["--", interpreter.path, "-I", "-S", "-B", program[0], str(passed.add(theirs.fileno()))]
             args += [bwrap.workdir_of(spec), f"slipstream-lease={self._lease}"]
             limits = bwrap.rlimits(spec, memory_is_metered=meter.kind != watchdog.KIND)
             args += [f"{name}={value}" for name, value in limits.items()]
