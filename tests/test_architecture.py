@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "export": GROUND | {"batch", "record"},
     "tools": GROUND | {"sandbox"},
     "graders": GROUND | {"sandbox"},
-    "tasks": GROUND | {"config", "graders", "tools"},
+    "tasks": GROUND | {"config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
     "placement": GROUND | {"rollout"},
@@ -138,6 +138,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bench": {"torch", "transformers"},
     "recipes": {"numpy", "tokenizers"},
     "export": {"atif", "pyarrow"},
+    "graders": {"pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
+    "tasks": {"pydantic", "pyarrow", "pytest", "_pytest"},
     "model": {"aiohttp"},
 }
 """What a room may import from outside; rooms not named here may use pydantic, rich and typer."""

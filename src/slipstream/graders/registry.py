@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from slipstream.errors import ConfigError
 from slipstream.graders.base import Grader
 from slipstream.graders.command import CommandGrader
+from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import ExactMatch, TokenF1
 from slipstream.names import did_you_mean, load_object
 
-GRADERS: Mapping[str, Grader] = {"exact": ExactMatch(), "f1": TokenF1(), "command": CommandGrader()}
+GRADERS: Mapping[str, Grader] = {
+    "exact": ExactMatch(),
+    "f1": TokenF1(),
+    "command": CommandGrader(),
+    "tests": TestsGrader(),
+}
 
 
 def find_grader(kind: str) -> Grader:

@@ -1,0 +1,43 @@
+"""Patterns of paths: text enters, a question about paths leaves.
+
+`*` and `?` stay within one name, `**` spans folders, `folder/**` is the folder and all below it. A pattern without a
+slash is about names, wherever they are: `conftest.py` is every conftest.py, and `/conftest.py` the first folder's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+
+def as_regex(pattern: str) -> str:
+    """The same pattern as a regular expression for the whole path."""
+    if "/" not in pattern:
+        pattern = f"**/{pattern}"
+    pattern = pattern.removeprefix("/")
+    tail = ""
+    if pattern.endswith("/**"):
+        pattern, tail = pattern[:-3], "(?:/.*)?"
+    pieces = []
+    for piece in re.split(r"(\*\*/|\*\*|\*|\?)", pattern):
+        match piece:
+            case "**/":
+                pieces.append("(?:.*/)?")
+            case "**":
+                pieces.append(".*")
+            case "*":
+                pieces.append("[^/]*")
+            case "?":
+                pieces.append("[^/]")
+            case _:
+                pieces.append(re.escape(piece))
+    return "".join(pieces) + tail
+
+
+def any_of(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a path is one that a pattern names."""
+    joined = "|".join(f"(?:{as_regex(pattern)})" for pattern in patterns)
+    if not joined:
+        return lambda path: False
+    compiled = re.compile(joined, re.DOTALL)
+    return lambda path: compiled.fullmatch(path) is not None

@@ -1,0 +1,256 @@
+"""The work as data: a patch enters, the files that it makes leave, or the reason why it is refused.
+
+Always holds: nothing of the patch runs, neither here nor in the sandbox; what decides how tests are run stays as the
+task has it. Changes to such files are left out and named, so that they neither help nor harm: tests and their
+configuration, environments, compiled files, what Python runs by itself when it starts, and new modules that would be
+imported in place of the standard library's or pytest's.
+"""
+
+from __future__ import annotations
+
+import configparser
+import posixpath
+import re
+import sys
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slipstream.errors import SandboxError, SlipstreamError
+from slipstream.graders.testing.paths import any_of
+from slipstream.sandbox.base import Sandbox
+from slipstream.sandbox.patch import Entry, PatchError, apply_patch
+from slipstream.sandbox.patch_text import FILE, LINK, PROGRAM, sections
+from slipstream.types import File
+
+ALWAYS_DROPPED = (
+    "__pycache__/**", "**/__pycache__/**", "*.pyc", "*.pyo", "**/.pytest_cache/**", "**/.hypothesis/**",
+    "**/.git/**", "**/site-packages/**", "**/dist-packages/**", "**/node_modules/**", "**/.tox/**", "**/.nox/**",
+    ".venv/**", ".deps/**", "venv/**", ".env/**", "**/*.dist-info/**", "**/*.egg-info/**",
+    "sitecustomize.py", "usercustomize.py", "**/sitecustomize/**", "**/usercustomize/**", "*.pth",
+)  # fmt: skip
+"""Compiled files, environments, and what Python or pytest load unasked."""
+TEST_SETTINGS = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", ".coveragerc", "noxfile.py",
+)  # fmt: skip
+"""Files that are about tests alone. `setup.cfg` and `pyproject.toml` are looked into."""
+TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py", "xdist", "hypothesis", "nose", "tox"})
+_SHADOWED = frozenset(sys.stdlib_module_names) | {"test"} | TEST_TOOLS
+_INTO_GIT = re.compile(rb'(?:^|[ "/])\.git/')
+_NUM_AT_ONCE = 400
+_LOOK = """for p do
+if [ -L "$p" ]; then printf 'l%s\\0' "$(readlink "$p"; echo x)"
+elif [ -d "$p" ]; then printf 'd\\0'
+elif [ -f "$p" ] && [ -x "$p" ]; then printf 'x\\0'
+elif [ -f "$p" ]; then printf 'f\\0'
+elif [ -e "$p" ]; then printf 'o\\0'
+else printf '%s\\0' -; fi
+done"""
+
+
+class Refused(SlipstreamError):
+    """The work is worth 0, whatever its tests would say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a patch makes of a folder."""
+
+    files: Mapping[str, Entry | None]
+    """By path; None is a file that goes."""
+    left_out: tuple[str, ...] = ()
+    added_modules: tuple[str, ...] = ()
+    """New modules that can be imported by their bare names, by path."""
+
+
+Look = Callable[[Iterable[str]], Awaitable[Mapping[str, Entry | None]]]
+"""What stands at some paths; None for nothing, or for a folder."""
+
+
+def looking_into(sandbox: Sandbox, folder: str) -> Look:
+    """Looks at files of a sandbox in which nothing of the work has run yet."""
+
+    async def look(paths: Iterable[str]) -> Mapping[str, Entry | None]:
+        wanted = sorted(set(paths))
+        found: dict[str, Entry | None] = {}
+        for start in range(0, len(wanted), _NUM_AT_ONCE):
+            some = wanted[start : start + _NUM_AT_ONCE]
+            places = [posixpath.join(folder, path) for path in some]
+            result = await sandbox.exec(["/bin/sh", "-c", _LOOK, "sh", *places], timeout_s=60.0)
+            kinds = (result.stdout.head + result.stdout.tail).split(b"\0")[:-1]
+            if result.exit_code != 0 or len(kinds) != len(some):
+                raise SandboxError(f"the files of the task could not be looked at: {result.stderr.text()[:500]}")
+            for path, place, kind in zip(some, places, kinds, strict=True):
+                found[path] = await _entry(sandbox, place, kind)
+        return found
+
+    return look
+
+
+async def _entry(sandbox: Sandbox, place: str, kind: bytes) -> Entry | None:
+    if kind.startswith(b"l"):
+        return Entry(data=kind[1:].removesuffix(b"x").removesuffix(b"\n"), mode=LINK)
+    if kind in (b"f", b"x"):
+        return Entry(data=await sandbox.read(place, max_bytes=64 << 20), mode=PROGRAM if kind == b"x" else FILE)
+    return None
+
+
+def paths_of(patch: bytes) -> tuple[str, ...]:
+    """The files that a patch is about. Raises PatchError."""
+    return tuple(sorted({path for section in sections(patch) for path in (section.old_path, section.new_path) if path}))
+
+
+async def applied(patch: bytes, look: Look) -> dict[str, Entry | None]:
+    """What a patch makes of the files that are there. Raises PatchError."""
+    paths = paths_of(patch)
+    seen = await look(_with_parents(paths))
+    return apply_patch(patch, lambda path: seen.get(path))
+
+
+async def take_work(
+    patch: bytes,
+    look: Look,
+    *,
+    drop: Sequence[str] = (),
+    drop_paths: frozenset[str] = frozenset(),
+    keep_paths: frozenset[str] = frozenset(),
+    forbid: Sequence[str] = (),
+) -> Work:
+    """The part of the work that counts. Raises Refused, or an error of the sandbox."""
+    by_pattern = any_of((*ALWAYS_DROPPED, *TEST_SETTINGS, *drop))
+
+    def is_dropped(path: str) -> bool:
+        return path in drop_paths or (path not in keep_paths and by_pattern(path))
+
+    try:
+        kept, left_out = _sorted_out(patch, is_dropped, any_of(forbid))
+        paths = paths_of(kept)
+        places = _with_parents(paths)
+        seen = await look({*places, *(f"{place}/__init__.py" for place in places if not place.endswith(".py"))})
+        files = apply_patch(kept, lambda path: seen.get(path))
+    except PatchError as raised:
+        raise Refused(f"the patch cannot be applied: {raised}") from raised
+    added: list[str] = []
+    for path, entry in list(files.items()):
+        _check_link(path, entry)
+        if path not in keep_paths:
+            _check_settings(path, seen.get(path), entry)
+        if entry is None or seen.get(path) is not None:
+            continue
+        module = _bare_module(path, files, seen)
+        if module in _SHADOWED:
+            del files[path]
+            left_out.append(path)
+        elif module is not None:
+            added.append(path)
+    return Work(files=files, left_out=tuple(sorted(left_out)), added_modules=tuple(added))
+
+
+def _sorted_out(
+    patch: bytes, is_dropped: Callable[[str], bool], is_forbidden: Callable[[str], bool]
+) -> tuple[bytes, list[str]]:
+    """The patch without what is left out, and what that is about."""
+    kept: list[bytes] = []
+    left_out: list[str] = []
+    for piece in _pieces(patch):
+        header = piece.partition(b"\n")[0]
+        if header.startswith(b"diff --git ") and _INTO_GIT.search(header):
+            continue
+        paths = paths_of(piece)
+        forbidden = [path for path in paths if is_forbidden(path)]
+        if any(is_dropped(path) for path in paths):
+            left_out += paths
+        elif forbidden:
+            raise Refused(f"the work changes {forbidden[0]}, which it may not")
+        else:
+            kept.append(piece)
+    return b"".join(kept), left_out
+
+
+def _pieces(patch: bytes) -> list[bytes]:
+    """A patch in git's form, cut where a new file begins. No line inside of one can look like that."""
+    starts = [match.start() for match in re.finditer(rb"^diff --git ", patch, re.MULTILINE)]
+    if not starts:
+        return [patch] if patch.strip() else []
+    if patch[: starts[0]].strip():
+        raise PatchError("it does not begin with the changes of a file")
+    return [patch[start:end] for start, end in zip(starts, [*starts[1:], len(patch)], strict=True)]
+
+
+def _with_parents(paths: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for path in paths:
+        while path:
+            found.add(path)
+            path = path.rpartition("/")[0]
+    return found
+
+
+def _check_link(path: str, entry: Entry | None) -> None:
+    if entry is None or entry.mode != LINK:
+        return
+    target = entry.data.decode("utf-8", "surrogateescape")
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    if target.startswith("/") or place == ".." or place.startswith("../"):
+        raise Refused(f"the work makes {path} a link to {target}, which is outside of its folder")
+
+
+def _check_settings(path: str, before: Entry | None, after: Entry | None) -> None:
+    if path not in ("setup.cfg", "pyproject.toml"):
+        return
+    if _test_settings(path, before) != _test_settings(path, after):
+        raise Refused(f"the work changes how tests are run, in {path}")
+
+
+def _test_settings(path: str, entry: Entry | None) -> object:
+    """What a file says about tests; nothing is the same as no file."""
+    if entry is None:
+        return {}
+    text = entry.data.decode("utf-8", "replace")
+    try:
+        if path.endswith(".toml"):
+            return tomllib.loads(text).get("tool", {}).get("pytest", {})
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read_string(text)
+        return {name: dict(parser[name]) for name in ("tool:pytest", "pytest") if parser.has_section(name)}
+    except (ValueError, AttributeError, configparser.Error):
+        return text
+
+
+def _bare_module(path: str, files: Mapping[str, Entry | None], seen: Mapping[str, Entry | None]) -> str | None:
+    """The name that a file can be imported by from its folder, if that is no package."""
+    folder, name = posixpath.split(path)
+    if name == "__init__.py":
+        folder, name = posixpath.split(folder)
+    elif name.endswith((".py", ".so", ".pyd")):
+        name = name.partition(".")[0]
+    else:
+        return None
+    init = posixpath.join(folder, "__init__.py")
+    is_package = bool(folder) and (files.get(init) or seen.get(init)) is not None
+    return None if is_package or not name else name
+
+
+async def put(sandbox: Sandbox, folder: str, files: Mapping[str, Entry | None]) -> None:
+    """Write, link and delete files below a folder."""
+    gone = [posixpath.join(folder, path) for path, entry in files.items() if entry is None or entry.mode == LINK]
+    for start in range(0, len(gone), _NUM_AT_ONCE):
+        await _must(sandbox, ["rm", "-f", "--", *gone[start : start + _NUM_AT_ONCE]])
+    await sandbox.write(
+        {
+            posixpath.join(folder, path): File(data=entry.data, mode=0o755 if entry.mode == PROGRAM else 0o644)
+            for path, entry in files.items()
+            if entry is not None and entry.mode != LINK
+        }
+    )
+    for path, entry in files.items():
+        if entry is not None and entry.mode == LINK:
+            place = posixpath.join(folder, path)
+            target = entry.data.decode("utf-8", "surrogateescape")
+            await _must(sandbox, ["/bin/sh", "-c", 'mkdir -p -- "${2%/*}" && ln -s -- "$1" "$2"', "sh", target, place])
+
+
+async def _must(sandbox: Sandbox, argv: Sequence[str]) -> None:
+    result = await sandbox.exec(argv, timeout_s=60.0)
+    if result.exit_code != 0:
+        raise Refused(f"the patch cannot be put into place: {result.stderr.text()[:500].strip()}")

@@ -1,0 +1,71 @@
+"""R2E-Gym: rows to Tasks.
+
+Its images hold the hidden tests and the script that runs them. The agent's sandbox is set up without them; the grader's
+is not, and there the image's own script is run over the work. A task is solved if all statuses are as expected.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slipstream.tasks.swe.building import DEFAULT_TOOLS, NO_LATER_HISTORY, TESTBED, Setting, make_task, places_of_tests
+from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.types import Json, Task
+
+HIDDEN = (
+    "run_tests.sh",
+    "r2e_tests",
+    "syn_issue.json",
+    "expected_test_output.json",
+    "execution_result.json",
+    "parsed_commit.json",
+    "modified_files.json",
+    "modified_entities.json",
+)
+"""What the images hold that says how the work is judged, or what it should be."""
+TIMEOUT_S = 300.0
+_ISSUE = re.compile(r"\[ISSUE\](.*)\[/ISSUE\]", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_PATH = f"{TESTBED}/.venv/bin:/root/.local/bin:/root/.cargo/bin:$PATH"
+
+
+def read_r2egym(
+    *,
+    path: str,
+    num: int | None = None,
+    base: str = "{image}",
+    tree: str = "",
+    tools: tuple[str, ...] = DEFAULT_TOOLS,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[Task, ...]:
+    """The tasks of a file of R2E-Gym."""
+    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
+    return tuple(r2egym_task(row, setting) for row in read_rows(path, num))
+
+
+def r2egym_task(row: Row, setting: Setting) -> Task:
+    statement = row.text("problem_statement")
+    issue = _ISSUE.search(statement)
+    expected: dict[str, Json] = {
+        _COLOUR.sub("", name): status for name, status in row.statuses("expected_output_json").items()
+    }
+    if not expected:
+        raise row.wrong('the field "expected_output_json" is empty: nothing would show that the problem is solved')
+    sources = row.texts("modified_files") if row.fields.get("modified_files") is not None else []
+    everywhere = " ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)
+    return make_task(
+        row,
+        setting,
+        id=f"{row.text('repo_name')}-{row.text('commit_hash')}",
+        image=row.text("docker_image"),
+        problem=issue[1] if issue else statement,
+        setup=(f"rm -rf {everywhere}", NO_LATER_HISTORY),
+        grading={
+            "command": f"export PATH={_PATH}\nbash {TESTBED}/run_tests.sh\n",
+            "parser": "r2e",
+            "rules": "r2egym",
+            "expected": expected,
+            "sandbox_setup": [f"[ -e {TESTBED}/r2e_tests ] || ln -s /r2e_tests {TESTBED}/r2e_tests"],
+            "drop": [*places_of_tests(sources), *(f"/{name}/**" for name in HIDDEN)],
+        },
+    )

@@ -1,0 +1,233 @@
+"""SWE-bench, and its parts Verified and Lite: rows to Tasks.
+
+Rows of version 5 bring their image, test script and parser along; for those before, they follow from the repository and
+its version, by the table below, which says what the benchmark's own harness runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from slipstream.names import did_you_mean
+from slipstream.tasks.swe.building import (
+    DEFAULT_TOOLS,
+    END,
+    NO_LATER_HISTORY,
+    START,
+    Setting,
+    forgiving,
+    in_conda,
+    kept_settings,
+    make_task,
+    places_of_tests,
+    script_for,
+    touched,
+    with_exit_code,
+)
+from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.types import Json, Task
+
+NO_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
+"""Files of a test patch that are no tests."""
+INSTALL = "python -m pip install -e ."
+RUNTESTS = "./tests/runtests.py --verbosity 2"
+UTF8 = ("export LANG=en_US.UTF-8", "export LC_ALL=en_US.UTF-8", "export LANGUAGE=en_US:en")
+
+PARSER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("pytest", "astroid", "flask", "marshmallow", "pvlib", "pyvista", "sqlfluff", "xarray"), "pytest"),
+    **dict.fromkeys(("pytest_options", "pydicom", "requests", "pylint"), "pytest_short_options"),
+    **dict.fromkeys(("pytest_v2", "astropy", "scikit", "sphinx"), "pytest_any_order"),
+    "matplotlib": "pytest_mouse_buttons",
+    "django": "django",
+    "seaborn": "seaborn",
+    "sympy": "sympy",
+}
+"""From the names of the `swebench` package, without `parse_log_`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repo:
+    """How a repository's tests are run."""
+
+    parser: str = "pytest"
+    command: str = "pytest -rA"
+    install: str = INSTALL
+    """Run again over the work, before the tests."""
+    before: tuple[str, ...] = ()
+    """Run before the tests, in the same shell."""
+    of_version: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Where versions differ."""
+
+    def at(self, version: str) -> Repo:
+        changes = self.of_version.get(version, {})
+        return replace(self, **changes) if changes else self  # type: ignore[arg-type]
+
+
+def versions(*names: str, **changes: object) -> dict[str, Mapping[str, object]]:
+    return dict.fromkeys(" ".join(names).split(), changes)
+
+
+REPOS: Mapping[str, Repo] = {
+    "astropy/astropy": Repo(
+        parser="pytest_any_order",
+        install="python -m pip install -e .[test] --verbose",
+        of_version=versions(
+            "0.1 0.2 0.3 0.4 1.1 1.2 1.3", command="pytest -rA -vv -o console_output_style=classic --tb=no"
+        ),
+    ),
+    "django/django": Repo(
+        parser="django",
+        command=f"{RUNTESTS} --settings=test_sqlite --parallel 1",
+        of_version={
+            **versions("1.4 1.5 1.6", install="python setup.py install"),
+            **versions(
+                "1.7 1.8 1.10 1.11 2.0 2.1 2.2",
+                install="python setup.py install",
+                before=(*UTF8, "export PYTHONIOENCODING=utf8"),
+            ),
+            **versions(
+                "1.9",
+                command=RUNTESTS,
+                install="python setup.py install",
+                before=(*UTF8, "export PYTHONIOENCODING=utf8"),
+            ),
+            **versions(
+                "3.0 3.1 3.2",
+                before=("sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && locale-gen", *UTF8),
+            ),
+        },
+    ),
+    "matplotlib/matplotlib": Repo(
+        parser="pytest_mouse_buttons",
+        of_version={
+            **versions("3.8 3.9", install='python -m pip install --no-build-isolation -e ".[dev]"'),
+            **versions("1.0 1.1 1.2 1.3 1.4 1.5 2.0 2.1 2.2", install="python setup.py build; python setup.py install"),
+        },
+    ),
+    "marshmallow-code/marshmallow": Repo(install="python -m pip install -e '.[dev]'"),
+    "mwaskom/seaborn": Repo(
+        parser="seaborn",
+        command="pytest --no-header -rA",
+        install="python -m pip install -e .[dev]",
+        of_version=versions("0.11", install=INSTALL),
+    ),
+    "pallets/flask": Repo(),
+    "psf/requests": Repo(parser="pytest_short_options", install="python -m pip install ."),
+    "pvlib/pvlib-python": Repo(install="python -m pip install -e .[all]"),
+    "pydata/xarray": Repo(),
+    "pydicom/pydicom": Repo(parser="pytest_short_options"),
+    "pylint-dev/astroid": Repo(),
+    "pylint-dev/pylint": Repo(parser="pytest_short_options"),
+    "pytest-dev/pytest": Repo(),
+    "pyvista/pyvista": Repo(),
+    "scikit-learn/scikit-learn": Repo(
+        parser="pytest_any_order",
+        install="python -m pip install -v --no-use-pep517 --no-build-isolation -e .",
+    ),
+    "sphinx-doc/sphinx": Repo(
+        parser="pytest_any_order",
+        command="tox --current-env -epy39 -v --",
+        install="python -m pip install -e .[test]",
+    ),
+    "sqlfluff/sqlfluff": Repo(),
+    "sympy/sympy": Repo(
+        parser="sympy",
+        command="PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' bin/test -C --verbose",
+    ),
+}
+
+
+def read_swebench(
+    *,
+    path: str,
+    num: int | None = None,
+    base: str = "{image}",
+    tree: str = "",
+    tools: tuple[str, ...] = DEFAULT_TOOLS,
+    timeout_s: float = 1_800.0,
+) -> tuple[Task, ...]:
+    """The tasks of a file of SWE-bench."""
+    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
+    return tuple(swebench_task(row, setting) for row in read_rows(path, num))
+
+
+def image_of(instance_id: str) -> str:
+    """As the harness names it on Docker Hub, which takes no double underscores and no capitals."""
+    return f"swebench/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_1776_").lower()
+
+
+def swebench_task(row: Row, setting: Setting) -> Task:
+    instance_id = row.text("instance_id")
+    brought = row.text("eval_script", "")
+    return make_task(
+        row,
+        setting,
+        id=instance_id,
+        image=row.text("image", "") or image_of(instance_id),
+        problem=row.text("problem_statement"),
+        setup=(NO_LATER_HISTORY,),
+        grading=_brought(row, brought) if brought else by_repo(row, known_repo(row, REPOS)),
+    )
+
+
+def known_repo(row: Row, repos: Mapping[str, Repo]) -> Repo:
+    name = row.text("repo")
+    if name not in repos:
+        raise row.wrong(f'it is not known how the tests of "{name}" are run{did_you_mean(name, repos)}')
+    return repos[name].at(row.text("version", ""))
+
+
+def by_repo(row: Row, repo: Repo, selected: list[str] | None = None) -> dict[str, Json]:
+    """The grading of a row that does not say how its tests are run. The test patch is applied by the grader."""
+    tests = files_to_test(row.text("test_patch"), row.text("repo")) if selected is None else selected
+    command = " ".join([repo.command, *tests])
+    return {
+        **_expected(row),
+        "command": script_for(command, repo.before),
+        "parser": repo.parser,
+        "markers": [START, END],
+        "test_patch": row.text("test_patch"),
+        "setup": [forgiving(in_conda((*repo.before, repo.install)))],
+        "drop": places_of_tests(touched(row, "patch")),
+    }
+
+
+def _brought(row: Row, script: str) -> dict[str, Json]:
+    """The grading of a row of version 5. Its script applies the test patch."""
+    parser = PARSER_NAMES.get(row.text("log_parser").removeprefix("parse_log_"))
+    if parser is None:
+        raise row.wrong(f'the log parser "{row.text("log_parser")}" is not one of Python\'s: only those are read here')
+    if row.text("eval_type", "pass_and_fail") != "pass_and_fail":
+        raise row.wrong(f'the evaluation "{row.text("eval_type")}" is not known: only pass_and_fail is')
+    tests: list[Json] = [f"/{path}" for path in touched(row, "test_patch")]
+    return {
+        **_expected(row),
+        "command": with_exit_code(script),
+        "parser": parser,
+        "markers": [START, END],
+        "drop": [*places_of_tests(touched(row, "patch")), *tests],
+    }
+
+
+def _expected(row: Row) -> dict[str, Json]:
+    fail_to_pass: list[Json] = list(row.texts("FAIL_TO_PASS"))
+    pass_to_pass: list[Json] = list(row.texts("PASS_TO_PASS"))
+    if not fail_to_pass:
+        raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
+    return {
+        "rules": "swebench",
+        "fail_to_pass": fail_to_pass,
+        "pass_to_pass": pass_to_pass,
+        "oracle": row.text("patch", ""),
+        "keep": kept_settings(touched(row, "patch")),
+    }
+
+
+def files_to_test(test_patch: str, repo: str) -> list[str]:
+    """What the test command is asked to run: the files of the test patch; for Django's runner, as modules."""
+    files = [path for path in re.findall(r"diff --git a/.* b/(.*)", test_patch) if not path.endswith(NO_TESTS)]
+    if repo != "django/django":
+        return files
+    return [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in files]

@@ -1,0 +1,127 @@
+"""SWE-smith: rows to Tasks.
+
+A row's patch makes the bug: its image holds the repository without it. The bug is put in when a sandbox is set up; the
+agent's then has the tests that show it taken away, and a history of one commit, since the one before would be the fix.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slipstream.graders.testing.rules import files_of
+from slipstream.tasks.swe.building import (
+    DEFAULT_TOOLS,
+    END,
+    START,
+    Setting,
+    applying,
+    backwards,
+    make_task,
+    places_of_tests,
+    script_for,
+    touched,
+)
+from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.types import Json, Task
+
+PYTEST = "pytest --disable-warnings --color=no --tb=no --verbose"
+TIMEOUT_S = 480.0
+NEW_HISTORY = """rm -rf .git
+git init --quiet
+git add --all
+git -c user.name=slipstream -c user.email=slipstream@localhost commit --quiet --message Start"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """How a repository's tests are run."""
+
+    command: str = PYTEST
+    parser: str = "smith_pytest"
+
+
+SUITES: Mapping[str, Suite] = {
+    "hips/autograd": Suite(parser="smith_xdist"),
+    "jax-ml/jax": Suite(command=f"{PYTEST} -n auto"),
+    "mido/mido": Suite(command=f"{PYTEST} -rs -c /dev/null"),
+    "paramiko/paramiko": Suite(command="pytest -rA --color=no --disable-warnings", parser="smith_summary"),
+    "pydantic/pydantic": Suite(command=f"/root/.local/bin/uv run {PYTEST}"),
+    "python/mypy": Suite(command="pytest --color=no -rA -k", parser="smith_mypy"),
+    "tkrajina/gpxpy": Suite(command="pytest test.py --verbose --color=no --tb=no --disable-warnings"),
+    "tornadoweb/tornado": Suite(command="python -m tornado.test --verbose", parser="smith_tornado"),
+    "un33k/python-slugify": Suite(command="python test.py --verbose", parser="smith_unittest"),
+}
+"""Those that differ, by name in lower case."""
+_ID = re.compile(r"(?P<owner>.+?)__(?P<repo>.+)\.(?P<commit>[0-9a-f]{8})\..+")
+
+
+def read_swesmith(
+    *,
+    path: str,
+    num: int | None = None,
+    base: str = "{image}",
+    tree: str = "",
+    tools: tuple[str, ...] = DEFAULT_TOOLS,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[Task, ...]:
+    """The tasks of a file of SWE-smith."""
+    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
+    return tuple(swesmith_task(row, setting) for row in read_rows(path, num))
+
+
+def image_of(image_name: str, owner: str, repo: str, commit: str) -> str:
+    """As rows name it where they name it whole; else as it is on Docker Hub."""
+    if "/" in image_name:
+        return image_name
+    return f"jyangballin/swesmith.x86_64.{owner}_1776_{repo}.{commit}".lower()
+
+
+def swesmith_task(row: Row, setting: Setting) -> Task:
+    instance_id = row.text("instance_id")
+    named = _ID.fullmatch(instance_id)
+    if named is None:
+        raise row.wrong(f"the instance_id {instance_id!r} is not of the form owner__repo.commit.name")
+    owner, repo, commit = named["owner"], named["repo"], named["commit"]
+    bug = applying(row.text("patch"), row)
+    fail_to_pass = row.texts("FAIL_TO_PASS")
+    if not fail_to_pass:
+        raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
+    suite = SUITES.get(f"{owner}/{repo}".lower(), Suite())
+    command, files = _command(suite, f"{owner}/{repo}".lower(), fail_to_pass)
+    hide = [f"rm -f -- {' '.join(map(shlex.quote, files))}"] if files else []
+    kept: list[Json] = [test for test in row.texts("PASS_TO_PASS") if not files or test.startswith(files)]
+    expected: list[Json] = list(fail_to_pass)
+    shown: list[Json] = [f"/{path}" for path in files]
+    return make_task(
+        row,
+        setting,
+        id=instance_id,
+        image=image_of(row.text("image_name", ""), owner, repo, commit),
+        problem=row.text("problem_statement"),
+        setup=(bug, *hide, NEW_HISTORY),
+        grading={
+            "command": script_for(command),
+            "parser": suite.parser,
+            "rules": "swesmith",
+            "markers": [START, END],
+            "fail_to_pass": expected,
+            "pass_to_pass": kept,
+            "sandbox_setup": [bug],
+            "oracle": backwards(row.text("patch")),
+            "drop": [*places_of_tests(touched(row, "patch")), *shown],
+        },
+    )
+
+
+def _command(suite: Suite, name: str, fail_to_pass: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The test command, and the files that it runs where it does not run all."""
+    if name == "python/mypy":
+        cases = " or ".join(test.rpartition("::")[2] for test in fail_to_pass)
+        return f"{suite.command} {shlex.quote(cases)}", ()
+    if "pytest" not in suite.command:
+        return suite.command, ()
+    files = files_of(fail_to_pass)
+    return " ".join([suite.command, *map(shlex.quote, files)]), files
