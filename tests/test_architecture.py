@@ -40,7 +40,21 @@ ALLOWED: dict[str, set[str]] = {
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
     "placement": GROUND | {"rollout"},
     "settings": GROUND | {"agent", "dispatch", "engine", "feed"},
-    "bridges": GROUND | {"engine", "model", "settings"},
+    "bridges": GROUND
+    | {
+        "batch",
+        "config",
+        "dispatch",
+        "engine",
+        "hub",
+        "model",
+        "placement",
+        "recipes",
+        "record",
+        "settings",
+        "tasks",
+        "wiring",
+    },
     "wiring": GROUND
     | {
         "config",
@@ -72,7 +86,8 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "wiring",
     },
-    "recipes": GROUND | {"agent", "dialogue", "engine", "hub", "model", "render", "settings", "tools"},
+    "recipes": GROUND
+    | {"agent", "dialogue", "dispatch", "engine", "hub", "model", "render", "sandbox", "settings", "tasks", "tools"},
     "bench": GROUND
     | {
         "agent",
@@ -89,6 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         "rollout",
         "sandbox",
         "simulate",
+        "tasks",
         "tools",
     },
     "__main__": {"cli"},
@@ -107,6 +123,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "sandbox",
         "simulate",
+        "tasks",
         "tools",
         "train",
         "wiring",
@@ -132,7 +149,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "hub": {"gguf", "numpy", "tokenizers"},
     "feed": set(),
     "train": {"tensorboard"},
-    "bridges": {"torch"},
+    "bridges": {"torch", "huggingface_hub", "hydra", "omegaconf", "ray", "skyrl", "tinker", "transfer_queue", "verl"},
     "engine": {"torch", "transformers", "peft", "safetensors"},
     "doctor": set(),
     "bench": {"torch", "transformers"},

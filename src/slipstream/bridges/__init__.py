@@ -1,1 +1,4 @@
-"""Learners: each trainer that Slipstream drives, behind `train.Learner`; one file or folder each."""
+"""Trainers: those that Slipstream drives, each a `train.Learner`, and those that drive it; one file or folder each.
+
+`driven`, `outgoing` and `client` are what trainers that drive share.
+"""

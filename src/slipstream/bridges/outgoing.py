@@ -1,0 +1,219 @@
+"""Rollouts to what a trainer that drives gets for the rows it asked for.
+
+Such a trainer makes its baseline itself and needs a row for every rollout, trusted or not. Enters: the rollouts of each
+group. Leaves: for each of them, in the same places, the rows it goes out with and one number that the trainer's own
+estimator sees. That number is an advantage, to be passed through as it is, or a reward.
+Always holds: rows, masks and logprobs are those of `batch`, and so are advantages. A rollout that is not to be learnt
+from goes out with mask 0. Among rewards, one that is in no baseline has the mean of its group's trusted members, so
+that it does not move the mean; a group with fewer than two of those is masked whole. A rollout that left nothing to
+train on goes out as one end token. A training batch that is masked whole is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slipstream.batch.advantages import Estimator
+from slipstream.batch.merge import merge
+from slipstream.batch.rows import FEWEST_IN_BASELINE, make_batch
+from slipstream.errors import BridgeError
+from slipstream.types import Group, JobKey, Rollout, Row, Sample
+
+
+class Standing(StrEnum):
+    """What a rollout is to the trainer's update."""
+
+    LEARNT = "learnt"
+    LIMIT = "limit"
+    """It hit a limit of its own: in the baseline, outside the loss."""
+    UNTRUSTED = "untrusted"
+    """It failed for no fault of its own: in neither."""
+    TOO_FEW = "too_few"
+    """Fewer than two of its group are in the baseline, so there is nothing to compare it with."""
+    EMPTY = "empty"
+    """It left no tokens to train on, or none that fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutRow:
+    """One sequence, cut where the policy first spoke. The per-token lists are the response's."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[int]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.response_ids), len(self.mask), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"per-token lengths differ, or there is no response: {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One rollout as it goes out."""
+
+    rollout: Rollout
+    rows: tuple[OutRow, ...]
+    """One for each of its samples; never empty."""
+    score: float
+    """What the trainer's estimator sees: its reward, a neutral one, or its advantage."""
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A batch as it goes out."""
+
+    groups: tuple[tuple[Member, ...], ...]
+    metrics: Mapping[str, float]
+    """Of the rollouts as they were: the trainer's own figures are of what went out."""
+
+
+def make_outgoing(
+    groups: Sequence[Sequence[Rollout]],
+    *,
+    end_id: int,
+    estimator: Estimator | None = None,
+    max_tokens: int | None = None,
+    solved_at: float = 1.0,
+) -> Outgoing:
+    """A training batch. With an `estimator` scores are advantages, to be passed through; without, rewards.
+
+    Raises BridgeError if nothing of it can be learnt from.
+    """
+    told = [
+        Group(phase=key.phase, step=key.step, task_id=key.task_id, rollouts=tuple(group))
+        for group, key in ((group, group[0].job.key) for group in groups)
+    ]
+    batch = make_batch(told, estimator or _no_advantages, max_tokens=max_tokens, solved_at=solved_at)
+    by_key: dict[JobKey, list[Row]] = defaultdict(list)
+    for row in batch.rows:
+        by_key[row.sample.key].append(row)
+    out = tuple(_group(group, by_key, end_id, max_tokens, is_scored=estimator is not None) for group in groups)
+    # Where the trainer makes the advantages, ours say nothing.
+    own = {name: value for name, value in batch.metrics.items() if estimator or not name.startswith("advantage/")}
+    if not any(member.standing is Standing.LEARNT for group in out for member in group):
+        counts = ", ".join(f"{name} {number:g}" for name, number in sorted(_standings(out).items()) if number)
+        key = groups[0][0].job.key
+        raise BridgeError(
+            f"no rollout of {key.phase} step {key.step} can be learnt from ({counts}): {_why(groups)}; "
+            "see `slipstream show` of the run's folder, and mend it"
+        )
+    return Outgoing(groups=out, metrics={**own, **_standings(out)})
+
+
+def make_evaluated(groups: Sequence[Sequence[Rollout]], *, end_id: int) -> Outgoing:
+    """A batch that is only measured: scores are rewards; one without a verdict has its group's mean, or else that of
+    the whole batch, so that it moves no average. Raises BridgeError if no rollout has a verdict."""
+    rewards = [rollout.verdict.reward for group in groups for rollout in group if rollout.verdict is not None]
+    if not rewards:
+        raise BridgeError(f"no rollout has a verdict: {_why(groups)}; see `slipstream show` of the run's folder")
+    out = tuple(
+        tuple(
+            Member(
+                rollout=rollout,
+                rows=rows_of(merge(rollout).samples, end_id, in_loss=reward is not None),
+                score=_neutral(group, otherwise=statistics.fmean(rewards)) if reward is None else reward,
+                standing=Standing.UNTRUSTED if reward is None else Standing.LEARNT,
+            )
+            for rollout in group
+            for reward in (None if rollout.verdict is None else rollout.verdict.reward,)
+        )
+        for group in groups
+    )
+    return Outgoing(groups=out, metrics={"reward/mean": statistics.fmean(rewards), **_standings(out)})
+
+
+def _group(
+    group: Sequence[Rollout],
+    by_key: Mapping[JobKey, Sequence[Row]],
+    end_id: int,
+    max_tokens: int | None,
+    *,
+    is_scored: bool,
+) -> tuple[Member, ...]:
+    compared = sum(rollout.trust.in_baseline for rollout in group) >= FEWEST_IN_BASELINE
+    neutral = _neutral(group, otherwise=0.0)
+    members = []
+    for rollout in group:
+        rows = by_key.get(rollout.job.key, ())
+        if is_scored:
+            score = rows[0].advantage if rows else 0.0
+        else:
+            score = neutral if rollout.verdict is None else rollout.verdict.reward
+        members.append(
+            Member(
+                rollout=rollout,
+                # What `batch` left out goes with mask 0.
+                rows=rows_of(
+                    [row.sample for row in rows] or merge(rollout, max_tokens=max_tokens).samples,
+                    end_id,
+                    in_loss=any(row.in_loss for row in rows),
+                ),
+                score=score,
+                standing=_standing(rollout, rows, compared=compared),
+            )
+        )
+    return tuple(members)
+
+
+def _standing(rollout: Rollout, rows: Sequence[Row], *, compared: bool) -> Standing:
+    if not rollout.trust.in_baseline:
+        return Standing.UNTRUSTED
+    if not compared:
+        return Standing.TOO_FEW
+    if not rollout.trust.in_loss:
+        return Standing.LIMIT
+    return Standing.LEARNT if rows else Standing.EMPTY
+
+
+def rows_of(samples: Sequence[Sample], end_id: int, *, in_loss: bool) -> tuple[OutRow, ...]:
+    """The samples of a rollout as they go out: one end token where there is none."""
+    if samples:
+        return tuple(_cut(sample, in_loss=in_loss) for sample in samples)
+    return (OutRow(prompt_ids=[end_id], response_ids=[end_id], mask=[0], logprobs=[0.0], versions=[-1]),)
+
+
+def _cut(sample: Sample, *, in_loss: bool) -> OutRow:
+    """A sample as prompt and response: the response begins with the first token to train on."""
+    start = sample.mask.index(1)
+    mask = sample.mask[start:].tolist()
+    return OutRow(
+        prompt_ids=sample.ids[:start].tolist(),
+        response_ids=sample.ids[start:].tolist(),
+        mask=mask if in_loss else [0] * len(mask),
+        logprobs=sample.logprobs[start:].tolist(),
+        versions=sample.versions[start:].tolist(),
+    )
+
+
+def _neutral(group: Sequence[Rollout], *, otherwise: float) -> float:
+    rewards = [rollout.verdict.reward for rollout in group if rollout.verdict is not None]
+    return statistics.fmean(rewards) if rewards else otherwise
+
+
+def _no_advantages(groups: Sequence[Sequence[float]]) -> list[list[float]]:
+    """The trainer makes them."""
+    return [[0.0] * len(rewards) for rewards in groups]
+
+
+def _standings(groups: Sequence[Sequence[Member]]) -> dict[str, float]:
+    counts = Counter(member.standing for group in groups for member in group)
+    masked = sum(all(member.standing is not Standing.LEARNT for member in group) for group in groups)
+    return {f"outgoing/{standing}": float(counts[standing]) for standing in Standing} | {
+        "outgoing/groups_masked": float(masked)
+    }
+
+
+def _why(groups: Sequence[Sequence[Rollout]]) -> str:
+    """The commonest ending, with what one of them said."""
+    endings = [rollout.ending for group in groups for rollout in group]
+    reason, number = Counter(ending.reason for ending in endings).most_common(1)[0]
+    detail = next((ending.detail for ending in endings if ending.reason is reason and ending.detail), "")
+    return f"{number} of {len(endings)} ended by {reason}{f' ({detail})' if detail else ''}"

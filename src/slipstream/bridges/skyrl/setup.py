@@ -1,0 +1,92 @@
+"""SkyRL-train's configuration with a group of ours, and from it to a generator.
+
+Its configuration is built from the annotations of dataclasses, as types: this file cannot postpone them.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, List, Optional  # noqa: UP035  as SkyRL-train's own reader of annotations takes them
+
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.config.config import BaseConfig
+
+from slipstream.bridges.driven import PASS_THROUGH, Driver, check_version, driven_settings
+from slipstream.bridges.skyrl.client import make_completer
+from slipstream.bridges.skyrl.generator import SlipstreamGenerator
+from slipstream.errors import ConfigError
+from slipstream.settings import TrainConfig
+
+VERSION = "0.4.0"
+
+
+@dataclass
+class SlipstreamSection(BaseConfig):  # type: ignore[misc]  # skyrl is not typed
+    recipe: str = ""
+    """A recipe's name, or file.py:function."""
+    tasks: Optional[str] = None  # noqa: UP045
+    """Tasks in place of the recipe's: a JSONL file, or package.module:function."""
+    set: List[str] = field(default_factory=list)  # noqa: UP006
+    """Changes to its settings: `slipstream.set='[dispatch.slots=64]'`."""
+    folder: Optional[str] = None  # noqa: UP045
+    """Where its runs are recorded, a folder a session; none is runs/skyrl-NAME."""
+
+
+@dataclass
+class SlipstreamTrainConfig(SkyRLTrainConfig):  # type: ignore[misc]
+    slipstream: SlipstreamSection = field(default_factory=SlipstreamSection)
+
+
+def check_config(cfg: Any) -> None:
+    """Refuse settings of SkyRL-train's that cannot work with this bridge."""
+    check_version("skyrl", VERSION)
+    if not cfg.slipstream.recipe:
+        raise ConfigError("slipstream.recipe is not set: name a recipe, or file.py:function")
+    if cfg.trainer.algorithm.advantage_estimator == PASS_THROUGH and cfg.trainer.algorithm.use_kl_in_reward:
+        raise ConfigError(
+            "trainer.algorithm.use_kl_in_reward=true: advantages that are passed through have no reward to take it "
+            "from, so use trainer.algorithm.use_kl_loss=true"
+        )
+    sampling = cfg.generator.sampling_params
+    if sampling.logprobs is None:
+        raise ConfigError("generator.sampling_params.logprobs is none: training needs them, so set it to 1")
+    is_plain = sampling.temperature == 1 and sampling.top_p == 1 and sampling.top_k == -1 and sampling.min_p == 0
+    if not is_plain and cfg.generator.inference_engine.engine_init_kwargs.get("logprobs_mode") != "processed_logprobs":
+        raise ConfigError(
+            f"generator.sampling_params.temperature={sampling.temperature}, top_p={sampling.top_p}: vLLM reports "
+            "logprobs from before them, so set "
+            "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs"
+        )
+    if cfg.generator.merge_stepwise_output:
+        raise ConfigError("generator.merge_stepwise_output=true: rows are merged already, so set it to false")
+
+
+def settings_of(cfg: Any) -> TrainConfig:
+    """The recipe's settings, with SkyRL-train's model and window."""
+    window = cfg.generator.max_input_length + cfg.generator.sampling_params.max_generate_length
+    return driven_settings(
+        cfg.slipstream.recipe,
+        list(cfg.slipstream.set),
+        tasks=cfg.slipstream.tasks,
+        model_folder=cfg.trainer.policy.model.path,
+        context_tokens=int(window),
+    )
+
+
+def runs_folder(cfg: Any, settings: TrainConfig) -> Path:
+    return Path(cfg.slipstream.folder or f"runs/skyrl-{settings.name}")
+
+
+def make_generator(cfg: Any, tokenizer: Any, client: Any, *, model: str | None = None) -> SlipstreamGenerator:
+    check_config(cfg)
+    settings = settings_of(cfg)
+    driver = Driver(
+        settings,
+        make_completer(client, model=model, salted=cfg.generator.use_cache_salt),
+        folder=runs_folder(cfg, settings),
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+    )
+    return SlipstreamGenerator(
+        driver,
+        step_wise=cfg.generator.step_wise_trajectories,
+        passes_through=cfg.trainer.algorithm.advantage_estimator == PASS_THROUGH,
+    )
