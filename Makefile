@@ -13,8 +13,11 @@ test: .venv/.installed
 promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on virtual time
 	SLIPSTREAM_PROMISES=10000 $(BIN)/pytest tests/dispatch/test_promises.py
 
-bridges: .venv-bridges/.installed  ## compare with other trainers' own code, in an environment of its own
+bridges: .venv-bridges/.installed .venv-tinker/.installed .venv-verl/.installed .venv-skyrl/.installed  ## against other trainers' own code, each in an environment of its own
 	.venv-bridges/bin/pytest tests/bridges
+	.venv-tinker/bin/pytest tests/bridges_tinker
+	.venv-verl/bin/pytest tests/bridges_verl
+	.venv-skyrl/bin/pytest tests/bridges_skyrl
 
 sandboxes: .venv/.installed  ## the sandbox contract and hostile code on real containers; needs root, podman, debootstrap
 	sh scripts/oci_image.sh
@@ -32,8 +35,8 @@ check: lint types test
 .venv/.installed: requirements.lock pyproject.toml scripts/setup.sh scripts/torch.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh
 
-.venv-bridges/.installed: requirements-bridges.txt pyproject.toml scripts/bridges.sh scripts/torch.sh
-	PYTHON=$(PYTHON) sh scripts/bridges.sh
+.venv-%/.installed: requirements-%.txt pyproject.toml scripts/bridges.sh scripts/torch.sh
+	PYTHON=$(PYTHON) sh scripts/bridges.sh $*
 
 lock: .venv/.installed  ## resolve the dependencies anew; torch is left out, see requirements-torch.in
 	$(BIN)/pip install --quiet uv
@@ -43,9 +46,11 @@ lock: .venv/.installed  ## resolve the dependencies anew; torch is left out, see
 
 lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left out, see requirements-torch.in
 	$(BIN)/pip install --quiet uv
-	echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-bridges.in --override - \
-	  --no-emit-package torch --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  --no-annotate --upgrade --output-file requirements-bridges.txt
+	for pair in bridges:3.11 tinker:3.12 verl:3.11 skyrl:3.12; do \
+	  echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-$${pair%:*}.in --override - \
+	    --no-emit-package torch --universal --python-version $${pair#*:} --generate-hashes --no-emit-index-url --no-header \
+	    --no-annotate --upgrade --output-file requirements-$${pair%:*}.txt; \
+	done
 
 clean:
-	rm -rf .venv .venv-bridges .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bridges .venv-tinker .venv-verl .venv-skyrl .mypy_cache .pytest_cache .ruff_cache .hypothesis

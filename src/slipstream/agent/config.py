@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from slipstream.errors import ConfigError
 
@@ -68,6 +69,8 @@ class HintRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
+    prompt: Literal["none", "code"] = "none"
+    """What a task without a system prompt of its own gets. `code`: find the place first, read little, change little."""
     stuck: StuckRules = StuckRules()
     """When a rollout is given up because the agent goes round in circles; it is graded and trained on all the same."""
     hints: HintRules = HintRules()

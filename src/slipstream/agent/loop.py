@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from slipstream.agent.answers import answers
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.hints import Adviser
 from slipstream.agent.nested import NestedDialogue
+from slipstream.agent.prompts import code_prompt
 from slipstream.agent.replay import check_replayable, external_calls, replay_turn
 from slipstream.agent.stuck import StuckWatch
 from slipstream.dialogue.base import Dialogue
@@ -78,6 +80,7 @@ class ToolAgent:
         on_span: Callable[[Span], None],
     ) -> Ending:
         tool_seconds_left = brief.limits.tool_seconds
+        brief = briefed(brief, self._config)
         incoming = opening(brief)
         watch = StuckWatch(self._config.stuck)
         adviser = self._adviser(brief)
@@ -149,6 +152,13 @@ class ToolAgent:
             watch.note(results)
             adviser.recall(results, hints)
         return tool_seconds - left
+
+
+def briefed(brief: Brief, config: AgentConfig) -> Brief:
+    """The brief as the agent gets it."""
+    if brief.system or config.prompt == "none":
+        return brief
+    return replace(brief, system=code_prompt([name.rpartition(":")[2] for name in brief.tools]))
 
 
 def opening(brief: Brief) -> tuple[Message, ...]:

@@ -106,6 +106,18 @@ def sandbox(
 
 
 @bench_app.command()
+def localise(
+    tasks: Annotated[Path, typer.Option(help="A folder of made tasks.")],
+    num: Annotated[int | None, typer.Option(min=1, help="How many of them; all if not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """How often the faulty function is among the first answers to the names in a statement: search against grep."""
+    from slipstream.bench.localise import run
+
+    _print(run(tasks, num=num), as_json)
+
+
+@bench_app.command()
 def codesearch(
     repo: Annotated[Path, typer.Option(help="A folder with source code; it is copied, and never changed.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,

@@ -25,6 +25,7 @@ from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
 from slipstream.cli.models import models_app
 from slipstream.cli.sandbox import sandbox_app
+from slipstream.cli.tasks import tasks_app
 from slipstream.cli.tools import tools_app
 from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
 
@@ -197,6 +198,7 @@ app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(tools_app, name="tools")
+app.add_typer(tasks_app, name="tasks")
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:

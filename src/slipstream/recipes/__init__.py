@@ -13,6 +13,8 @@ RECIPES: Mapping[str, str] = {
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
     "smollm2": "slipstream.recipes.smollm2:recipe",
+    "swe": "slipstream.recipes.swe:recipe",
+    "swe-135m": "slipstream.recipes.swe:small",
 }
 
 

@@ -1,0 +1,187 @@
+"""How well a statement leads to the fault: code search against plain grep, both asked for the names in the statement.
+
+Enters: a folder of made tasks. Leaves: figures. Nothing of the tasks runs; the trees are copied.
+
+A task is found by code search if a line of its faulty function is shown in the first five answers, and by grep if one
+is in as many characters of `grep -rn` as those answers have.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import ConfigError, ToolError
+from slipstream.sandbox.patch_text import sections
+from slipstream.tasks.factory.statement import names_in
+from slipstream.tasks.factory.suite import Function, functions_of
+from slipstream.tasks.gate import file_of, oracle_of
+from slipstream.tasks.jsonl import read_tasks
+from slipstream.tools.codesearch import CodeSearch, Store, host_folder
+from slipstream.types import Json, Task
+
+NUM_ANSWERS = 5
+MAX_NAMES = 8
+_HEADER = re.compile(r"(?P<path>[^\s:|]+\.\w+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?(?: (?:in )?\S.*)?")
+_SHOWN = re.compile(r"\s*(?P<first>\d+)(?:-(?P<last>\d+))?(?:\||: )")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Lines of a file that an answer shows."""
+
+    path: str
+    first: int
+    last: int
+
+
+def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
+    """Keys: num_tasks, search_share, grep_share, and what explains them."""
+    tasks = read_tasks(file_of(folder))[:num]
+    by_tree: dict[str, list[Task]] = {}
+    for task in tasks:
+        if task.sandbox is None or not task.sandbox.tree or not oracle_of(task):
+            raise ConfigError(f"{task.id} has no tree or no oracle: give the folder of a set that the factory made")
+        by_tree.setdefault(task.sandbox.tree, []).append(task)
+    start_s = time.monotonic()
+    tries: list[_Try] = []
+    store = Store()
+    try:
+        for tree, some in by_tree.items():
+            with tempfile.TemporaryDirectory(prefix="slipstream-localise-") as place:
+                copy = Path(place, "tree")
+                shutil.copytree(tree, copy, ignore=shutil.ignore_patterns(".deps"))
+                tries += [_tried(task, copy, store) for task in some]
+    finally:
+        store.close()
+    total = len(tries)
+    return {
+        "num_tasks": total,
+        "search_share": round(sum(one.by_search for one in tries) / total, 4),
+        "grep_share": round(sum(one.by_grep for one in tries) / total, 4),
+        "search_only": sum(one.by_search and not one.by_grep for one in tries),
+        "grep_only": sum(one.by_grep and not one.by_search for one in tries),
+        "without_names": sum(not one.num_names for one in tries),
+        "mean_chars": round(sum(one.num_chars for one in tries) / total, 1),
+        "seconds": round(time.monotonic() - start_s, 1),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    by_search: bool
+    by_grep: bool
+    num_names: int
+    num_chars: int
+
+
+def _tried(task: Task, copy: Path, store: Store) -> _Try:
+    assert task.sandbox is not None
+    before = {path: (copy / path).read_bytes() for path in task.sandbox.files}
+    try:
+        for path, file in task.sandbox.files.items():
+            (copy / path).write_bytes(file.data)
+        faulty = faulty_functions(task)
+        names = names_in(task.brief.instruction)[:MAX_NAMES]
+        text = _answers(CodeSearch(host_folder(copy), store), names)
+        found = _hits(shown_in(text, NUM_ANSWERS), faulty)
+        return _Try(
+            by_search=found,
+            by_grep=_hits(grep(copy, names, len(text)), faulty),
+            num_names=len(names),
+            num_chars=len(text),
+        )
+    finally:
+        for path, data in before.items():
+            (copy / path).write_bytes(data)
+
+
+def _answers(search: CodeSearch, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    try:
+        return first_answers(search.ask(list(names)).text, NUM_ANSWERS)
+    except ToolError:
+        return ""
+
+
+def faulty_functions(task: Task) -> list[Function]:
+    """The functions that the oracle changes, as they stand in the faulty files."""
+    assert task.sandbox is not None
+    found: list[Function] = []
+    for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
+        path = section.old_path or ""
+        functions = functions_of(path, task.sandbox.files[path].data.decode("utf-8", "surrogateescape"))
+        for hunk in section.hunks or []:
+            lead = next((at for at, (old, new) in enumerate(zip(hunk.old, hunk.new, strict=False)) if old != new), 0)
+            line = hunk.old_start + lead
+            around = [one for one in functions if one.first_line <= line <= one.last_line]
+            found += around[-1:]
+    return found
+
+
+def _hits(shown: Sequence[Shown], faulty: Sequence[Function]) -> bool:
+    return any(
+        one.path == function.path and one.first <= function.last_line and one.last >= function.first_line
+        for one in shown
+        for function in faulty
+    )
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def first_answers(text: str, num: int) -> str:
+    """The text up to the end of the answer with this number; each begins with the path that it is about."""
+    lines: list[str] = []
+    num_seen = 0
+    for line in text.split("\n"):
+        num_seen += _HEADER.fullmatch(line) is not None
+        if num_seen > num:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def shown_in(text: str, num: int) -> list[Shown]:
+    """The lines that the first answers show, or name with their place. A headline alone shows a function that is not
+    longer than what is printed of it, and the first line of anything else."""
+    found: list[Shown] = []
+    path = ""
+    for line in first_answers(text, num).split("\n"):
+        if header := _HEADER.fullmatch(line):
+            path = header["path"]
+            if header["first"]:
+                first = int(header["first"])
+                last = int(header["last"] or first) if " class " not in line else first
+                found.append(Shown(path=path, first=first, last=last))
+        elif path and (shown := _SHOWN.match(line)):
+            found.append(Shown(path=path, first=int(shown["first"]), last=int(shown["last"] or shown["first"])))
+    return found
+
+
+def grep(folder: Path, names: Sequence[str], num_chars: int) -> list[Shown]:
+    """What so many characters of `grep -rn` for the names show, over Python files in the order of their paths."""
+    found: list[Shown] = []
+    for path, number, line in _matches(folder, names):
+        num_chars -= len(f"{path}:{number}:{line}\n")
+        if num_chars < 0:
+            break
+        found.append(Shown(path=path, first=number, last=number))
+    return found
+
+
+def _matches(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    if not names:
+        return
+    wanted = re.compile("|".join(map(re.escape, names)))
+    for place in sorted(folder.rglob("*.py")):
+        text = place.read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.split("\n"), 1):
+            if wanted.search(line):
+                yield place.relative_to(folder).as_posix(), number, line

@@ -1,0 +1,224 @@
+"""`slipstream tasks`: make software-engineering tasks out of packages, check them, list them.
+
+Standard output is for results, standard error for how far it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slipstream.errors import ConfigError
+from slipstream.types import Json
+
+if TYPE_CHECKING:
+    from slipstream.tasks.factory.make import Report as MakeReport
+    from slipstream.tasks.gate import Checked
+    from slipstream.tasks.gate import Report as CheckReport
+
+tasks_app = typer.Typer(help="Make, check and list tasks.", no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AtOnceOption = Annotated[int, typer.Option(min=1, help="Sandboxes that run at the same time.")]
+
+
+@tasks_app.command("make")
+def make_command(
+    requirements: Annotated[
+        list[str], typer.Argument(metavar="PACKAGE==VERSION...", help="Packages, or paths of source distributions.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    per_package: Annotated[int, typer.Option(min=1, help="Tasks of each package, at most.")] = 100,
+    seed: Annotated[int, typer.Option(help="Which bugs are planted.")] = 0,
+    at_once: AtOnceOption = 2,
+    suite_timeout_s: Annotated[float, typer.Option(min=1, help="The longest that a package's tests may take.")] = 240.0,
+    downloads: Annotated[Path | None, typer.Option(help="A folder that keeps what is downloaded.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none."""
+    report = asyncio.run(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
+    if as_json:
+        print(json.dumps(report.as_json(), ensure_ascii=False))
+    else:
+        _print_made(Console(), report)
+    raise typer.Exit(0 if report.num_passed else 1)
+
+
+async def _make(
+    requirements: list[str],
+    out: Path,
+    per_package: int,
+    seed: int,
+    at_once: int,
+    suite_timeout_s: float,
+    downloads: Path | None,
+) -> MakeReport:
+    from slipstream.settings import SandboxConfig
+    from slipstream.tasks.factory.make import make_tasks
+    from slipstream.wiring import make_provider
+
+    provider = make_provider(SandboxConfig())
+    provider.check()
+    try:
+        return await make_tasks(
+            requirements,
+            out,
+            provider=provider,
+            seed=seed,
+            per_package=per_package,
+            num_at_once=at_once,
+            suite_timeout_s=suite_timeout_s,
+            downloads=downloads,
+            on_step=lambda line: typer.echo(line, err=True),
+        )
+    finally:
+        await provider.aclose()
+
+
+def _print_made(console: Console, report: MakeReport) -> None:
+    rows = [
+        (
+            package.name,
+            str(package.num_tests or ""),
+            str(package.num_mutants or ""),
+            str(package.num_made or ""),
+            str(package.num_passed),
+            f"{sum(package.seconds.values()):.0f}",
+            package.skipped or _counted(_firsts(package.refused.values())),
+        )
+        for package in report.packages
+    ]
+    _print_table(console, ("package", "tests", "mutants", "tasks", "passed", "seconds", "not used"), rows)
+    console.print(
+        f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s", highlight=False
+    )
+
+
+@tasks_app.command("check")
+def check_command(
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
+    num: Annotated[int | None, typer.Option(min=1, help="The first so many tasks alone.")] = None,
+    at_once: AtOnceOption = 2,
+    cheats: Annotated[bool, typer.Option("--cheats/--no-cheats", help="Try every cheat on every task.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
+    report = asyncio.run(_check(source, num, at_once, cheats))
+    if as_json:
+        print(json.dumps(report.as_json(), ensure_ascii=False))
+    else:
+        _print_checked(Console(), report)
+    raise typer.Exit(0 if report.num_passed == report.num_tasks else 1)
+
+
+async def _check(source: Path, num: int | None, at_once: int, cheats: bool) -> CheckReport:
+    from slipstream.settings import SandboxConfig
+    from slipstream.tasks.gate import check_tasks
+    from slipstream.wiring import make_provider
+
+    provider = make_provider(SandboxConfig())
+    provider.check()
+
+    def tell(checked: Checked) -> None:
+        typer.echo(f"{checked.id}: {checked.reason or 'passed'}", err=True)
+
+    try:
+        return await check_tasks(
+            source, provider=provider, num_at_once=at_once, with_cheats=cheats, num=num, on_checked=tell
+        )
+    finally:
+        await provider.aclose()
+
+
+def _print_checked(console: Console, report: CheckReport) -> None:
+    told = report.as_json()
+    rows = [
+        ("tasks", str(report.num_tasks)),
+        ("passed", str(report.num_passed)),
+        ("gradings", str(told["num_gradings"])),
+        ("median grading", f"{told['grade_p50_s']} s"),
+        ("seconds", f"{report.seconds:.0f}"),
+    ]
+    _print_table(console, ("", ""), rows)
+    refused = [(one.id, one.reason) for one in report.checked if not one.passed]
+    if refused:
+        _print_table(console, ("refused", "reason"), refused)
+
+
+@tasks_app.command("list")
+def list_command(
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a set of tasks holds."""
+    from slipstream.tasks.gate import file_of
+    from slipstream.tasks.jsonl import read_tasks
+
+    tasks = read_tasks(file_of(source))
+    facts = _facts(source)
+    rows: list[dict[str, Json]] = [
+        {
+            "id": task.id,
+            "tree": "" if task.sandbox is None else Path(task.sandbox.tree).name,
+            "tier": facts.get(task.id, {}).get("tier", ""),
+            "difficulty": facts.get(task.id, {}).get("difficulty"),
+            "mistakes": facts.get(task.id, {}).get("mistakes", []),
+        }
+        for task in tasks
+    ]
+    if as_json:
+        print(json.dumps({"num_tasks": len(rows), "tasks": rows}, ensure_ascii=False))
+        return
+    table = [
+        (str(row["id"]), str(row["tier"]), str(row["difficulty"] or ""), ", ".join(map(str, row["mistakes"] or [])))  # type: ignore[arg-type]
+        for row in rows
+    ]
+    _print_table(Console(), ("task", "tier", "difficulty", "mistakes"), table)
+
+
+def _facts(source: Path) -> dict[str, dict[str, Json]]:
+    """What the factory's own report says of each task; nothing where there is none."""
+    place = source / "report.json"
+    if not place.is_file():
+        return {}
+    try:
+        return {str(one["id"]): one for one in json.loads(place.read_text(encoding="utf-8"))["tasks"]}
+    except (ValueError, KeyError, TypeError) as raised:
+        raise ConfigError(
+            f"{place} is no report of the factory ({raised}): make the tasks anew, or delete it"
+        ) from None
+
+
+def _firsts(reasons: Iterable[str]) -> Counter[str]:
+    return Counter(reason.partition(":")[0] for reason in reasons)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return "; ".join(f"{num} x {reason}" for reason, num in counts.most_common())
+
+
+def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, a row a line elsewhere."""
+    if not console.is_terminal:
+        lines = [heads, *rows] if any(heads) else rows
+        widths = [max(len(row[place]) for row in lines) for place in range(len(heads))]
+        for row in lines:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(box=box.ROUNDED, show_header=any(heads))
+    for head in heads:
+        table.add_column(head)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)

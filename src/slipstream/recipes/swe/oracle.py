@@ -1,0 +1,128 @@
+"""A tool-using oracle: it looks for the faulty lines, puts them right, runs what failed, and finishes.
+
+Enters: made tasks. Leaves: a Script for a scripted model, or the lines of one task.
+Always holds: it uses the task's own tools; what it writes is what the oracle's patch says.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import ConfigError, ModelError
+from slipstream.model.scripted import Scene, Script, act
+from slipstream.sandbox.patch_text import sections
+from slipstream.tasks.factory.statement import names_in
+from slipstream.tasks.gate import file_of, oracle_of
+from slipstream.tasks.jsonl import read_tasks
+from slipstream.types import Message, Role, Task, ToolCall
+
+CONTEXT_LINES = 12
+_PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails\.", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """One place to put right: text that is once in the file, and what it must be."""
+
+    path: str
+    line: int
+    old: str
+    new: str
+
+
+def mends_of(task: Task) -> list[Mend]:
+    """What the oracle changes, as replacements of text. Raises ConfigError if a place cannot be told from others."""
+    files = {} if task.sandbox is None else task.sandbox.files
+    mends: list[Mend] = []
+    for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
+        path = section.old_path or ""
+        text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
+        for hunk in section.hunks or []:
+            old, new = b"".join(hunk.old).decode(), b"".join(hunk.new).decode()
+            old, new, skipped = _shortest(old, new, text)
+            if not old or (text is not None and text.count(old) != 1):
+                raise ConfigError(f"the oracle of {task.id} cannot be told as a replacement in {path}")
+            mends.append(Mend(path=path, line=hunk.old_start + skipped, old=old, new=new))
+    return mends
+
+
+def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
+    """Both sides without the lines that they share at the ends, as far as the old one is still once in the text."""
+    before, after = old.split("\n"), new.split("\n")
+    lead = 0
+    while True:
+        for end in (True, False):
+            cut_old, cut_new = (before[:-1], after[:-1]) if end else (before[1:], after[1:])
+            shares = before and after and (before[-1] == after[-1] if end else before[0] == after[0])
+            joined = "\n".join(cut_old)
+            if shares and joined.strip() and (text is None or text.count(joined) == 1):
+                before, after, lead = cut_old, cut_new, lead + (not end)
+                break
+        else:
+            return "\n".join(before), "\n".join(after), lead
+
+
+def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
+    """What the oracle says, turn by turn."""
+    names = {name.rpartition(":")[2] for name in task.brief.tools}
+    mends = mends_of(task)
+    lines: list[Message] = []
+    if with_search:
+        lines.append(_search(task, names))
+    for mend in mends:
+        first, last = max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
+        if "edit" in names:
+            lines.append(act("edit", command="view", path=mend.path, view_range=[first, last]))
+            lines.append(act("edit", command="str_replace", path=mend.path, old_str=mend.old, new_str=mend.new))
+        else:
+            lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(mend.path)}"))
+            lines.append(act("replace", path=mend.path, old=mend.old, new=mend.new))
+    if program := program_of(task.brief.instruction):
+        lines.append(act("bash", command=f"python3 - <<'END'\n{program}\nEND"))
+    lines.append(act("finish"))
+    return lines
+
+
+def _search(task: Task, names: set[str]) -> Message:
+    wanted = names_in(task.brief.instruction)[:3] or ["def"]
+    if "search" in names:
+        return act("search", terms=list(wanted))
+    pattern = "|".join(f"(def|class) {re.escape(name)}" for name in wanted)
+    return act("bash", command=f"grep -rnE --include=*.py {shlex.quote(pattern)} . | grep -v '^./.deps' | head -20")
+
+
+def program_of(instruction: str) -> str:
+    """The failing program that a statement shows; empty if it shows none."""
+    found = _PROGRAM.search(instruction)
+    return "" if found is None else "\n".join(line[4:] for line in found["code"].rstrip("\n").split("\n"))
+
+
+def lines_of(tasks: str, *, with_search: bool = False) -> list[tuple[Task, Sequence[Message]]]:
+    """The tasks of a folder, each with what the oracle says, turn by turn."""
+    return [(task, demonstration(task, with_search=with_search)) for task in read_tasks(file_of(Path(tasks)))]
+
+
+def oracle(*, tasks: str, with_search: bool = False) -> Script:
+    """A script that solves the tasks of a folder, each known by its instruction."""
+    known: Mapping[str, Sequence[Message]] = {
+        task.brief.instruction: lines for task, lines in lines_of(tasks, with_search=with_search)
+    }
+
+    def script(scene: Scene) -> Message:
+        for instruction, lines in known.items():
+            if instruction in scene.prompt_text:
+                if scene.num_calls >= len(lines):
+                    return act("finish")
+                line = lines[scene.num_calls]
+                call = line.calls[0]
+                return Message(
+                    role=Role.ASSISTANT,
+                    calls=(ToolCall(id=f"call{scene.num_calls}", name=call.name, arguments=call.arguments),),
+                )
+        raise ModelError("the oracle does not know this task: it solves those of its folder alone")
+
+    return script

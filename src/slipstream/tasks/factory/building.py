@@ -1,0 +1,181 @@
+"""From a bug and its statement to a line of a task file. Pure but for reading the tree.
+
+Always holds: the oracle and the ids of the hidden tests are in the grading alone; the same for the same bug.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.tasks.factory.difficulty import Difficulty, Tier
+from slipstream.tasks.factory.fetch import CONFIGURATION, Package
+from slipstream.tasks.factory.hiding import command_of, cuts_of
+from slipstream.tasks.factory.layout import TEST_FOLDERS
+from slipstream.tasks.factory.plant import Bug
+from slipstream.tasks.factory.running import DEPS, WORKDIR, environment
+from slipstream.tasks.factory.statement import Statement
+from slipstream.tasks.factory.suite import Suite
+from slipstream.types import Json
+
+COMMAND = ("python3", "-q", "-o", "addopts=", "-W", "ignore::pytest.PytestWarning")
+MAX_FILES = 3
+"""Test files that a task is graded with."""
+MAX_FAILING, MAX_PASSING = 20, 30
+NUM_OTHERS = 5
+"""Tests of the same files that do not touch the bug."""
+MAX_GRADED_S = 1.0
+"""Of the tests that a task is graded with, on a processor."""
+TOOLS = ("bash", "edit", "search", "finish")
+TINY_TOOLS = tuple(f"slipstream.tasks.factory.tools:{name}" for name in ("bash", "replace", "finish"))
+LEAST_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A task as it is written down."""
+
+    line: Mapping[str, Json]
+    facts: Mapping[str, Json]
+    """What the report tells of it."""
+
+    @property
+    def id(self) -> str:
+        return str(self.line["id"])
+
+
+def build(
+    package: Package, suite: Suite, bug: Bug, statement: Statement, difficulty: Difficulty, *, number: int
+) -> Made | None:
+    """None if a file that is changed is not UTF-8."""
+    changed = bug.mutant.files(package)
+    original = {path: package.text(path) for path in changed}
+    try:
+        oracle = make_patch(_entries(changed), _entries(original)).decode()
+    except UnicodeError:
+        return None
+    failing, passing = _graded(suite, bug)
+    task_id = f"{package.label}-{number:04d}-{difficulty.tier}"
+    is_tiny = difficulty.tier is Tier.TINY
+    line: dict[str, Json] = {
+        "id": task_id,
+        "instruction": instruction(package, statement),
+        "tools": list(TINY_TOOLS if is_tiny else TOOLS),
+        "limits": (
+            {"turns": 12, "context_tokens": 4_096, "tool_seconds": 120.0}
+            if is_tiny
+            else {"turns": 50, "context_tokens": 32_768, "tool_seconds": 600.0}
+        ),
+        "sandbox": {
+            "workdir": WORKDIR,
+            "tree": f"trees/{package.tree.name}",
+            "files": dict(changed),
+            "setup": _hide(package, bug),
+            "env": dict(environment(package.layout.root)),
+            "limits": {"memory_mb": 1024, "processes": 128, "disk_mb": 128, "file_mb": 64},
+        },
+        "patch_of": WORKDIR,
+        "grading": {
+            "kind": "tests",
+            "command": list(COMMAND),
+            "parser": "report",
+            "fail_to_pass": [*failing],
+            "pass_to_pass": [*passing],
+            "tests": [*sorted({test.partition("[")[0] for test in (*failing, *passing)})],
+            "drop": [*protected(package)],
+            "sandbox_setup": [],
+            "env": dict(environment(package.layout.root)),
+            "timeout_s": _timeout_s(suite, (*failing, *passing)),
+            "oracle": oracle,
+        },
+    }
+    return Made(line=line, facts=_facts(task_id, package, bug, statement, difficulty))
+
+
+def instruction(package: Package, statement: Statement) -> str:
+    layout = package.layout
+    parts = [f"{WORKDIR} holds the source of the Python package {layout.name} {layout.version}. A user reports:"]
+    if statement.snippet:
+        parts += ["When I run this", textwrap.indent(statement.snippet, "    "), f"it fails. {statement.symptom}"]
+    else:
+        parts.append(statement.symptom)
+    parts.append(
+        "Find the cause in the package's source and mend it there. Leave tests and configuration as they are: changes "
+        "to them do not count."
+    )
+    return "\n\n".join(parts)
+
+
+def protected(package: Package) -> list[str]:
+    """Patterns of what the work may not change: tests, their configuration, what is installed."""
+    patterns: set[str] = {f"{DEPS}/**", *CONFIGURATION}
+    for test in package.layout.tests:
+        folders = PurePosixPath(test).parent.parts
+        depth = next((place for place, part in enumerate(folders) if part in TEST_FOLDERS), None)
+        patterns.add(test if depth is None else "/".join(folders[: depth + 1]) + "/**")
+    return sorted(patterns)
+
+
+def _entries(files: Mapping[str, str]) -> dict[str, Entry | None]:
+    return {path: Entry(data=text.encode()) for path, text in files.items()}
+
+
+def _graded(suite: Suite, bug: Bug) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tests that a task is graded with: from few files, the quick ones first."""
+    num_of = Counter(test.partition("::")[0] for test in bug.failing)
+    files = {file for file, _ in sorted(num_of.items(), key=lambda one: (-one[1], one[0]))[:MAX_FILES]}
+    seconds = suite.seconds
+    failing = sorted(
+        (test for test in bug.failing if _file(test) in files), key=lambda test: (seconds[test] > 0.2, test)
+    )
+    touching = {*bug.failing, *bug.passing}
+    others = [test for test in suite.tests if _file(test) in files and test not in touching]
+    passing = sorted(
+        (test for test in bug.passing if _file(test) in files), key=lambda test: (seconds[test] > 0.1, test)
+    )
+    passing += others[:: max(1, len(others) // NUM_OTHERS)][:NUM_OTHERS]
+    chosen: list[str] = []
+    left_s = MAX_GRADED_S
+    for test in passing:
+        if len(chosen) < MAX_PASSING and seconds[test] <= left_s:
+            chosen.append(test)
+            left_s -= seconds[test]
+    return tuple(sorted(failing[:MAX_FAILING])), tuple(sorted(chosen))
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _hide(package: Package, bug: Bug) -> list[Json]:
+    """Commands that take the failing tests out of the agent's tree."""
+    by_file: dict[str, list[str]] = {}
+    for test in bug.failing:
+        by_file.setdefault(_file(test), []).append(test)
+    return [command_of(file, cuts_of(package.text(file), tests)) for file, tests in sorted(by_file.items())]
+
+
+def _timeout_s(suite: Suite, tests: tuple[str, ...]) -> int:
+    """Ample, from what the tests took without the bug; a round number, so that it seldom differs between runs."""
+    needed = 20 * sum(suite.seconds[test] for test in tests)
+    return LEAST_TIMEOUT_S * (1 + int(needed / LEAST_TIMEOUT_S))
+
+
+def _facts(task_id: str, package: Package, bug: Bug, statement: Statement, difficulty: Difficulty) -> dict[str, Json]:
+    return {
+        "id": task_id,
+        "package": package.label,
+        "tier": str(difficulty.tier),
+        "difficulty": difficulty.score,
+        "locality": difficulty.locality,
+        "visibility": difficulty.visibility,
+        "testing": difficulty.testing,
+        "mistakes": [str(mistake) for mistake in bug.mutant.mistakes],
+        "functions": [f"{function.path}:{function.name}" for function in bug.mutant.functions],
+        "num_failing": len(bug.failing),
+        "shows_program": bool(statement.snippet),
+    }

@@ -1,0 +1,343 @@
+"""A test runner inside a sandbox, for the factory: one standalone program, standard library and pytest alone.
+
+Enters: one JSON object on standard input, `{"op": "suite" | "mutants" | "snippets", ...}`. Leaves: JSON lines on
+standard output, one for each thing that was run. Always holds: pytest is loaded once and every run is a fork of that,
+with a deadline; files that a run needs changed are put back after it; what the code under test prints is thrown away.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+Job = dict[str, Any]
+"""What is asked for and what is answered, as JSON."""
+
+ROOT = str(pathlib.Path.cwd())
+MAX_REPR = 600
+MAX_MEMORY = 1 << 30
+FLAGS = (
+    "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--rootdir", ROOT, "--import-mode=append", "--tb=native",
+    "-W", "ignore::pytest.PytestWarning", "--continue-on-collection-errors",
+)  # fmt: skip
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    if asked["op"] != "snippets":
+        import _pytest.assertion.rewrite
+        import _pytest.unittest  # noqa: F401
+        import pytest  # noqa: F401
+
+        for name in ("hypothesis", "doctest", "unittest.mock"):
+            with contextlib.suppress(ImportError):
+                __import__(name)
+    gc.freeze()
+    for job in asked["jobs"]:
+        with changed(job.get("files", {}), job.get("number", 0)):
+            answer = forked({"suite": run_tests, "mutants": run_tests, "snippets": run_snippet}[asked["op"]], job)
+        answer["id"] = job["id"]
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+@contextlib.contextmanager
+def changed(files: dict[str, str], number: int) -> Iterator[None]:
+    """The files with other contents, for as long as it takes. Their times differ each time, so that no compiled file
+    is taken for theirs."""
+    before: dict[str, bytes] = {}
+    try:
+        for path, text in files.items():
+            before[path] = pathlib.Path(path).read_bytes()
+            rewrite(path, text.encode("utf-8", "surrogateescape"), 1_000_000_000 + 4 * number)
+        yield
+    finally:
+        for path, data in before.items():
+            rewrite(path, data, 1_500_000_000)
+
+
+def rewrite(path: str, data: bytes, when: int) -> None:
+    pathlib.Path(path).write_bytes(data)
+    os.utime(path, (when, when))
+
+
+def forked(work: Callable[[Job], Job], job: Job) -> Job:
+    """What `work(job)` returns, made in a child that is killed at the deadline."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(ours)
+        if "cpu_s" in job:  # whatever else the machine does, it has as much as this
+            resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_s"], job["cpu_s"]))
+            resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        try:
+            answer = work(job)
+        except BaseException as raised:
+            answer = {"error": f"{type(raised).__name__}: {raised}"[:MAX_REPR]}
+        with os.fdopen(theirs, "wb") as pipe:
+            pipe.write(json.dumps(answer).encode())
+        os._exit(0)
+    os.close(theirs)
+    data, timed_out = read_until(ours, time.monotonic() + job["timeout_s"])
+    os.close(ours)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    if timed_out or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) and not data):
+        return {"timed_out": True}
+    try:
+        told: Job = json.loads(data)
+        return told
+    except ValueError:
+        return {"error": "the run ended without an answer"}
+
+
+def read_until(fd: int, deadline: float) -> tuple[bytes, bool]:
+    pieces: list[bytes] = []
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([fd], [], [], left)[0]:
+            return b"", True
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return b"".join(pieces), False
+        pieces.append(piece)
+
+
+# ---------------------------------------------------------------- tests
+
+
+def run_tests(job: Job) -> Job:
+    import pytest
+
+    plugin = Plugin(job)
+    sys.dont_write_bytecode = not job.get("compile", False)
+    code = pytest.main([*FLAGS, *job["paths"]], plugins=[plugin])
+    return {
+        "code": int(code),
+        "outcomes": plugin.outcomes,
+        "seconds": plugin.seconds,
+        "touched": {test: sorted(places) for test, places in plugin.touched.items()},
+        "failures": plugin.failures,
+        "broken": plugin.broken[:20],
+    }
+
+
+class Plugin:
+    def __init__(self, job: Job) -> None:
+        self.wanted = None if job.get("tests") is None else set(job["tests"])
+        self.order = job.get("order")
+        self.traced = set(job.get("traced", ()))
+        self.details = job.get("details", False)
+        self.max_failures = job.get("max_failures")
+        self.outcomes: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self.touched: dict[str, set[tuple[str, int]]] = {}
+        self.failures: dict[str, Job] = {}
+        self.broken: list[list[str]] = []
+        self.num_failed = 0
+        self.began = time.process_time()
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        if self.wanted is not None:
+            items[:] = [item for item in items if item.nodeid in self.wanted]
+        if self.order is not None:
+            files: dict[str, list[Any]] = {}
+            for item in items:
+                files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+            chance = random.Random(self.order)
+            groups = list(files.values())
+            chance.shuffle(groups)
+            items[:] = [item for group in groups for item in chance.sample(group, len(group))]
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.broken.append([report.nodeid, str(report.longrepr)[-MAX_REPR:]])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        test = report.nodeid
+        kept = self.outcomes.get(test)
+        if report.when == "call" or report.outcome != "passed":
+            outcome = report.outcome
+            if hasattr(report, "wasxfail"):
+                outcome = "skipped"
+            if kept != "failed":
+                self.outcomes[test] = outcome
+            self.num_failed += outcome == "failed" and kept != "failed"
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
+        self.seconds[nodeid] = round(time.process_time() - self.began, 4)
+        if self.max_failures is not None and self.num_failed > self.max_failures:
+            import pytest
+
+            pytest.exit("enough has failed", returncode=1)
+
+    def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
+        self.began = time.process_time()
+
+    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> None:
+        if self.traced:
+            start_trace(self.traced, self.touched.setdefault(item.nodeid, set()))
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
+        if self.traced and call.when == "teardown":
+            stop_trace()
+        if self.details and call.excinfo is not None and call.when == "call" and item.nodeid not in self.failures:
+            with contextlib.suppress(Exception):
+                self.failures[item.nodeid] = describe(item, call.excinfo)
+
+
+def start_trace(files: set[str], touched: set[tuple[str, int]]) -> None:
+    """Which functions of the files are entered: `[file, first line]`. Nothing is traced within them."""
+    seen: set[CodeType] = set()
+    prefix = ROOT + os.sep
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if code not in seen:
+            seen.add(code)
+            name = code.co_filename
+            if name.startswith(prefix) and name[len(prefix) :] in files:
+                touched.add((name[len(prefix) :], code.co_firstlineno))
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+
+
+def stop_trace() -> None:
+    sys.settrace(None)
+    threading.settrace(None)
+
+
+# ---------------------------------------------------------------- what a failure looked like
+
+
+def describe(item: Any, excinfo: Any) -> Job:
+    """Where in the test it failed, and with which values."""
+    path = str(item.path)
+    found = None
+    step = excinfo.tb
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == path:
+            found = step
+        step = step.tb_next
+    last = excinfo.tb
+    while last.tb_next is not None:
+        last = last.tb_next
+    told: Job = {
+        "exception": excinfo.type.__name__,
+        "message": str(excinfo.value)[:MAX_REPR],
+        "params": {},
+        "raised_in_test": found is not None and last is found,
+    }
+    callspec = getattr(item, "callspec", None)
+    for name, value in (callspec.params if callspec is not None else {}).items():
+        told["params"][name] = repr_of(value)
+    if found is None:
+        return told
+    frame = found.tb_frame
+    told["function"] = frame.f_code.co_name
+    told["first_line"] = frame.f_code.co_firstlineno
+    told["line"] = found.tb_lineno
+    told["values"] = values(path, found.tb_lineno, frame)
+    return told
+
+
+COMPARED = {"assertEqual": "==", "assertEquals": "==", "assertListEqual": "==", "assertDictEqual": "==",
+            "assertTupleEqual": "==", "assertSetEqual": "==", "assertSequenceEqual": "==", "assertIs": "is",
+            "assertIn": "in", "assertNotEqual": "!="}  # fmt: skip
+
+
+def values(path: str, line: int, frame: FrameType) -> Job | None:
+    """Both sides of the comparison that failed, evaluated once more where it stands; None if it is none."""
+    tree = ast.parse(pathlib.Path(path).read_bytes())
+    nodes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assert, ast.Expr)) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not nodes:
+        return None
+    node = max(nodes, key=lambda one: one.lineno)
+    if isinstance(node, ast.Assert):
+        test = node.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            if any(isinstance(part, (ast.Await, ast.Yield)) for part in ast.walk(test)):
+                return None
+            return {"left": ast.unparse(test), "left_value": value_of(test, frame), "operator": "true"}
+        left, right, operator = test.left, test.comparators[0], SIGNS.get(type(test.ops[0]), "")
+    else:
+        call = node.value
+        if not isinstance(call, ast.Call) or len(call.args) < 2:
+            return None
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        left, right, operator = call.args[0], call.args[1], COMPARED.get(name, "")
+    if not operator:
+        return None
+    return {
+        "left": ast.unparse(left),
+        "right": ast.unparse(right),
+        "left_value": value_of(left, frame),
+        "right_value": value_of(right, frame),
+        "operator": operator,
+    }
+
+
+SIGNS = {ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
+         ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}  # fmt: skip
+
+
+def value_of(node: ast.expr, frame: FrameType) -> str:
+    try:
+        return repr_of(eval(compile(ast.Expression(node), "<value>", "eval"), {**frame.f_globals, **frame.f_locals}))
+    except BaseException as raised:
+        return f"{type(raised).__name__}: {raised}"[:MAX_REPR]
+
+
+def repr_of(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        return "?"
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
+    return text if len(text) <= MAX_REPR else text[: MAX_REPR - 3] + "..."
+
+
+# ---------------------------------------------------------------- snippets
+
+
+def run_snippet(job: Job) -> Job:
+    """Run a snippet as a program of its own; tell how it ended."""
+    sys.dont_write_bytecode = True
+    names = {"__name__": "__main__"}
+    try:
+        exec(compile(job["text"], "<snippet>", "exec"), names)
+    except BaseException as raised:
+        return {"exception": type(raised).__name__, "message": str(raised)[:MAX_REPR]}
+    return {"exception": None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""`slipstream tasks make`: a set of gated tasks out of source distributions.
+
+Enters: requirements and a seed. Leaves: a folder with `tasks.jsonl`, `trees/` and `report.json`, and a Report.
+Always holds: what is written passed the gate; a package of which no tasks can be made is skipped with the reason, and
+the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from slipstream.aio import task_group
+from slipstream.errors import ConfigError, SandboxError
+from slipstream.sandbox.base import SandboxProvider
+from slipstream.tasks.factory.building import Made, build
+from slipstream.tasks.factory.difficulty import difficulty_of
+from slipstream.tasks.factory.fetch import Package, fetch
+from slipstream.tasks.factory.plant import plant
+from slipstream.tasks.factory.running import open_workers
+from slipstream.tasks.factory.sources import Requirement, Skipped, read_requirement
+from slipstream.tasks.factory.statement import state
+from slipstream.tasks.factory.suite import find_suite
+from slipstream.tasks.gate import TASKS, Checked, check_task
+from slipstream.tasks.jsonl import read_tasks
+from slipstream.types import Json, Task
+
+SPARE_SHARE = 0.15
+"""More bugs are planted than tasks asked for, since some do not pass the gate."""
+
+OnStep = Callable[[str], None]
+
+
+class Fetch(Protocol):
+    """Makes the tree of a package; raises Skipped where it cannot."""
+
+    async def __call__(
+        self, wanted: Requirement, trees: Path, downloads: Path, *, provider: SandboxProvider
+    ) -> Package: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageReport:
+    name: str
+    skipped: str = ""
+    """Why no tasks were made of it; empty if there are some."""
+    num_tests: int = 0
+    num_functions: int = 0
+    """Those that steady tests touch."""
+    num_mutants: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Mutants and bugs that became no task, by the reason."""
+    num_made: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Tasks that did not pass the gate, by id."""
+    num_passed: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    grade_s: tuple[float, ...] = ()
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "skipped": self.skipped,
+            "num_tests": self.num_tests,
+            "num_functions": self.num_functions,
+            "num_mutants": self.num_mutants,
+            "dropped": dict(self.dropped),
+            "num_made": self.num_made,
+            "num_passed": self.num_passed,
+            "refused": dict(self.refused),
+            "seconds": {name: round(taken, 1) for name, taken in self.seconds.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    packages: tuple[PackageReport, ...]
+    tasks: tuple[Mapping[str, Json], ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def num_tasks(self) -> int:
+        return sum(package.num_made for package in self.packages)
+
+    @property
+    def num_passed(self) -> int:
+        return sum(package.num_passed for package in self.packages)
+
+    def as_json(self) -> dict[str, Json]:
+        times = sorted(taken for package in self.packages for taken in package.grade_s)
+        return {
+            "num_tasks": self.num_tasks,
+            "num_passed": self.num_passed,
+            "num_packages": sum(package.num_passed > 0 for package in self.packages),
+            "tiers": dict(sorted(Counter(str(task["tier"]) for task in self.tasks).items())),
+            "grade_p50_s": round(times[len(times) // 2], 3) if times else None,
+            "seconds": round(self.seconds, 1),
+            "packages": [package.as_json() for package in self.packages],
+        }
+
+
+async def make_tasks(
+    requirements: Sequence[str],
+    out: Path,
+    *,
+    provider: SandboxProvider,
+    seed: int = 0,
+    per_package: int = 100,
+    num_at_once: int = 2,
+    suite_timeout_s: float = 240.0,
+    downloads: Path | None = None,
+    fetcher: Fetch = fetch,
+    on_step: OnStep = lambda line: None,
+) -> Report:
+    """Make up to `per_package` tasks of each package. `out` must be new or empty."""
+    wanted = [read_requirement(text) for text in requirements]
+    if not wanted:
+        raise ConfigError("no package is named: write NAME==VERSION, or the path of a source distribution")
+    _open_folder(out)
+    start_s = time.monotonic()
+    factory = _Factory(out, provider, seed, per_package, num_at_once, suite_timeout_s, fetcher, on_step)
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as temporary:
+        async with task_group() as group:
+            fetched = factory.fetch_all(wanted, downloads or Path(temporary), group)
+            for one, fetching in fetched:
+                await factory.add(one, fetching)
+    report = Report(
+        packages=tuple(factory.packages),
+        tasks=tuple(made.facts for made in factory.kept),
+        seconds=time.monotonic() - start_s,
+    )
+    told = report.as_json() | {"seed": seed, "tasks": [dict(one) for one in report.tasks]}
+    (out / "report.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def _open_folder(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already: name a new folder, or empty this one")
+    (out / "trees").mkdir(parents=True)
+
+
+class _Factory:
+    def __init__(
+        self,
+        out: Path,
+        provider: SandboxProvider,
+        seed: int,
+        per_package: int,
+        num_at_once: int,
+        suite_timeout_s: float,
+        fetcher: Fetch,
+        on_step: OnStep,
+    ) -> None:
+        self._out = out
+        self._provider = provider
+        self._seed = seed
+        self._per_package = per_package
+        self._num_at_once = num_at_once
+        self._suite_timeout_s = suite_timeout_s
+        self._fetch = fetcher
+        self._say = on_step
+        self.packages: list[PackageReport] = []
+        self.kept: list[Made] = []
+
+    def fetch_all(
+        self, wanted: Sequence[Requirement], downloads: Path, group: asyncio.TaskGroup
+    ) -> list[tuple[Requirement, asyncio.Task[Package | Skipped]]]:
+        """Fetch the packages one after the other, while tasks are made of those before."""
+        turn = asyncio.Semaphore(1)
+
+        async def fetch_one(one: Requirement) -> Package | Skipped:
+            async with turn:
+                try:
+                    return await self._fetch(one, self._out / "trees", downloads, provider=self._provider)
+                except Skipped as raised:
+                    return raised
+                except SandboxError as raised:
+                    return Skipped(f"its tree could not be made: {raised}")
+
+        return [(one, group.create_task(fetch_one(one))) for one in wanted]
+
+    async def add(self, wanted: Requirement, fetching: asyncio.Task[Package | Skipped]) -> None:
+        """Make the tasks of one package and write them down."""
+        start_s = time.monotonic()
+        self._say(f"{wanted}: fetching")
+        try:
+            package = await fetching
+            if isinstance(package, Skipped):
+                raise package
+            report = await self._make(package, time.monotonic() - start_s)
+        except (Skipped, SandboxError) as raised:
+            report = PackageReport(name=str(wanted), skipped=str(raised), seconds={"all": time.monotonic() - start_s})
+        self.packages.append(report)
+        self._say(f"{wanted}: {report.skipped or f'{report.num_passed} tasks'}")
+        _write(self._out, self.kept)
+
+    async def _make(self, package: Package, fetch_s: float) -> PackageReport:
+        clock = _Clock({"fetch": fetch_s})
+        async with open_workers(self._provider, package.spec, num_at_once=self._num_at_once) as workers:
+            self._say(f"{package.label}: running its tests")
+            suite = await find_suite(package, workers, timeout_s=self._suite_timeout_s)
+            clock.lap("suite")
+            self._say(f"{package.label}: {len(suite.tests)} steady tests; planting bugs")
+            num = self._per_package + max(2, round(self._per_package * SPARE_SHARE))
+            planted = await plant(package, suite, workers, seed=self._seed, num=num)
+            clock.lap("plant")
+            statements = await state(package, planted.bugs, workers)
+            clock.lap("state")
+        dropped = Counter(planted.dropped)
+        made: list[Made] = []
+        for bug, statement in zip(planted.bugs, statements, strict=True):
+            if statement is None:
+                dropped["its failures say too little"] += 1
+                continue
+            one = build(package, suite, bug, statement, difficulty_of(bug, statement), number=len(made))
+            if one is None:
+                dropped["its source is not UTF-8"] += 1
+            else:
+                made.append(one)
+        self._say(f"{package.label}: {len(made)} tasks; checking them")
+        checked = await self._check(made)
+        clock.lap("gate")
+        passed = {one.id for one in checked if one.passed}
+        self.kept += [one for one in made if one.id in passed]
+        return PackageReport(
+            name=package.label,
+            skipped="" if passed else "none of its bugs became a task",
+            num_tests=len(suite.tests),
+            num_functions=len(suite.touched),
+            num_mutants=planted.num_tried,
+            dropped=dict(dropped),
+            num_made=len(checked),
+            refused={one.id: one.reason for one in checked if not one.passed},
+            num_passed=len(passed),
+            seconds=clock.laps,
+            grade_s=tuple(taken for one in checked for taken in one.grade_s),
+        )
+
+    async def _check(self, made: Sequence[Made]) -> list[Checked]:
+        """The gate, until enough have passed; every cheat is tried on the first task whose oracle holds."""
+        tasks = _as_tasks(self._out, made)
+        checked: list[Checked] = []
+        room = asyncio.Semaphore(self._num_at_once)
+
+        async def check(number: int, with_cheats: bool) -> Checked:
+            async with room:
+                return await check_task(tasks[number], provider=self._provider, with_cheats=with_cheats)
+
+        place = 0
+        while place < len(made) and (missing := self._per_package - sum(one.passed for one in checked)) > 0:
+            part = range(place, min(len(made), place + missing))
+            tried = any(one.cheats for one in checked)
+            async with task_group() as group:
+                running = [group.create_task(check(number, number == place and not tried)) for number in part]
+            checked += [one.result() for one in running]
+            place = part.stop
+            if cheated := next((one for one in checked if one.cheats and not one.passed), None):
+                raise Skipped(f"its tasks can be cheated: {cheated.reason}")
+        if not any(one.cheats for one in checked):
+            raise Skipped("no cheat could be tried on its tasks")
+        return checked
+
+
+class _Clock:
+    def __init__(self, laps: dict[str, float]) -> None:
+        self.laps = laps
+        self._last_s = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self._last_s = now - self._last_s, now
+
+
+def _as_tasks(out: Path, made: Sequence[Made]) -> tuple[Task, ...]:
+    """As whoever reads the file will get them."""
+    if not made:
+        return ()
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out, suffix=".jsonl") as file:
+        file.writelines(json.dumps(one.line) + "\n" for one in made)
+        file.flush()
+        return read_tasks(Path(file.name))
+
+
+def _write(out: Path, made: Sequence[Made]) -> None:
+    (out / TASKS).write_text("".join(json.dumps(one.line) + "\n" for one in made), encoding="utf-8")

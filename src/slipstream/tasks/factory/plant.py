@@ -1,0 +1,228 @@
+"""Bugs that tests catch: mutants of a package, each run against the tests that touch what it changes.
+
+Enters: a Package, its Suite, sandboxes over its tree, a seed. Leaves: Bugs, which some steady tests catch and which
+leave the others passing. Always holds: the same bugs, in the same order, for the same sources and seed, whatever ran at
+the same time; a mutant that hangs, breaks a test file, or fails too large a share of the suite is no bug.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+
+from slipstream.tasks.factory.fetch import Package
+from slipstream.tasks.factory.mutate import Edit, Mistake, apply, edits_of
+from slipstream.tasks.factory.running import Answer, Workers
+from slipstream.tasks.factory.suite import Function, Suite
+
+AT_A_TIME = 8
+"""Mutants that one sandbox runs in a row."""
+MAX_TESTS = 120
+"""Tests that a mutant is run against."""
+MAX_PER_FUNCTION = 4
+TRIES_PER_FUNCTION = 10
+MAX_BROKEN_SHARE = 0.2
+MIN_BROKEN = 12
+MULTI_SITE_SHARE = 0.15
+HANGS = "the tests hang"
+MAX_HUNG = 2
+"""Mutants of one function that may hang before no more of it are tried: each costs a whole time limit."""
+SLOWEST_S = 4.0
+"""Of the tests of one mutant together, as they passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A package with one mistake in it, or with several."""
+
+    edits: Mapping[Function, tuple[Edit, ...]]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(self.edits)
+
+    @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        return tuple(edit.mistake for edits in self.edits.values() for edit in edits)
+
+    def files(self, package: Package) -> dict[str, str]:
+        """The files that it changes, as they are then."""
+        by_path: dict[str, list[Edit]] = {}
+        for function, edits in self.edits.items():
+            by_path.setdefault(function.path, []).extend(edits)
+        return {path: apply(package.text(path), edits) for path, edits in by_path.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    mutant: Mutant
+    failing: tuple[str, ...]
+    """Steady tests that fail with it."""
+    passing: tuple[str, ...]
+    """Steady tests that touch its functions and pass."""
+    failures: Mapping[str, Answer] = field(default_factory=dict)
+    """What the failing tests told, as `inside.describe` makes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    bugs: tuple[Bug, ...]
+    num_tried: int
+    dropped: Mapping[str, int]
+    """Mutants that are no bugs, by the reason."""
+
+
+async def plant(package: Package, suite: Suite, workers: Workers, *, seed: int, num: int) -> Planted:
+    """The first `num` bugs, some of them with two places that are wrong."""
+    num_single = num - round(num * MULTI_SITE_SHARE)
+    run = _Run(package, suite, workers, random.Random(f"{seed} {package.label}"))
+    await run.until(num_single, run.singles())
+    await run.until(num, run.pairs())
+    return Planted(bugs=tuple(run.bugs[:num]), num_tried=run.num_tried, dropped=dict(run.dropped))
+
+
+class _Run:
+    def __init__(self, package: Package, suite: Suite, workers: Workers, chance: random.Random) -> None:
+        self._package = package
+        self._suite = suite
+        self._workers = workers
+        self._chance = chance
+        self.bugs: list[Bug] = []
+        self.num_tried = 0
+        self.dropped: Counter[str] = Counter()
+        self._num_of: Counter[Function] = Counter()
+        self._num_hung: Counter[Function] = Counter()
+
+    def singles(self) -> Iterator[Mutant]:
+        """One mistake each; every function once before any has a second."""
+        columns: list[list[Mutant]] = []
+        functions = [one for one in self._suite.touched if not one.name.endswith(("__repr__", "__del__"))]
+        self._chance.shuffle(functions)
+        for function in functions:
+            edits = edits_of(self._package.text(function.path), function.body_line, function.last_line)
+            chosen = _mixed(edits, self._chance)[:TRIES_PER_FUNCTION]
+            columns.append([Mutant(edits={function: (edit,)}) for edit in chosen])
+        for row in zip_longest(*columns):
+            for mutant in row:
+                if mutant is not None and self._has_room(mutant.functions[0]):
+                    yield mutant
+
+    def _has_room(self, function: Function) -> bool:
+        return self._num_of[function] < MAX_PER_FUNCTION and self._num_hung[function] < MAX_HUNG
+
+    def pairs(self) -> Iterator[Mutant]:
+        """Two mistakes that were each caught alone: in one function, or in two of one file where that can be had."""
+        single = list(self.bugs)
+        seen: set[frozenset[int]] = set()
+        for _ in range(20 * len(single)):
+            first, second = self._chance.sample(single, 2) if len(single) > 1 else (None, None)
+            if first is None or second is None:
+                return
+            near = [one for one in single if one.mutant.functions[0].path == first.mutant.functions[0].path]
+            if self._chance.random() < 0.7 and len(near) > 1:
+                second = self._chance.choice(near)
+            pair = frozenset((id(first), id(second)))
+            joined = _joined(first.mutant, second.mutant)
+            if len(pair) == 2 and pair not in seen and joined is not None:
+                seen.add(pair)
+                yield joined
+
+    async def until(self, num: int, mutants: Iterator[Mutant]) -> None:
+        """Run mutants, a round at a time, until there are enough bugs. A round's size does not depend on timing."""
+        while len(self.bugs) < num:
+            size = min(4 * AT_A_TIME, 4 + (num - len(self.bugs)) * 5 // 4)
+            round_of = list(islice(mutants, size))
+            if not round_of:
+                return
+            jobs = [self._job(number, mutant) for number, mutant in enumerate(round_of)]
+            timeout_s = sum(float(job["timeout_s"]) for job in jobs) + 60.0
+            place = 0
+            async for answer in self._workers.run_all(
+                "mutants", jobs, at_a_time=max(1, min(AT_A_TIME, size // 4)), timeout_s=timeout_s
+            ):
+                if len(self.bugs) < num:
+                    self._judge(round_of[place], jobs[place], answer)
+                place += 1
+
+    def _job(self, number: int, mutant: Mutant) -> Answer:
+        tests = sorted({test for function in mutant.functions for test in self._suite.touched[function]})
+        if len(tests) > MAX_TESTS:
+            tests = sorted(random.Random(f"{mutant.functions[0]}").sample(tests, MAX_TESTS))
+        seconds = self._suite.seconds
+        while sum(seconds[test] for test in tests) > SLOWEST_S:
+            tests.remove(max(tests, key=lambda test: seconds[test]))
+        return {
+            "id": number,
+            "number": self.num_tried + number + 1,
+            "files": mutant.files(self._package),
+            "tests": tests,
+            "paths": sorted({test.partition("::")[0] for test in tests}),
+            "cpu_s": 2 + int(5 * sum(seconds[test] for test in tests)),
+            "timeout_s": 20.0 + 20 * sum(seconds[test] for test in tests),
+            "details": True,
+            "max_failures": self._most_broken(),
+        }
+
+    def _most_broken(self) -> int:
+        return max(MIN_BROKEN, int(MAX_BROKEN_SHARE * len(self._suite.seconds)))
+
+    def _judge(self, mutant: Mutant, job: Answer, answer: Answer) -> None:
+        self.num_tried += 1
+        outcomes: Mapping[str, str] = answer.get("outcomes") or {}
+        failing = tuple(test for test in job["tests"] if outcomes.get(test) == "failed")
+        passing = tuple(test for test in job["tests"] if outcomes.get(test) == "passed")
+        reason = self._why_not(mutant, job, answer, failing, passing)
+        if reason:
+            self.dropped[reason] += 1
+            if reason == HANGS:
+                self._num_hung.update(mutant.functions)
+            return
+        for function in mutant.functions:
+            self._num_of[function] += 1
+        self.bugs.append(Bug(mutant=mutant, failing=failing, passing=passing, failures=answer.get("failures") or {}))
+
+    def _why_not(
+        self, mutant: Mutant, job: Answer, answer: Answer, failing: Sequence[str], passing: Sequence[str]
+    ) -> str:
+        if answer.get("timed_out"):
+            return HANGS
+        failures: Mapping[str, Answer] = answer.get("failures") or {}
+        if any(failure["exception"] == "MemoryError" for failure in failures.values()):
+            return HANGS
+        if "error" in answer or answer.get("broken"):
+            return "a test file cannot be loaded"
+        if len(failing) > self._most_broken():
+            return "too many tests fail"
+        if not failing:
+            return "no test catches it"
+        if len(failing) + len(passing) < len(job["tests"]):
+            return "tests are missing"
+        if len(mutant.functions) == 1 and self._num_of[mutant.functions[0]] >= MAX_PER_FUNCTION:
+            return "the function has enough bugs"
+        return ""
+
+
+def _mixed(edits: Sequence[Edit], chance: random.Random) -> list[Edit]:
+    """Shuffled, with every kind of mistake once before any comes twice."""
+    kinds: dict[Mistake, list[Edit]] = {}
+    for edit in edits:
+        kinds.setdefault(edit.mistake, []).append(edit)
+    columns = [chance.sample(same, len(same)) for same in kinds.values()]
+    chance.shuffle(columns)
+    return [edit for row in zip_longest(*columns) for edit in row if edit is not None]
+
+
+def _joined(first: Mutant, second: Mutant) -> Mutant | None:
+    (one, ones), (other, others) = next(iter(first.edits.items())), next(iter(second.edits.items()))
+    if one.path == other.path:
+        a, b = sorted((ones[0], others[0]))
+        if a.end >= b.start:
+            return None
+    if one == other:
+        return Mutant(edits={one: tuple(sorted((*ones, *others)))})
+    if one.path == other.path and (one.first_line <= other.first_line <= one.last_line):
+        return None
+    return Mutant(edits=dict(sorted({one: ones, other: others}.items())))

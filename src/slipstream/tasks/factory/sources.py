@@ -1,0 +1,182 @@
+"""Source distributions and wheels: found, downloaded, unpacked. No code of them runs.
+
+Enters: `NAME==VERSION`, or the path of a source distribution or of a folder. Leaves: folders of plain files.
+Always holds: what is downloaded is what its index names, by SHA-256 where that is told; an archive writes nowhere but
+into the folder it is unpacked to, and links in it are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from slipstream.errors import ConfigError
+
+INDEX = "https://pypi.org/simple"
+TIMEOUT_S = 120.0
+MAX_UNPACKED_BYTES = 400 << 20
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[A-Za-z0-9.!+_-]+)")
+_LINK = re.compile(r'<a\s[^>]*?href="(?P<url>[^"]+)"[^>]*>(?P<file>[^<]+)</a>', re.IGNORECASE)
+
+
+class Skipped(Exception):
+    """A package of which no tasks can be made; says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A package to make tasks of: by name and version, or where it lies."""
+
+    name: str
+    version: str = ""
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}" if self.version else self.name
+
+
+def read_requirement(text: str) -> Requirement:
+    """`toolz==1.0.0`, or the path of a source distribution or of a folder."""
+    path = Path(text)
+    if path.exists():
+        name = re.sub(r"\.(tar\.(gz|bz2|xz)|tgz|zip)$", "", path.resolve().name)
+        found = re.fullmatch(r"(.+?)-(\d[^-]*)", name)
+        return Requirement(name=found[1] if found else name, version=found[2] if found else "", path=path.resolve())
+    named = _NAMED.fullmatch(text.strip())
+    if named is None:
+        raise ConfigError(
+            f"{text!r} names no package: write NAME==VERSION, such as toolz==1.0.0, or a source distribution's path"
+        )
+    return Requirement(name=named["name"], version=named["version"])
+
+
+def normal_name(name: str) -> str:
+    """A project's name as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# ---------------------------------------------------------------- downloads
+
+
+def download_source(wanted: Requirement, folder: Path, *, index: str = INDEX) -> Path:
+    """The package's source distribution, put into `folder`."""
+    page_url = f"{index.rstrip('/')}/{normal_name(wanted.name)}/"
+    try:
+        page = _fetch(page_url).decode("utf-8", "replace")
+    except urllib.error.HTTPError as raised:
+        raise Skipped(f"{index} has no package {wanted.name} (HTTP {raised.code})") from None
+    except (urllib.error.URLError, OSError) as raised:
+        raise Skipped(f"{page_url} could not be read: {raised}") from None
+    for link in _LINK.finditer(page):
+        file = html.unescape(link["file"]).strip()
+        if not _is_source_of(file, wanted):
+            continue
+        url, _, fragment = urllib.parse.urljoin(page_url, html.unescape(link["url"])).partition("#")
+        place = folder / PurePosixPath(file).name
+        if not place.is_file():
+            data = _fetch(url)
+            expected = fragment.partition("sha256=")[2]
+            if expected and hashlib.sha256(data).hexdigest() != expected:
+                raise Skipped(f"{url} is not the file that {index} names: its SHA-256 differs")
+            place.write_bytes(data)
+        return place
+    raise Skipped(f"{index} has no source distribution of {wanted}")
+
+
+def _is_source_of(file: str, wanted: Requirement) -> bool:
+    stem = re.sub(r"\.(tar\.(gz|bz2|xz)|tgz|zip)$", "", file)
+    if stem == file or "-" not in stem:
+        return False
+    name, _, version = stem.rpartition("-")
+    return normal_name(name) == normal_name(wanted.name) and version == wanted.version
+
+
+def _fetch(url: str) -> bytes:
+    request = urllib.request.Request(url, headers={"User-Agent": "slipstream", "Accept": "text/html, */*;q=0.1"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+def download_wheels(requirements: Sequence[str], folder: Path, *, python: str) -> list[Path]:
+    """Wheels of the requirements and of all that they require, for this version of Python. Raises Skipped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", python]
+    done = subprocess.run(
+        [*command, "--dest", str(folder), *requirements], capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()[-300:]]
+        raise Skipped(f"no wheels of {' '.join(requirements)}: {said[-1].removeprefix('ERROR: ')}")
+    return sorted(folder.glob("*.whl"))
+
+
+# ---------------------------------------------------------------- archives
+
+
+def unpack_source(archive: Path, folder: Path) -> None:
+    """The files of a source distribution, or of a folder, without the one folder around them."""
+    if archive.is_dir():
+        shutil.copytree(archive, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "*.pyc"))
+        for link in [path for path in folder.rglob("*") if path.is_symlink()]:
+            link.unlink()
+        return
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                _write(((PurePosixPath(one.filename), packed.open(one)) for one in _files(packed)), folder, strip=1)
+        else:
+            with tarfile.open(archive) as packed_tar:
+                _write(_tar_files(packed_tar), folder, strip=1)
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as raised:
+        raise Skipped(f"{archive.name} cannot be unpacked: {raised}") from raised
+
+
+def unpack_wheel(archive: Path, folder: Path) -> None:
+    """The files of a wheel that are imported; its scripts and headers are left out."""
+    with zipfile.ZipFile(archive) as packed:
+        _write(((PurePosixPath(one.filename), packed.open(one)) for one in _files(packed)), folder, strip=0)
+    for data in folder.glob("*.data"):
+        for kind in ("purelib", "platlib"):
+            if (data / kind).is_dir():
+                shutil.copytree(data / kind, folder, dirs_exist_ok=True)
+        shutil.rmtree(data)
+
+
+def _files(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    return [one for one in packed.infolist() if not one.is_dir() and (one.external_attr >> 28) != 0o12]
+
+
+def _tar_files(packed: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    for member in packed:
+        if member.isreg() and (opened := packed.extractfile(member)) is not None:
+            yield PurePosixPath(member.name), opened
+
+
+def _write(files: Iterator[tuple[PurePosixPath, IO[bytes]]], folder: Path, *, strip: int) -> None:
+    num_bytes = 0
+    for path, opened in files:
+        parts = [part for part in path.parts if part != "."][strip:]
+        if path.is_absolute() or ".." in parts or not parts:
+            continue
+        place = folder.joinpath(*parts)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with opened:
+            data = opened.read(MAX_UNPACKED_BYTES + 1)
+        num_bytes += len(data)
+        if num_bytes > MAX_UNPACKED_BYTES:
+            raise Skipped(f"it is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked")
+        place.write_bytes(data)

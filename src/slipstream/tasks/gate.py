@@ -1,0 +1,232 @@
+"""The gate: tasks whose grading can be trusted, and the reasons why others are refused.
+
+Enters: tasks whose gradings carry an oracle, which is a patch that solves them. Leaves: a Report.
+Always holds: a task passes only if its oracle is worth 1 each time, an empty patch is worth 0, and every cheat that was
+tried is worth 0; whatever else happens to a task, a failure of the machine too, is a reason to refuse it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.aio import task_group
+from slipstream.errors import SandboxFileError, SlipstreamError
+from slipstream.graders.base import GradeContext
+from slipstream.graders.registry import find_grader
+from slipstream.sandbox.base import SandboxProvider
+from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.patch import PatchError
+from slipstream.sandbox.patch_text import sections
+from slipstream.tasks.cheats import Target, cheats_of
+from slipstream.tasks.jsonl import read_tasks
+from slipstream.types import Artifact, Json, SandboxSpec, Task, Verdict
+
+TASKS = "tasks.jsonl"
+START_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the gate says of one task."""
+
+    id: str
+    reason: str = ""
+    """Why it is refused; empty if it passed."""
+    num_gradings: int = 0
+    grade_s: tuple[float, ...] = ()
+    """What the oracle's gradings took."""
+    cheats: tuple[str, ...] = ()
+    """Those that were tried."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    checked: tuple[Checked, ...]
+    seconds: float = 0.0
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.checked)
+
+    @property
+    def num_passed(self) -> int:
+        return sum(one.passed for one in self.checked)
+
+    def as_json(self) -> dict[str, Json]:
+        times = sorted(taken for one in self.checked for taken in one.grade_s)
+        cheats: dict[str, Json] = {}
+        for name in sorted({name for one in self.checked for name in one.cheats}):
+            cheats[name] = sum(name in one.cheats for one in self.checked)
+        return {
+            "num_tasks": self.num_tasks,
+            "num_passed": self.num_passed,
+            "refused": {one.id: one.reason for one in self.checked if not one.passed},
+            "num_gradings": sum(one.num_gradings for one in self.checked),
+            "cheats_tried": cheats,
+            "grade_p50_s": round(times[len(times) // 2], 3) if times else None,
+            "grade_p95_s": round(times[int(len(times) * 0.95)], 3) if times else None,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+OnChecked = Callable[[Checked], None]
+
+
+async def check_tasks(
+    source: Path,
+    *,
+    provider: SandboxProvider,
+    num_at_once: int = 2,
+    num_repeats: int = 3,
+    with_cheats: bool = True,
+    num: int | None = None,
+    on_checked: OnChecked = lambda checked: None,
+) -> Report:
+    """Check the tasks of a folder, or of a JSONL file, with every cheat on each."""
+    tasks = read_tasks(file_of(source))[:num]
+    start_s = time.monotonic()
+    room = asyncio.Semaphore(num_at_once)
+
+    async def check(task: Task) -> Checked:
+        async with room:
+            checked = await check_task(task, provider=provider, num_repeats=num_repeats, with_cheats=with_cheats)
+        on_checked(checked)
+        return checked
+
+    async with task_group() as group:
+        running = [group.create_task(check(task)) for task in tasks]
+    return Report(checked=tuple(one.result() for one in running), seconds=time.monotonic() - start_s)
+
+
+def file_of(source: Path) -> Path:
+    """The task file of a folder; a file is its own."""
+    return source / TASKS if source.is_dir() else source
+
+
+def oracle_of(task: Task) -> str:
+    """The patch that solves a task, which its grading may carry. Empty if there is none."""
+    return str(task.grading.spec.get("oracle") or "")
+
+
+async def check_task(
+    task: Task, *, provider: SandboxProvider, num_repeats: int = 3, with_cheats: bool = True
+) -> Checked:
+    """Grade a task's oracle, an empty patch and every cheat."""
+    check = _Check(task, provider)
+    try:
+        reason = await check.carry_out(oracle_of(task).encode("utf-8", "surrogateescape"), num_repeats, with_cheats)
+    except SlipstreamError as raised:
+        reason = f"it cannot be graded: {type(raised).__name__}: {raised}"
+    return Checked(
+        id=task.id,
+        reason=reason,
+        num_gradings=check.num_gradings,
+        grade_s=tuple(check.oracle_s),
+        cheats=tuple(check.cheats),
+    )
+
+
+class _Check:
+    def __init__(self, task: Task, provider: SandboxProvider) -> None:
+        self._task = task
+        self._grader = find_grader(task.grading.kind)
+        self._context = GradeContext(
+            provider=provider, sandbox=task.sandbox or SandboxSpec(), start_timeout_s=START_TIMEOUT_S
+        )
+        self.num_gradings = 0
+        self.oracle_s: list[float] = []
+        self.cheats: list[str] = []
+
+    async def carry_out(self, oracle: bytes, num_repeats: int, with_cheats: bool) -> str:
+        """Why the task is refused; empty if it is not."""
+        if not oracle:
+            return "it has no oracle, so nobody knows whether it can be solved"
+        for number in range(num_repeats):
+            start_s = time.monotonic()
+            verdict = await self._grade(oracle)
+            self.oracle_s.append(time.monotonic() - start_s)
+            if verdict.reward != 1.0:
+                when = "the oracle" if number == 0 else f"the oracle was worth 1, and at try {number + 1} it"
+                return f"{when} is worth {verdict.reward:g}: {_short(verdict.detail)}"
+        if (verdict := await self._grade(b"")).reward != 0.0:
+            return f"doing nothing is worth {verdict.reward:g}"
+        return await self._cheat(oracle) if with_cheats else ""
+
+    async def _cheat(self, oracle: bytes) -> str:
+        target = await self._target(oracle)
+        if isinstance(target, str):
+            return target
+        for name, patch in cheats_of(target).items():
+            self.cheats.append(name)
+            if (verdict := await self._grade(patch)).reward != 0.0:
+                return f'the cheat "{name}" is worth {verdict.reward:g}'
+        return ""
+
+    async def _grade(self, patch: bytes) -> Verdict:
+        self.num_gradings += 1
+        return await self._grader.grade(self._task.grading, Artifact(patch=patch), self._context)
+
+    async def _target(self, oracle: bytes) -> Target | str:
+        """What the cheats aim at, read from a sandbox as the agent would find it."""
+        try:
+            paths = [one.old_path or one.new_path or "" for one in sections(oracle)]
+        except PatchError as raised:
+            return f"its oracle is no patch: {raised}"
+        source = next((path for path in paths if path.endswith(".py")), "")
+        tests = tuple(str(test) for test in _listed(self._task.grading.spec.get("fail_to_pass")))
+        test_file = next((test.partition("::")[0] for test in tests if test.partition("::")[0].endswith(".py")), "")
+        if not source:
+            return "its oracle changes no Python file, so cheats cannot be tried on it"
+        wanted = {source, test_file or "tests/test_cheat.py", "setup.cfg", "pytest.ini", "tox.ini", "conftest.py"}
+        wanted |= {".deps/_pytest/python.py", ".deps/_pytest/runner.py", ".deps/pytest/__init__.py"}
+        wanted |= {posixpath.join(posixpath.dirname(test_file), "conftest.py")}
+        found = await self._read(wanted)
+        return Target(
+            source=source,
+            root=_root_of(source, self._task),
+            test_file=test_file or "tests/test_cheat.py",
+            tests=tests,
+            read=found.get,
+        )
+
+    async def _read(self, paths: set[str]) -> dict[str, bytes]:
+        spec = self._context.sandbox
+        folder = self._task.patch_of or spec.workdir
+        sandbox = await open_sandbox(self._context.provider, spec, timeout_s=START_TIMEOUT_S)
+        found: dict[str, bytes] = {}
+        try:
+            for path in sorted(paths):
+                try:
+                    found[path] = await sandbox.read(posixpath.join(folder, path))
+                except SandboxFileError:
+                    continue
+        finally:
+            await sandbox.aclose()
+        return found
+
+
+def _root_of(source: str, task: Task) -> str:
+    """The folder that Python finds the source's package in, from the task's own search path."""
+    workdir = "" if task.sandbox is None else task.sandbox.workdir
+    for place in ("" if task.sandbox is None else task.sandbox.env.get("PYTHONPATH", "")).split(":"):
+        below = posixpath.relpath(place, workdir) if place.startswith(workdir) and workdir else ""
+        if below and below != "." and source.startswith(f"{below}/"):
+            return below
+    return ""
+
+
+def _listed(value: Json) -> Sequence[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:300]

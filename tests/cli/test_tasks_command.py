@@ -1,0 +1,45 @@
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from slipstream.cli.tasks import tasks_app
+from slipstream.errors import ConfigError
+
+LINE = {
+    "id": "pack-1-0000-tiny",
+    "instruction": "Mend it.",
+    "tools": ["bash", "finish"],
+    "patch_of": "/work",
+    "grading": {"kind": "tests", "command": ["python3"], "fail_to_pass": ["tests/test_a.py::test_b"]},
+}
+
+
+def write_set(folder: Path) -> Path:
+    (folder / "tasks.jsonl").write_text(json.dumps(LINE) + "\n")
+    facts = {"id": LINE["id"], "tier": "tiny", "difficulty": 0.25, "mistakes": ["boundary"]}
+    (folder / "report.json").write_text(json.dumps({"tasks": [facts]}))
+    return folder
+
+
+def test_list_says_what_a_set_holds(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(tasks_app, ["list", str(write_set(tmp_path)), "--json"])
+    told = json.loads(ran.stdout)
+    assert told["num_tasks"] == 1
+    assert told["tasks"][0] == {
+        "id": "pack-1-0000-tiny", "tree": "", "tier": "tiny", "difficulty": 0.25, "mistakes": ["boundary"]
+    }  # fmt: skip
+    shown = CliRunner().invoke(tasks_app, ["list", str(tmp_path)]).stdout
+    assert "pack-1-0000-tiny  tiny  0.25        boundary\n" in shown
+
+
+def test_check_refuses_a_task_without_an_oracle_with_the_reason(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(tasks_app, ["check", str(write_set(tmp_path)), "--json"])
+    told = json.loads(ran.stdout)
+    assert ran.exit_code == 1 and (told["num_tasks"], told["num_passed"]) == (1, 0)
+    assert "no oracle" in told["refused"]["pack-1-0000-tiny"]
+
+
+def test_make_names_what_is_no_package(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(tasks_app, ["make", "nothing", "--out", str(tmp_path / "set")])
+    assert isinstance(ran.exception, ConfigError) and "NAME==VERSION" in str(ran.exception)

@@ -1,0 +1,82 @@
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from tiny_package import write_source
+
+from slipstream.errors import ConfigError
+from slipstream.tasks.factory.layout import read_layout
+from slipstream.tasks.factory.sources import Requirement, Skipped, read_requirement, unpack_source, unpack_wheel
+
+
+def tar_of(place: Path, files: dict[str, bytes], link: tuple[str, str] | None = None) -> Path:
+    with tarfile.open(place, "w:gz") as packed:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            packed.addfile(member, io.BytesIO(data))
+        if link is not None:
+            member = tarfile.TarInfo(link[0])
+            member.type, member.linkname = tarfile.SYMTYPE, link[1]
+            packed.addfile(member)
+    return place
+
+
+def test_a_requirement_is_a_name_with_a_version_or_a_path(tmp_path: Path) -> None:
+    assert read_requirement("toolz==1.0.0") == Requirement(name="toolz", version="1.0.0")
+    place = tar_of(tmp_path / "my-pack-2.1.tar.gz", {})
+    assert read_requirement(str(place)) == Requirement(name="my-pack", version="2.1", path=place)
+    with pytest.raises(ConfigError, match="NAME==VERSION"):
+        read_requirement("toolz>=1")
+
+
+def test_an_archive_writes_nowhere_but_into_its_folder(tmp_path: Path) -> None:
+    files = {"p-1/a.py": b"1", "p-1/../../out.py": b"2", "/abs/b.py": b"3"}
+    unpack_source(tar_of(tmp_path / "p-1.tar.gz", files, ("p-1/link", "/etc/passwd")), tmp_path / "to")
+    assert [path.name for path in (tmp_path / "to").rglob("*")] == ["a.py"]
+    assert not (tmp_path / "out.py").exists()
+
+
+def test_a_damaged_archive_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    place = tmp_path / "p-1.tar.gz"
+    place.write_bytes(b"nothing")
+    with pytest.raises(Skipped, match="cannot be unpacked"):
+        unpack_source(place, tmp_path / "to")
+
+
+def test_a_wheels_files_come_without_its_scripts(tmp_path: Path) -> None:
+    place = tmp_path / "p-1-py3-none-any.whl"
+    with zipfile.ZipFile(place, "w") as packed:
+        packed.writestr("p/__init__.py", "")
+        packed.writestr("p-1.data/scripts/run", "")
+        packed.writestr("p-1.data/purelib/q.py", "")
+    unpack_wheel(place, tmp_path / "to")
+    found = {path.relative_to(tmp_path / "to").as_posix() for path in (tmp_path / "to").rglob("*") if path.is_file()}
+    assert found == {"p/__init__.py", "q.py"}
+
+
+def test_the_layout_of_a_package_is_read_without_running_it(tmp_path: Path) -> None:
+    layout = read_layout(write_source(tmp_path / "s"), name="x", version="0")
+    assert (layout.name, layout.version, layout.root, layout.modules) == ("tinypack", "1.2", ".", ("tinypack",))
+    assert layout.sources == ("tinypack/__init__.py", "tinypack/core.py")
+    assert layout.tests == ("tests/test_core.py",)
+    assert layout.test_requires == ()
+
+
+def test_a_package_below_src_and_what_its_tests_import(tmp_path: Path) -> None:
+    (tmp_path / "src/pack").mkdir(parents=True)
+    (tmp_path / "src/pack/__init__.py").write_text("")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").write_text("import yaml, os\nimport helper\nfrom pack import x\nfrom . import y\n")
+    (tmp_path / "tests/helper.py").write_text("import freezegun\n")
+    layout = read_layout(tmp_path, name="pack", version="1")
+    assert layout.root == "src" and layout.test_requires == ("freezegun", "pyyaml")
+
+
+def test_a_package_without_tests_is_skipped(tmp_path: Path) -> None:
+    folder = write_source(tmp_path / "s")
+    (folder / "tests/test_core.py").unlink()
+    with pytest.raises(Skipped, match="no tests"):
+        read_layout(folder, name="tinypack", version="1")
