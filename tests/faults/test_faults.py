@@ -17,6 +17,7 @@ from slipstream.evaluate import evaluate, plan_jobs
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act
 from slipstream.model.server import Answer, ModelServer
 from slipstream.record import RunStore
+from slipstream.sandbox.leased import Leased
 from slipstream.sandbox.local import LocalSandbox
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.tools import Effect, ToolContext, tool
@@ -52,12 +53,14 @@ async def hang() -> str:
 async def lose(*, ctx: ToolContext) -> str:
     """Kill the sandbox from outside while a command runs in it."""
     sandbox = ctx.need_sandbox()
-    assert isinstance(sandbox, LocalSandbox)
+    assert isinstance(sandbox, Leased)
+    inner = sandbox.inner
+    assert isinstance(inner, LocalSandbox)
     async with task_group() as group:
         group.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
         await sandbox.exec(["true"], timeout_s=10)
         assert processes_with(MARK), "the mark does not show processes, so it cannot show that none is left"
-        os.kill(sandbox.host_pid, signal.SIGKILL)
+        os.kill(inner.host_pid, signal.SIGKILL)
     return "unreachable"
 
 

@@ -132,7 +132,7 @@ def test_fifty_sandboxes_leave_no_descriptor_process_or_mount() -> None:
         assert sandboxes() == []
         assert mounts() == mounted
         await provider.aclose()
-        assert children(os.getpid()) == []
+        assert keepers(os.getpid()) == []
 
     asyncio.run(main())
 
@@ -200,7 +200,7 @@ def test_a_lost_keeper_is_replaced_and_its_sandboxes_go_on() -> None:
             assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
             await sandbox.aclose()
         await provider.aclose()
-        assert children(os.getpid()) == []
+        assert keepers(os.getpid()) == []
 
     asyncio.run(main())
 

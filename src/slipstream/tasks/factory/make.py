@@ -216,6 +216,7 @@ class _Factory:
             clock.lap("state")
         dropped = Counter(planted.dropped)
         made: list[Made] = []
+        said: set[Json] = set()
         for bug, statement in zip(planted.bugs, statements, strict=True):
             if statement is None:
                 dropped["its failures say too little"] += 1
@@ -223,7 +224,10 @@ class _Factory:
             one = build(package, suite, bug, statement, difficulty_of(bug, statement), number=len(made))
             if one is None:
                 dropped["its source is not UTF-8"] += 1
+            elif one.line["instruction"] in said:
+                dropped["another bug was reported in the same words"] += 1
             else:
+                said.add(one.line["instruction"])
                 made.append(one)
         self._say(f"{package.label}: {len(made)} tasks; checking them")
         checked = await self._check(made)
