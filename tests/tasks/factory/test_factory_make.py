@@ -11,9 +11,9 @@ from tiny_package import SOURCE, fetch_tiny, write_source
 
 from slipstream.bench.localise import run as localise
 from slipstream.errors import ConfigError
+from slipstream.recipes.swe.oracle import demonstration, mends_of, program_of
 from slipstream.sandbox.local import LocalProvider
 from slipstream.sandbox.patch import Entry, make_patch
-from slipstream.recipes.swe.oracle import demonstration, mends_of, program_of
 from slipstream.tasks.factory.make import Report, make_tasks
 from slipstream.tasks.factory.plant import Planted
 from slipstream.tasks.factory.plant import plant as plant_bugs

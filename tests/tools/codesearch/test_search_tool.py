@@ -14,12 +14,12 @@ import pytest
 
 from slipstream.errors import SandboxBroken, ToolError
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.base import Captured, ExecResult
+from slipstream.sandbox.base import Captured, ExecResult, Rooted
 from slipstream.sandbox.fake import FakeSandbox, few_programs
 from slipstream.tools import CallResult, Effect, Observation, Toolset, resolve
 from slipstream.tools.codesearch import Store, host_folder
 from slipstream.tools.codesearch.remote import FetchedFiles, _unpacked
-from slipstream.tools.codesearch.tool import Rooted, Service, make_search
+from slipstream.tools.codesearch.tool import Service, make_search
 from slipstream.tools.codesearch.tree import Tree
 from slipstream.types import File, Json, SandboxSpec, ToolCall
 
