@@ -127,6 +127,17 @@ class DemonstrationsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TinkerConfig:
+    """Of `bridge=tinker`."""
+
+    timeout_s: float = 1_800.0
+    """Of one request, but for sampling, which `model.timeout_s` is for. A server may compile before it answers."""
+    overlap: bool = False
+    """Sample while an update is under way, for a server that keeps what it samples from apart from what it trains.
+    Else rollouts wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     name: str
     tasks: TasksConfig
@@ -136,6 +147,11 @@ class TrainConfig:
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     dispatch: DispatchConfig = DispatchConfig()
+    bridge: Literal["local", "tinker"] = "local"
+    """Who trains, and samples. `local`: the embedded learner and engine. `tinker`: a server of the Tinker API."""
+    base_url: str = ""
+    """Of the Tinker server: `http://127.0.0.1:8000`. Empty with `bridge=tinker`: the service of the SDK's makers."""
+    tinker: TinkerConfig = TinkerConfig()
     learner: LearnerConfig = LearnerConfig()
     warm_start: DemonstrationsConfig = DemonstrationsConfig()
     steps: int = 100
@@ -210,7 +226,13 @@ def check_settings(config: EvalConfig | TrainConfig) -> None:
 
 def _check_training(config: TrainConfig) -> None:
     if config.model.kind != "local":
-        raise ConfigError(f"model.kind={config.model.kind}: the embedded learner trains model.kind=local alone")
+        raise ConfigError(f"model.kind={config.model.kind}: what is trained is a model folder, so set it to local")
+    if config.bridge == "tinker":
+        _check_tinker(config)
+    elif config.base_url:
+        raise ConfigError(
+            f"base_url={config.base_url}: bridge={config.bridge} has no server; did you mean bridge=tinker?"
+        )
     if config.model.top_p < 1:
         raise ConfigError(
             f"model.top_p={config.model.top_p}: training needs the logprobs of what was sampled from, so set it to 1"
@@ -222,6 +244,24 @@ def _check_training(config: TrainConfig) -> None:
     _check_group_rules(config)
     if config.deterministic and config.staleness:
         raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
+
+
+def _check_tinker(config: TrainConfig) -> None:
+    """What the API has no word for."""
+    learner, default = config.learner, LearnerConfig()
+    refused = [
+        ("model.temperature", config.model.temperature, 1.0, "its losses know of no other"),
+        ("deterministic", config.deterministic, False, "what the server does is not in our hands"),
+        ("learner.recompute_proximal", learner.recompute_proximal, False, "ratios are to the sampled logprobs"),
+        ("learner.loss.normaliser", learner.loss.normaliser, default.loss.normaliser, "the server decides it"),
+        ("learner.lora.alpha", learner.lora.alpha, default.lora.alpha, "the server decides it"),
+        ("learner.lora.targets", learner.lora.targets, default.lora.targets, "the server decides them"),
+    ]
+    for key, value, needed, why in refused:
+        if value != needed:
+            raise ConfigError(f"{key}={value}: bridge=tinker takes {needed} alone, since {why}")
+    if learner.loss.kind == "sequence":
+        raise ConfigError("learner.loss.kind=sequence: bridge=tinker has importance_sampling and ppo_clip")
 
 
 def _check_group_rules(config: TrainConfig) -> None:

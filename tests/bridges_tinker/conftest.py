@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE.parent / "batch"), str(HERE.parent / "faults")]
+sys.path.append(str(HERE))
 
-from tinker_server import Server  # noqa: E402
+from bridges_tinker.tinker_server import Server  # noqa: E402
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:

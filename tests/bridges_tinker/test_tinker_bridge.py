@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tinker_server import Server
 
+from bridges_tinker.tinker_server import Server
 from slipstream.batch.advantages import leave_one_out
 from slipstream.batch.rows import make_batch
 from slipstream.bridges.tinker.client import connect

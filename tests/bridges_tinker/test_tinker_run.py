@@ -7,8 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tinker_server import Server
-
+from bridges_tinker.tinker_server import Server
 from slipstream.errors import ConfigError
 from slipstream.record import RunStore, StepRecord
 from slipstream.types import EndReason

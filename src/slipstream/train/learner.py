@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from slipstream.model.base import Completer
 from slipstream.types import Batch, UpdateResult
@@ -36,3 +37,16 @@ class Learner(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class PolicyLearner(Learner, Protocol):
+    """A learner that a training run can begin and end with."""
+
+    async def warm_start(self, demonstrations: Sequence[Any], config: Any) -> Mapping[str, float]:
+        """Imitate demonstrations, each with `ids` and a `mask`; the version stays as it is. `config` is the settings'
+        `warm_start.learning`, whose type is the engine's and no matter of this room."""
+        ...
+
+    async def export(self, folder: Path) -> None:
+        """What was learnt, into a folder that does not exist yet."""
+        ...

@@ -11,21 +11,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from slipstream.aio import task_group
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object
 from slipstream.settings import TrainConfig
-from slipstream.wiring import model_folder
-
-if TYPE_CHECKING:
-    from slipstream.bridges.local import LocalLearner
+from slipstream.train.learner import PolicyLearner
+from slipstream.wiring import make_renderer, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    learner: LocalLearner
+    learner: PolicyLearner
     settings: TrainConfig
     """With the model's folder in its place."""
     folder: Path
@@ -46,7 +45,7 @@ def make_policy_folder(config: TrainConfig, run_folder: Path, on_word: Callable[
 
 @asynccontextmanager
 async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Policy]:
-    """The learner and the engine over the model as it is before training."""
+    """The learner, and what samples from it, over the model as it is before training."""
     if config.model.make:
         config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
     engine = config.model.engine
@@ -56,6 +55,12 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
     learner_settings = replace(config.learner, temperature=config.model.temperature)
     config = replace(config, model=replace(config.model, engine=engine), learner=learner_settings)
     folder = model_folder(config.model)
+    async with _open_tinker(config) if config.bridge == "tinker" else _open_local(config, folder) as learner:
+        yield Policy(learner=learner, settings=config, folder=folder)
+
+
+@asynccontextmanager
+async def _open_local(config: TrainConfig, folder: Path) -> AsyncIterator[PolicyLearner]:
     try:
         from slipstream.bridges.local import open_local
     except ImportError as raised:
@@ -64,7 +69,24 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
         ) from raised
     learner = await asyncio.to_thread(open_local, folder, config.model, config.learner, seed=config.seed)
     try:
-        yield Policy(learner=learner, settings=config, folder=folder)
+        yield learner
+    finally:
+        await learner.aclose()
+
+
+@asynccontextmanager
+async def _open_tinker(config: TrainConfig) -> AsyncIterator[PolicyLearner]:
+    """If the server is lost, whatever goes on inside is cancelled, and BridgeError comes out."""
+    from slipstream.bridges.tinker.opening import open_tinker
+
+    learner = await open_tinker(config, encode=make_renderer(config.model).encode_text)
+    try:
+        async with task_group() as group:
+            watching = group.create_task(learner.watch())
+            try:
+                yield learner
+            finally:
+                watching.cancel()
     finally:
         await learner.aclose()
 

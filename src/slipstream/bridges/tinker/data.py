@@ -1,0 +1,100 @@
+"""Rows to what the Tinker API learns from. Pure.
+
+Enters: the rows of a batch, or demonstrations. Leaves: one Datum for each row that has something to learn from.
+Always holds: place i of every field speaks of the token that follows `inputs[i]`; so a row of n tokens is a datum of
+n - 1 places, and its first token, before which nothing stands, is never a target. Advantages, logprobs and weights are
+those of the row where it is trained on, and 0 elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.errors import ConfigError
+from slipstream.types import Row, TokenIds, token_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datum:
+    rollout: Hashable
+    """Which rollout it is of: those of one go together."""
+    inputs: TokenIds
+    targets: TokenIds
+    logprobs: array[float]
+    """Of the targets when they were sampled."""
+    advantages: array[float]
+    weights: array[float]
+    """1 for the targets that are trained on."""
+
+    def __post_init__(self) -> None:
+        fields = (self.inputs, self.targets, self.logprobs, self.advantages, self.weights)
+        lengths = {len(each) for each in fields}
+        if len(lengths) != 1:
+            raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
+
+    @property
+    def num_trained(self) -> int:
+        return int(sum(self.weights))
+
+
+class Masked(Protocol):
+    """What supervised training takes: ids, and a mask of the same length."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
+    @property
+    def mask(self) -> Sequence[int]: ...
+
+
+def to_datums(rows: Iterable[Row]) -> list[Datum]:
+    """Of the rows that are in the loss and have a token to train on, in their order."""
+    made = []
+    for place, row in enumerate(rows):
+        sample = row.sample
+        if not row.in_loss or not any(sample.mask[1:]):
+            continue
+        if not math.isfinite(row.advantage):
+            raise ConfigError(f"row {place} ({sample.key}) has an advantage of {row.advantage}: give a number")
+        weights = array("f", sample.mask[1:])
+        logprobs = array(
+            "f", [kept if weight else 0.0 for kept, weight in zip(sample.logprobs[1:], weights, strict=True)]
+        )
+        if not all(map(math.isfinite, logprobs)):
+            raise ConfigError(f"row {place} ({sample.key}) has a sampled logprob that is no number: look at the server")
+        made.append(
+            Datum(
+                rollout=sample.key,
+                inputs=sample.ids[:-1],
+                targets=sample.ids[1:],
+                logprobs=logprobs,
+                advantages=array("f", [row.advantage * weight for weight in weights]),
+                weights=weights,
+            )
+        )
+    return made
+
+
+def demonstrated(samples: Iterable[Masked]) -> list[Datum]:
+    """The same for what is to be imitated: every sample is a rollout of its own."""
+    made = []
+    for place, sample in enumerate(samples):
+        if not any(sample.mask[1:]):
+            continue
+        ids, weights = token_ids(sample.ids), array("f", sample.mask[1:])
+        nothing = array("f", bytes(weights.itemsize * len(weights)))
+        made.append(
+            Datum(
+                rollout=place,
+                inputs=ids[:-1],
+                targets=ids[1:],
+                logprobs=nothing,
+                advantages=nothing,
+                weights=weights,
+            )
+        )
+    return made

@@ -1,0 +1,98 @@
+"""What an update came to, from the logprobs that the server's passes return. Pure.
+
+The figures have the names and the meaning of the embedded learner's (`docs/learning.md`), where there are both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slipstream.bridges.tinker.data import Datum
+from slipstream.bridges.tinker.seam import Loss, PassResult
+
+_MOST_LOG_RATIO = 60.0
+"""Beyond it a ratio is cut off, so that the figures stay numbers."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen of every trained token, over all optimiser steps of an update."""
+
+    loss: Loss
+    _moved: list[float] = field(default_factory=list)
+    """The logprob as it is now, less the one it was sampled with."""
+    _advantages: list[float] = field(default_factory=list)
+    _first: list[float] = field(default_factory=list)
+    """`_moved` of the first optimiser step, when nothing has been learnt yet: there it should be 0."""
+    _server: dict[str, list[float]] = field(default_factory=dict)
+    num_steps: int = 0
+
+    def add(self, datums: Sequence[Datum], result: PassResult, step_metrics: Mapping[str, float]) -> None:
+        seen = trained_differences(datums, result)
+        self._moved += seen
+        self._advantages += [
+            advantage
+            for datum in datums
+            for advantage, weight in zip(datum.advantages, datum.weights, strict=True)
+            if weight
+        ]
+        if not self.num_steps:
+            self._first = seen
+        for name, value in {**result.metrics, **step_metrics}.items():
+            self._server.setdefault(name, []).append(float(value))
+        self.num_steps += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Means are over tokens, and over all optimiser steps. Only after a step."""
+        num = len(self._moved)
+        ratios = [math.exp(min(moved, _MOST_LOG_RATIO)) for moved in self._moved]
+        low = self.loss.config.get("clip_low_threshold", 0.0)
+        high = self.loss.config.get("clip_high_threshold", math.inf)
+        gains = [
+            min(ratio * advantage, min(max(ratio, low), high) * advantage)
+            for ratio, advantage in zip(ratios, self._advantages, strict=True)
+        ]
+        first = [abs(moved) for moved in self._first]
+        figures = {
+            "loss": -sum(gains) / num,
+            "ratio_mean": sum(ratios) / num,
+            "ratio_max": max(ratios),
+            "ratio_min": min(ratios),
+            "clip_low": sum(ratio < low for ratio in ratios) / num,
+            "clip_high": sum(ratio > high for ratio in ratios) / num,
+            "ess": sum(ratios) ** 2 / (num * sum(ratio**2 for ratio in ratios)),
+            "kl_k1": -sum(self._moved) / num,
+            "kl_k3": sum(ratio - 1 - moved for ratio, moved in zip(ratios, self._moved, strict=True)) / num,
+            "sampled_diff_mean": sum(first) / len(first),
+            "sampled_diff_max": max(first),
+        }
+        server = {name: sum(values) / len(values) for name, values in self._server.items()}
+        norms = [value for name, value in server.items() if name.split("/")[-1].split(":")[0] == "grad_norm"]
+        return {
+            **{f"learn/{name}": value for name, value in figures.items()},
+            **({"learn/grad_norm": norms[0]} if norms else {}),
+            **{f"tinker/{name}": value for name, value in server.items()},
+        }
+
+
+def trained_differences(datums: Sequence[Datum], result: PassResult) -> list[float]:
+    """For every trained token, its logprob in a pass less the one it was sampled with."""
+    return [
+        now - then
+        for datum, logprobs in zip(datums, result.logprobs, strict=True)
+        for now, then, weight in zip(logprobs, datum.logprobs, datum.weights, strict=True)
+        if weight
+    ]
+
+
+def mean_cost(datums: Sequence[Datum], result: PassResult) -> float:
+    """Of what is imitated: nats a token."""
+    costs = [
+        -now
+        for datum, logprobs in zip(datums, result.logprobs, strict=True)
+        for now, weight in zip(logprobs, datum.weights, strict=True)
+        if weight
+    ]
+    return sum(costs) / len(costs)
