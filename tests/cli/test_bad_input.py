@@ -30,7 +30,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["eval"], r"name a recipe \(demo, react, quickstart, smollm2\), or a run with --resume"),
+        (["eval"], r"name a recipe \(demo, react, quickstart, smollm2, swe, swe-135m\), or a run with --resume"),
         (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
         (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),
         (["eval", "HERE/mine.py:boom"], "failed: RuntimeError: no luck"),
