@@ -150,7 +150,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "feed": set(),
     "train": {"tensorboard"},
     "bridges": {"torch", "huggingface_hub", "hydra", "omegaconf", "ray", "skyrl", "tinker", "transfer_queue", "verl"},
-    "engine": {"torch", "transformers", "peft", "safetensors"},
+    "engine": {"torch", "transformers", "peft", "safetensors", "triton"},
     "doctor": set(),
     "bench": {"torch", "transformers"},
     "recipes": {"numpy", "tokenizers"},

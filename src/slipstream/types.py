@@ -230,6 +230,8 @@ class EngineLoad:
     """Share of the KV cache in use, 0 to 1."""
     kv_tokens: int | None = None
     """Tokens the KV cache holds when full."""
+    tokens_per_s: float | None = None
+    """Sampled lately, by all requests together."""
 
 
 # ---------------------------------------------------------------- tasks

@@ -200,7 +200,7 @@ def test_the_paper_divides_by_a_constant_and_takes_one_step() -> None:
         (LearnerConfig, {"num_epochs": 0}, "num_epochs=0: give 1 or more"),
         (LearnerConfig, {"max_grad_norm": -1.0}, "max_grad_norm=-1.0"),
         (LearnerConfig, {"betas": (0.9, 1.0)}, "betas="),
-        (LearnerConfig, {"compute": "float16"}, "compute=float16: give float32 or bfloat16"),
+        (LearnerConfig, {"compute": "float16"}, "compute=float16: give auto, float32 or bfloat16"),
         (LearnerConfig, {"method": "qlora"}, "method=qlora: give full or lora"),
         (LossConfig, {"kind": "grpo"}, "loss.kind=grpo: give one of importance_sampling, ppo_clip, sequence"),
         (LossConfig, {"clip_low": 1.5}, "loss.clip_low=1.5"),

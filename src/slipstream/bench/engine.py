@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,9 @@ class Load:
     """Of the rollout that comes back."""
     tool_tokens: int = 50
     """Of each answer that a tool gives."""
+    long_prompt_tokens: int = 0
+    """Of as many requests again, if above 0."""
+    device: str = "cpu"
     against_transformers: bool = True
     tell: Callable[[str], None] = lambda line: None
     """Is told each measurement as it is made."""
@@ -73,6 +76,9 @@ def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
             way(_prompts(1, load.prompt_tokens, seed="warm"))
         for num in load.requests:
             figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
+        if load.long_prompt_tokens:
+            long = replace(load, prompt_tokens=load.long_prompt_tokens)
+            figures |= _compare(ways, long, f"{dtype}_{max(load.requests)}_long", max(load.requests), num_turns=1)
         if load.rollout_turns:
             num = load.rollouts
             figures |= _compare(ways, load, f"{dtype}_{num}_rollouts", num, num_turns=load.rollout_turns)
@@ -116,9 +122,12 @@ def _ways(folder: Path, load: Load, dtype: str) -> Iterator[dict[str, Way]]:
     """All hold their weights at once, so that they can take turns."""
     config = EngineConfig(
         num_slots=max(*load.requests, load.rollouts),
-        context_tokens=load.prompt_tokens + max(1, load.rollout_turns) * (load.new_tokens + load.tool_tokens),
+        context_tokens=max(
+            load.prompt_tokens + max(1, load.rollout_turns) * (load.new_tokens + load.tool_tokens),
+            load.long_prompt_tokens + load.new_tokens,
+        ),
         dtype=dtype,
-        device="cpu",
+        device=load.device,
         num_threads=load.num_threads,
     )
     with asyncio.Runner() as runner:
@@ -154,7 +163,8 @@ def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
     # Any: transformers' models are typed by nothing that mypy could follow.
     def opened() -> Any:
         loader: Any = transformers.AutoModelForCausalLM
-        return loader.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
+        model = loader.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
+        return model.to(load.device)
 
     settings: Any = transformers.GenerationConfig
     free = settings(
@@ -163,7 +173,7 @@ def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
     plain, batching = opened(), opened()
 
     def through_generate(prompts: Prompts) -> Prompts:
-        ids = torch.tensor(prompts)
+        ids = torch.tensor(prompts, device=load.device)
         with torch.inference_mode():
             answer = plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=free)
         answers: Prompts = answer[:, ids.shape[1] :].tolist()
@@ -179,7 +189,11 @@ def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
         )
         return [answers[name].generated_tokens for name in sorted(answers, key=lambda name: int(name.split("_")[-1]))]
 
-    return {"continuous_batching": through_batching, "generate": through_generate}
+    if load.device == "cpu":
+        return {"continuous_batching": through_batching, "generate": through_generate}
+    from slipstream.bench.static_loop import StaticLoop
+
+    return {"continuous_batching": through_batching, "static_loop": StaticLoop(plain, load.new_tokens)}
 
 
 # ---------------------------------------------------------------- coming back
@@ -189,7 +203,7 @@ async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
     """One rollout of many turns; each begins with the prompt before, its answer, and what a tool said."""
     answer_tokens = 16
     total = load.prompt_tokens + load.turns * (answer_tokens + load.tool_tokens)
-    config = EngineConfig(num_slots=2, context_tokens=total, device="cpu")
+    config = EngineConfig(num_slots=2, context_tokens=total, device=load.device)
     ids = _prompts(1, load.prompt_tokens, seed="first")[0]
     computed: list[int] = []
     prompts: list[int] = []

@@ -107,4 +107,5 @@ def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed:
     """The learner and the engine over the model in a folder, both as the folder has it."""
     context_tokens = model.engine.context_tokens or model.context_tokens
     engine = TorchEngine.from_folder(folder, replace(model.engine, context_tokens=context_tokens))
-    return LocalLearner(TorchLearner(folder, config, seed=seed), engine, num_threads=model.engine.num_threads)
+    learner = TorchLearner(folder, config, device=model.engine.device, seed=seed)
+    return LocalLearner(learner, engine, num_threads=model.engine.num_threads)

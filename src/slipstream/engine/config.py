@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from slipstream.errors import ConfigError
 
+HEAD_SIZES = (16, 32, 64, 128, 256)
+"""Of attention heads that the Triton kernels compute."""
+
 
 class OnUpdate(StrEnum):
     """What becomes of cached keys and values when new weights arrive."""
@@ -23,8 +26,14 @@ class EngineConfig:
     """Sequences that are in the cache at once; more requests than that wait."""
     context_tokens: int | None = None
     """Of one sequence, prompt and answer together; None is the model's own window, but at most 4,096."""
-    prefill_tokens: int = 256
-    """Prompt tokens computed in one step, at most, beside one token for each sequence that is being sampled."""
+    prefill_tokens: int | None = None
+    """Prompt tokens computed in one step, at most, beside one token for each sequence that is being sampled; None is
+    256 on a CPU and 8,192 on a GPU."""
+    steps_ahead: int = 4
+    """On a GPU: tokens of every sequence that are asked for at a time, before the host has read the last ones."""
+    kernels: str = "auto"
+    """`triton`, `torch` for torch's own operations alone, or `auto`: Triton's on a GPU, where the model allows it and
+    `deterministic` is not set. On a CPU they run only in Triton's interpreter, which is for tests."""
     device: str = "auto"
     """`auto` is `cuda` where there is a GPU, `cpu` otherwise."""
     dtype: str = "auto"
@@ -37,9 +46,16 @@ class EngineConfig:
     on_update: OnUpdate = OnUpdate.RECOMPUTE
 
     def __post_init__(self) -> None:
-        for name in ("num_slots", "context_tokens", "prefill_tokens", "num_threads"):
+        for name in ("num_slots", "context_tokens", "prefill_tokens", "steps_ahead", "num_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: give a number above 0")
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"dtype={self.dtype}: give auto, float32 or bfloat16")
+        if self.kernels not in ("auto", "triton", "torch"):
+            raise ConfigError(f"kernels={self.kernels}: give auto, triton or torch")
+        if self.kernels == "triton" and self.deterministic:
+            raise ConfigError("kernels=triton with deterministic=true: the kernels do not promise the same bits")
+
+    def prefill_tokens_on(self, device: str) -> int:
+        return self.prefill_tokens or (256 if device == "cpu" else 8192)

@@ -66,18 +66,18 @@ class Decoder:
     ) -> None:
         self.spec = spec
         like = torch.empty(0, device=device, dtype=dtype)
-        self._device, self._dtype = device, dtype
+        self.device, self.dtype = device, dtype
         self.gathers = device.type != "cpu"
         """Whether rows of any slots attend in one call: see `plan`."""
-        self._embedding = like.new_zeros(spec.vocab_size, spec.hidden_size)
-        self._head = Linear(spec.vocab_size, spec.hidden_size, bias=False, like=like)
-        self._final_norm = like.new_zeros(spec.hidden_size)
-        self._layers = [Layer(spec, like) for _ in range(spec.num_layers)]
-        self._cos, self._sin = rope_table(spec.rope, spec.head_size, context_tokens, device=device, dtype=dtype)
-        self.targets = _targets(spec, self._embedding, self._head, self._final_norm, self._layers)
+        self.embedding = like.new_zeros(spec.vocab_size, spec.hidden_size)
+        self.head = Linear(spec.vocab_size, spec.hidden_size, bias=False, like=like)
+        self.final_norm = like.new_zeros(spec.hidden_size)
+        self.layers = [Layer(spec, like) for _ in range(spec.num_layers)]
+        self.cos, self.sin = rope_table(spec.rope, spec.head_size, context_tokens, device=device, dtype=dtype)
+        self.targets = _targets(spec, self.embedding, self.head, self.final_norm, self.layers)
         shape = (spec.num_layers, 2, num_slots, spec.num_kv_heads, context_tokens, spec.head_size)
         try:
-            self._cache = torch.zeros(shape, device=device, dtype=dtype)  # padding reads it, so numbers it must be
+            self.cache = torch.zeros(shape, device=device, dtype=dtype)  # padding reads it, so numbers it must be
         except RuntimeError:
             num_mb = 2 * spec.num_layers * num_slots * spec.num_kv_heads * context_tokens * spec.head_size
             num_mb = num_mb * like.element_size() // 2**20
@@ -115,11 +115,11 @@ class Decoder:
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         """Give slot `target` the first tokens of slot `source`."""
-        self._cache[:, :, target, :, :num_tokens].copy_(self._cache[:, :, source, :, :num_tokens])
+        self.cache[:, :, target, :, :num_tokens].copy_(self.cache[:, :, source, :, :num_tokens])
 
     def clear(self, slot: int) -> None:
         """Take what is not a number out of a slot: masked or not, it would spoil the rows beside it."""
-        self._cache[:, :, slot].zero_()
+        self.cache[:, :, slot].zero_()
 
     # ---------------------------------------------------------------- forward
 
@@ -134,15 +134,15 @@ class Decoder:
         spans = one_span(singles) if self.gathers and not alone else spans_of(singles, alone=alone)
         step = self._step(singles, chunks, spans)
         ids = self._tensor([token for piece in pieces for token in piece.ids])
-        hidden = functional.embedding(ids, self._embedding)
-        for layer, cache in zip(self._layers, self._cache, strict=True):
+        hidden = functional.embedding(ids, self.embedding)
+        for layer, cache in zip(self.layers, self.cache, strict=True):
             hidden = self._block(layer, cache, hidden, step)
         if len(outputs) != hidden.shape[0]:
             lasts = _last_rows(pieces)
             hidden = hidden[self._tensor([lasts[number] for number in outputs])]
         if not outputs:
             return hidden.new_empty(0, self.spec.vocab_size)
-        return self._head(rms_norm(hidden, self._final_norm, self.spec.norm_eps))
+        return self.head(rms_norm(hidden, self.final_norm, self.spec.norm_eps))
 
     def _block(self, layer: Layer, cache: torch.Tensor, hidden: torch.Tensor, step: _Step) -> torch.Tensor:
         spec = self.spec
@@ -190,8 +190,8 @@ class Decoder:
         return _Step(
             slots=self._tensor([piece.slot for piece in pieces for _ in piece.ids]),
             positions=positions,
-            cos=self._cos[positions].unsqueeze(1),
-            sin=self._sin[positions].unsqueeze(1),
+            cos=self.cos[positions].unsqueeze(1),
+            sin=self.sin[positions].unsqueeze(1),
             spans=[(span, self._span_slots(span), self._span_mask(span)) for span in spans],
             chunks=placed,
         )
@@ -205,20 +205,20 @@ class Decoder:
         if not span.ragged:
             return None
         lengths = self._tensor(span.lengths)
-        seen = torch.arange(max(span.lengths), device=self._device) < lengths[:, None]
+        seen = torch.arange(max(span.lengths), device=self.device) < lengths[:, None]
         return self._additive(seen)[:, None, None]
 
     def _chunk_mask(self, piece: Piece) -> torch.Tensor | None:
         if piece.start == 0:
             return None
-        own = torch.arange(piece.start, piece.end, device=self._device)
-        return self._additive(torch.arange(piece.end, device=self._device) <= own[:, None])
+        own = torch.arange(piece.start, piece.end, device=self.device)
+        return self._additive(torch.arange(piece.end, device=self.device) <= own[:, None])
 
     def _additive(self, seen: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(seen.shape, device=self._device, dtype=self._dtype).masked_fill_(~seen, float("-inf"))
+        return torch.zeros(seen.shape, device=self.device, dtype=self.dtype).masked_fill_(~seen, float("-inf"))
 
     def _tensor(self, numbers: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
 
 
 def _last_rows(pieces: Sequence[Piece]) -> list[int]:

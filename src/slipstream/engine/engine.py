@@ -12,6 +12,7 @@ for want of room, it waits.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from types import TracebackType
 import torch
 
 from slipstream.aio import outlast
-from slipstream.engine.config import EngineConfig
+from slipstream.engine.config import HEAD_SIZES, EngineConfig
 from slipstream.engine.decoder import Decoder
 from slipstream.engine.device import find_device
 from slipstream.engine.request import Request
@@ -46,16 +47,17 @@ class TorchEngine:
         if self.context_tokens > spec.context_tokens:
             raise ConfigError(f"context_tokens={self.context_tokens}: the model's window is {spec.context_tokens}")
         device = find_device(config.device)
+        graphs = _use_kernels(spec, config, device)
         with torch.inference_mode():
             decoder = Decoder(
                 spec,
-                num_slots=config.num_slots + (1 if config.deterministic else 0),  # padding goes to the last
+                num_slots=config.num_slots + (1 if config.deterministic or graphs else 0),  # padding goes to the last
                 context_tokens=self.context_tokens,
                 device=device,
                 dtype=_dtype(config.dtype, device),
             )
             _check_complete(decoder, decoder.put(weights))
-        self._worker = Worker(decoder, config, version)
+        self._worker = _graph_worker(decoder, config, version) if graphs else Worker(decoder, config, version)
         self._num_open = 0
 
     @staticmethod
@@ -120,6 +122,7 @@ class TorchEngine:
             waiting=max(0, self._num_open - running),
             kv_used=self._worker.num_held / kv_tokens,
             kv_tokens=kv_tokens,
+            tokens_per_s=self._worker.tokens_per_s if running else 0.0,
         )
 
     async def aclose(self) -> None:
@@ -189,6 +192,23 @@ def _check_complete(decoder: Decoder, given: set[str]) -> None:
     missing = sorted(wanted - given)
     if missing:
         raise ConfigError(f"the model folder lacks {missing[0]} and {len(missing) - 1} more: fetch the model again")
+
+
+def _use_kernels(spec: ModelSpec, config: EngineConfig, device: torch.device) -> bool:
+    if config.kernels == "torch" or config.deterministic or (config.kernels == "auto" and device.type != "cuda"):
+        return False
+    fits = spec.head_size in HEAD_SIZES
+    found = importlib.util.find_spec("triton") is not None
+    if config.kernels == "triton" and not (fits and found):
+        why = "triton is not installed" if fits else f"heads of {spec.head_size} are not among {HEAD_SIZES}"
+        raise ConfigError(f"kernels=triton: {why}; set kernels=torch")
+    return fits and found
+
+
+def _graph_worker(decoder: Decoder, config: EngineConfig, version: int) -> Worker:
+    from slipstream.engine.graph_worker import GraphWorker
+
+    return GraphWorker(decoder, config, version)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

@@ -33,6 +33,12 @@ class Linear:
             return product
         return functional.linear(inputs, self._weight, self.bias)
 
+    def wide(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The same in float32, not rounded to the dtype of the weights where the device can."""
+        if inputs.dtype is torch.float32 or not inputs.is_cuda or self.bias is not None:
+            return self(inputs).float()
+        return torch.mm(inputs, self._weight.t(), out_dtype=torch.float32)
+
     def put(self, parts: Sequence[tuple[int, torch.Tensor]]) -> None:
         """Write each tensor over the rows that begin at its number."""
         dense = self._weight.to_dense() if self._packed else self._weight

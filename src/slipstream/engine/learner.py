@@ -47,6 +47,7 @@ class TorchLearner:
         self._folder = folder
         self._config = config
         self._device = find_device(device)
+        self._microbatch_tokens = config.tokens_on(self._device.type)
         self._model = Trainable(folder, config, device=self._device, seed=seed)
         self._optimizer = make_optimizer(
             self._model.parameters,
@@ -114,7 +115,7 @@ class TorchLearner:
             samples,
             config or WarmStartConfig(),
             device=self._device,
-            tokens_per_microbatch=self._config.tokens_per_microbatch,
+            tokens_per_microbatch=self._microbatch_tokens,
             should_stop=should_stop,
         )
         self._version += bool(metrics["warm/steps"])
@@ -135,7 +136,7 @@ class TorchLearner:
         total = 0.0
         for group in self._groups(rows, step):
             batch = collate([rows[place] for place in group], [scale_of[place] for place in group], self._device)
-            with memory_guard(batch.ids, self._config.tokens_per_microbatch):
+            with memory_guard(batch.ids, self._microbatch_tokens):
                 scores = self._model.score(batch.ids, batch.places, batch.targets, temperature=self._config.temperature)
                 current = scores.logprobs
                 known = torch.cat([proximal[place] for place in group]) if proximal else current.detach()
@@ -167,7 +168,7 @@ class TorchLearner:
         for group in self._groups(rows, range(len(rows))):
             chosen = [rows[place] for place in group]
             batch = collate(chosen, [0.0] * len(chosen), self._device)
-            with torch.no_grad(), memory_guard(batch.ids, self._config.tokens_per_microbatch):
+            with torch.no_grad(), memory_guard(batch.ids, self._microbatch_tokens):
                 scores = self._model.score(
                     batch.ids,
                     batch.places,
@@ -180,7 +181,7 @@ class TorchLearner:
 
     def _groups(self, rows: Sequence[TrainRow], places: Sequence[int]) -> list[list[int]]:
         """The micro-batches of these rows, by place."""
-        groups = plan([len(rows[place].inputs) for place in places], self._config.tokens_per_microbatch)
+        groups = plan([len(rows[place].inputs) for place in places], self._microbatch_tokens)
         return [[places[number] for number in group] for group in groups]
 
     def _learning_rate(self, step: int) -> float:

@@ -95,16 +95,19 @@ class LearnerConfig:
     """Optimiser steps in each epoch. Rollouts are dealt out to them at random, and stay whole."""
     recompute_proximal: bool = False
     """Compute the logprobs anew before the update even if there is just one step, where the current ones serve."""
-    tokens_per_microbatch: int = 4_096
-    """Tokens in one forward pass, padding included. A longer row goes alone. It decides the memory, not the result."""
+    tokens_per_microbatch: int | None = None
+    """Tokens in one forward pass, padding included. A longer row goes alone. It decides the memory, not the result.
+    None is 4,096 on a CPU and 32,768 on a GPU."""
     gradient_checkpointing: bool = False
     """Compute activations twice rather than keep them: less memory, more time."""
-    compute: Literal["float32", "bfloat16"] = "float32"
-    """Of the forward and backward pass. The weights themselves and the head are float32 always."""
+    compute: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
+    the head are float32 always."""
 
     def __post_init__(self) -> None:
         _need(self.method in ("full", "lora"), f"method={self.method}: give full or lora")
-        _need(self.compute in ("float32", "bfloat16"), f"compute={self.compute}: give float32 or bfloat16")
+        kinds = ("auto", "float32", "bfloat16")
+        _need(self.compute in kinds, f"compute={self.compute}: give auto, float32 or bfloat16")
         for name in ("temperature", "learning_rate", "adam_eps"):
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
         _need(
@@ -112,7 +115,8 @@ class LearnerConfig:
             f"decay_steps={self.decay_steps}: give more than warmup_steps={self.warmup_steps}, or 0 for never",
         )
         for name in ("num_epochs", "num_minibatches", "tokens_per_microbatch"):
-            _need(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: give 1 or more")
+            value = getattr(self, name)
+            _need(value is None or value >= 1, f"{name}={value}: give 1 or more")
         _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")
         _need(all(0 <= beta < 1 for beta in self.betas), f"betas={self.betas}: give two numbers from 0 to below 1")
         _need(
@@ -121,6 +125,14 @@ class LearnerConfig:
         )
         longest = self.max_grad_norm
         _need(longest is None or _positive(longest), f"max_grad_norm={longest}: give a number above 0, or null")
+
+    def tokens_on(self, device: str) -> int:
+        """Tokens in one forward pass on a `cpu` or a GPU."""
+        return self.tokens_per_microbatch or (4_096 if device == "cpu" else 32_768)
+
+    def rounds_on(self, device: str) -> bool:
+        """Whether passes are computed in bfloat16 there."""
+        return self.compute == "bfloat16" or (self.compute == "auto" and device != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.engine.sampling import Draw, Drawn, uniform_of
-from slipstream.engine.slots import Slot
 from slipstream.errors import ModelError
 from slipstream.types import Sampled, SampleParams, StopReason, TokenIds, token_ids
 
@@ -26,7 +25,8 @@ class Request:
     salt: str = ""
     cancelled: bool = False
     """Set by whoever waited for it; the engine drops it before the next step."""
-    slot: Slot | None = None
+    num_asked: int = 0
+    """Tokens that were sampled, and those that are on their way from the device."""
     num_cached: int | None = None
     """Tokens of the prompt that were in the cache when it got its slot; None before."""
     ids: TokenIds = field(default_factory=token_ids)
@@ -52,6 +52,23 @@ class Request:
         if drawn.token in self.params.stop_ids:
             return StopReason.STOP
         return StopReason.LENGTH if len(self.ids) >= self.max_tokens else None
+
+    def take_all(self, tokens: Sequence[int], logprobs: Sequence[float], version: int) -> StopReason | None:
+        """The same for tokens drawn one after the other; those after the end are left out."""
+        room = self.max_tokens - len(self.ids)
+        tokens, stop = tokens[:room], None
+        num = len(tokens)
+        for place, token in enumerate(tokens):
+            if token in self.params.stop_ids:
+                num, stop = place + 1, StopReason.STOP
+                break
+        self.ids.extend(tokens[:num])
+        self.versions.extend([version] * num)
+        if self.params.temperature == 0.0 or self.params.top_p < 1.0:  # see `sampling.Draw.exact`
+            self.logprobs = None
+        elif self.logprobs is not None:
+            self.logprobs.extend(logprobs[:num])
+        return stop or (StopReason.LENGTH if num == room else None)
 
     def sampled(self, stop: StopReason) -> Sampled:
         return Sampled(

@@ -47,7 +47,7 @@ class Drawn:
 
 def uniform_of(seed: int, position: int) -> float:
     """A number above 0 and below 1, the same for the same seed and position on every machine."""
-    bits = _mixed(_mixed(seed & _MASK) ^ _mixed((position + 1) * 0xD1342543DE82EF95 & _MASK))
+    bits = mixed(mixed(seed & _MASK) ^ mixed((position + 1) * 0xD1342543DE82EF95 & _MASK))
     return ((bits >> 12) + 0.5) * 2.0**-52
 
 
@@ -106,7 +106,7 @@ def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:
     return torch.zeros_like(weights).index_copy_(0, places[kept], weights[places[kept]])
 
 
-def _mixed(bits: int) -> int:
+def mixed(bits: int) -> int:
     """The finaliser of splitmix64: every bit of the input changes half the bits of the output."""
     bits = (bits + 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

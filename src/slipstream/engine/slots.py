@@ -15,13 +15,19 @@ computed in another slot right now waits for it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 
+from slipstream.engine.prefixes import Prefixes
 from slipstream.types import TokenIds, token_ids
 
 WORTH_WAITING_TOKENS = 16
 """So many tokens must be saved by waiting for another slot to compute them."""
+
+MOST_NEAR = 8
+"""Of the slots that share as many whole pieces of a prompt, so many are compared token by token."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,9 +64,13 @@ class Placed:
 class SlotTable:
     def __init__(self, num_slots: int, *, reuse: bool = True) -> None:
         self.slots = [Slot(index=index) for index in range(num_slots)]
+        self.num_busy = 0
         self.num_evicted = 0
         """Sessions whose cache was given up for another's, before they were over."""
         self._reuse = reuse
+        self._prefixes = Prefixes()
+        """Of all that is in a slot or is being computed there."""
+        self._of_session: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._clock = 0
 
     @property
@@ -69,39 +79,48 @@ class SlotTable:
 
     @property
     def has_room(self) -> bool:
-        return any(not slot.busy for slot in self.slots)
+        return self.num_busy < len(self.slots)
 
     def place(self, prompt: TokenIds, *, session: str, salt: str) -> Placed | None:
         """A slot for the prompt, which is busy from now on; None if it has to wait."""
         if not self.has_room:
             return None
-        known = self._known(prompt, salt) if self._reuse else [0] * len(self.slots)
-        donor = max(self.slots, key=lambda slot: (known[slot.index], slot.session == session))
-        if self._worth_waiting(prompt, salt, known[donor.index]):
+        near = self._near(prompt, session, salt) if self._reuse else []
+        known = {slot.index: self._known(slot, prompt, salt) for slot in near}
+        donor = max(near, key=lambda slot: (known[slot.index], slot.session == session), default=None)
+        num_reused = 0 if donor is None else known[donor.index]
+        if self._worth_waiting(near, prompt, salt, num_reused):
             return None
         target = self._target(session, known)
-        num_reused = known[donor.index]
-        copies = num_reused > known[target.index]
+        copies = donor is not None and num_reused > known.get(target.index, 0)
         if target.num_computed and target.session != session and not target.over:
             self.num_evicted += 1
+        self._leave(target)
         target.session, target.salt, target.over = session, salt, False
         target.tokens, target.num_computed, target.busy = array("i", prompt), num_reused, True
-        return Placed(slot=target, num_reused=num_reused, copy_from=donor.index if copies else None)
+        self.num_busy += 1
+        self._of_session[session][target.index] = None
+        if self._reuse:
+            self._prefixes.put(target.index, salt, target.tokens)
+        return Placed(slot=target, num_reused=num_reused, copy_from=donor.index if donor and copies else None)
 
     def release(self, slot: Slot, *, keep: bool = True) -> None:
         """The sequence is over; `keep` what is cached of it until the room is needed."""
+        self.num_busy -= slot.busy
         slot.busy = False
         self._clock += 1
         slot.last_used = self._clock
         if keep and self._reuse:
             slot.tokens = slot.tokens[: slot.num_computed]
+            self._prefixes.put(slot.index, slot.salt, slot.tokens)
         else:
+            self._leave(slot)
             slot.session, slot.salt, slot.tokens, slot.num_computed = "", "", token_ids(), 0
 
     def end(self, session: str) -> None:
         """Nobody comes back to this session. Its busy slots are told too: their requests may be on their way out."""
-        for slot in self.slots:
-            slot.over |= bool(session) and slot.session == session
+        for index in self._of_session.get(session, ()) if session else ():
+            self.slots[index].over = True
 
     def forget(self) -> None:
         """The cache is worth nothing any more: idle slots become empty, busy ones are to be computed anew."""
@@ -110,30 +129,44 @@ class SlotTable:
             if not slot.busy:
                 self.release(slot, keep=False)
 
-    def _known(self, prompt: TokenIds, salt: str) -> list[int]:
-        """Per slot, how many of the prompt's tokens it holds. The last one is computed in any case, for its logits."""
-        most = len(prompt) - 1
-        return [
-            common_prefix(slot.tokens, prompt, min(slot.num_computed, most)) if slot.salt == salt else 0
-            for slot in self.slots
-        ]
+    def _leave(self, slot: Slot) -> None:
+        """The slot is nobody's any more."""
+        self._prefixes.drop(slot.index)
+        members = self._of_session.get(slot.session)
+        if members is not None:
+            members.pop(slot.index, None)
+            if not members:
+                del self._of_session[slot.session]
 
-    def _worth_waiting(self, prompt: TokenIds, salt: str, num_known: int) -> bool:
-        if not self._reuse:
-            return False
+    def _near(self, prompt: TokenIds, session: str, salt: str) -> list[Slot]:
+        """Slots that may hold most of the prompt: its own session's, and of the others those that share most of it."""
+        own = self._of_session.get(session, {}) if session else {}
+        shared = [self.slots[index] for index in self._prefixes.nearest(salt, prompt) if index not in own]
+        if len(shared) > MOST_NEAR:
+            shared = nlargest(MOST_NEAR, shared, key=lambda slot: slot.num_computed)
+        return [*(self.slots[index] for index in own), *shared]
+
+    def _known(self, slot: Slot, prompt: TokenIds, salt: str) -> int:
+        """How many of the prompt's tokens it holds. The last one is computed in any case, for its logits."""
+        if slot.salt != salt:
+            return 0
+        return common_prefix(slot.tokens, prompt, min(slot.num_computed, len(prompt) - 1))
+
+    def _worth_waiting(self, near: Sequence[Slot], prompt: TokenIds, salt: str, num_known: int) -> bool:
         most = len(prompt) - 1
         return any(
             common_prefix(slot.tokens, prompt, most) >= num_known + WORTH_WAITING_TOKENS
-            for slot in self.slots
+            for slot in near
             if slot.busy and slot.salt == salt and slot.num_missing > 1
         )
 
-    def _target(self, session: str, known: Sequence[int]) -> Slot:
-        idle = [slot for slot in self.slots if not slot.busy]
-        own = [slot for slot in idle if session and slot.session == session and slot.num_computed]
-        going_on = [slot for slot in own if known[slot.index] == slot.num_computed]
+    def _target(self, session: str, known: Mapping[int, int]) -> Slot:
+        members = self._of_session.get(session, ()) if session else ()
+        own = [slot for index in members if not (slot := self.slots[index]).busy and slot.num_computed]
+        going_on = [slot for slot in own if known.get(slot.index) == slot.num_computed]
         if going_on:
             return max(going_on, key=lambda slot: known[slot.index])
+        idle = [slot for slot in self.slots if not slot.busy]
         empty = [slot for slot in idle if slot.empty]
         if empty:
             return empty[0]
@@ -141,7 +174,7 @@ class SlotTable:
         if over:
             return min(over, key=lambda slot: slot.last_used)
         if own:
-            return max(own, key=lambda slot: known[slot.index])
+            return max(own, key=lambda slot: known.get(slot.index, 0))
         return min(idle, key=lambda slot: slot.last_used)
 
 

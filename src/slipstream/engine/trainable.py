@@ -56,7 +56,7 @@ class Trainable:
             _checkpoint_layers(self._model)
         self._decoder: Any = self._model.base_model
         self._head: Any = self._model.get_output_embeddings()
-        self._compute = torch.bfloat16 if config.compute == "bfloat16" else None
+        self._compute = torch.bfloat16 if config.rounds_on(device.type) else None
         self._device = device
         self._largest_logits = largest_logits
         self._check_head(folder)

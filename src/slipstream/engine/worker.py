@@ -12,9 +12,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from bisect import insort
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +31,8 @@ from slipstream.engine.slots import Slot, SlotTable
 from slipstream.errors import ModelError
 
 _log = logging.getLogger(__name__)
+PACE_S = 1.0
+"""So much of the past says how fast tokens are sampled."""
 CLOSED = "the engine is closed: open another"
 
 
@@ -63,11 +68,15 @@ class SessionEnd:
 
 class Worker:
     def __init__(self, decoder: Decoder, config: EngineConfig, version: int) -> None:
+        self._prefill_tokens = config.prefill_tokens_on(decoder.device.type)
         self.version = version
         self.counts = EngineCounts()
         self.num_running = 0
         self.num_held = 0
         """Tokens of running sequences that are in the cache."""
+        self.tokens_per_s = 0.0
+        self._marks: deque[tuple[float, int]] = deque()
+        """When a step ended, and how many tokens were sampled by then."""
         self._decoder = decoder
         self._config = config
         self._table = SlotTable(config.num_slots, reuse=not config.deterministic)
@@ -101,13 +110,17 @@ class Worker:
         if self._config.num_threads is not None:
             torch.set_num_threads(self._config.num_threads)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._context():
                 while self._take():
                     self._guarded_step()
         finally:
             with self._gate:
                 self._closed = True
             self._end()
+
+    def _context(self) -> AbstractContextManager[object]:
+        """In which the thread does all its work."""
+        return nullcontext()
 
     def _take(self) -> bool:
         """All that arrived; waits for something to arrive if there is nothing to do. False to end."""
@@ -147,11 +160,24 @@ class Worker:
                 self._waiting.clear()
             for request in list(self._running.values()):
                 request.deliver(error)
-            self._running.clear()
-            for slot in self._table.slots:
-                self._table.release(slot, keep=False)
+            self._forget_all()
         self.num_running = len(self._running)
         self.num_held = sum(slot.num_computed for slot in self._table.busy)
+        self._keep_pace()
+
+    def _keep_pace(self) -> None:
+        now_s = time.monotonic()
+        self._marks.append((now_s, self.counts.num_sampled))
+        while now_s - self._marks[0][0] > PACE_S:
+            self._marks.popleft()
+        then_s, num_then = self._marks[0]
+        self.tokens_per_s = (self.counts.num_sampled - num_then) / (now_s - then_s) if now_s > then_s else 0.0
+
+    def _forget_all(self) -> None:
+        """Nothing is running any more, and nothing is in the cache."""
+        self._running.clear()
+        for slot in self._table.slots:
+            self._table.release(slot, keep=False)
 
     def _end(self) -> None:
         """Nobody is left waiting."""
@@ -176,7 +202,7 @@ class Worker:
         self._drop_cancelled()
         self._admit()
         busy = [self._table.slots[index] for index in self._running]
-        singles = [_piece(slot, 1) for slot in sorted(busy, key=lambda slot: slot.index) if slot.num_missing == 1]
+        singles = [piece_of(slot, 1) for slot in sorted(busy, key=lambda slot: slot.index) if slot.num_missing == 1]
         chunks = self._chunks([slot for slot in busy if slot.num_missing > 1])
         if self._config.deterministic:
             if singles:
@@ -213,12 +239,12 @@ class Worker:
     def _chunks(self, slots: Sequence[Slot]) -> list[Piece]:
         """The next tokens of prompts, oldest request first, as many as fit into a step."""
         if self._config.deterministic:
-            return [_piece(slot, self._config.prefill_tokens) for slot in slots[:1]]
-        room = self._config.prefill_tokens
+            return [piece_of(slot, self._prefill_tokens) for slot in slots[:1]]
+        room = self._prefill_tokens
         chunks = []
         for slot in slots:
             if room:
-                chunks.append(_piece(slot, room))
+                chunks.append(piece_of(slot, room))
                 room -= len(chunks[-1].ids)
         return chunks
 
@@ -241,15 +267,18 @@ class Worker:
             indices, requests, draw(logits, [request.next_draw() for request in requests]), strict=True
         ):
             if drawn.broken:
-                self._release(index, keep=False)
-                self._decoder.clear(index)
-                request.deliver(ModelError(f"the logits are not numbers (NaN): check weights version {self.version}"))
+                self._give_up(index, request)
                 continue
             self._table.slots[index].tokens.append(drawn.token)
             stop = request.take(drawn, self.version)
             if stop is not None:
                 self._release(index)
                 request.deliver(request.sampled(stop))
+
+    def _give_up(self, index: int, request: Request) -> None:
+        self._release(index, keep=False)
+        self._decoder.clear(index)
+        request.deliver(ModelError(f"the logits are not numbers (NaN): check weights version {self.version}"))
 
     def _release(self, index: int, *, keep: bool = True) -> None:
         del self._running[index]
@@ -266,6 +295,6 @@ class Worker:
         )
 
 
-def _piece(slot: Slot, most: int) -> Piece:
+def piece_of(slot: Slot, most: int) -> Piece:
     start = slot.num_computed
     return Piece(slot=slot.index, start=start, ids=slot.tokens[start : start + most])
