@@ -24,7 +24,7 @@ from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.placement.inprocess import InProcess
-from slipstream.record import RunReader, RunStore, plan_resume
+from slipstream.record import RunReader, RunStore, plan_resume, sampling
 from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
@@ -143,7 +143,8 @@ async def carry_out(
         return report(past.rollouts(), plan.config)
     pacing = Pacing(plan.config.dispatch)
     async with open_crew(plan.config, plan.tasks, pacing=pacing) as crew_for, open_store() as store:
-        await _run_missing(plan, InProcess(crew_for(store), plan.tasks), pacing, store, on_progress)
+        async with sampling(store, plan.config.hardware.every_s):
+            await _run_missing(plan, InProcess(crew_for(store), plan.tasks), pacing, store, on_progress)
         await store.flush()
         return report(store.rollouts(), plan.config)
 

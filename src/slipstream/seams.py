@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from slipstream.types import Artifact, Ending, Job, JobKey, Rollout, Turn
@@ -92,8 +93,24 @@ class Measured:
     metrics: Mapping[str, float]
 
 
+class LearnerWork(StrEnum):
+    UPDATE = "update"
+    """From a batch's groups to the new weights in the engine."""
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerWorked:
+    """A stretch in which the learner was at work, on the clock of spans. An update made again leaves another."""
+
+    step: int
+    work: LearnerWork
+    start_s: float
+    end_s: float
+
+
 JobEvent: TypeAlias = JobAdmitted | TurnTaken | RunEnded | RolloutDone
-StepEvent: TypeAlias = StepPlanned | BatchTaken | StepDone | Measured
+StepEvent: TypeAlias = StepPlanned | BatchTaken | StepDone | Measured | LearnerWorked
 Event: TypeAlias = JobEvent | StepEvent
 
 

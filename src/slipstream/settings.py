@@ -101,6 +101,13 @@ class DispatchConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareConfig:
+    MAIN: ClassVar[str] = "every_s"
+    every_s: float = 0.5
+    """Between two samples of how busy the GPUs and the processors are; 0: none are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
     name: str
     tasks: TasksConfig
@@ -108,6 +115,7 @@ class EvalConfig:
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     dispatch: DispatchConfig = DispatchConfig()
+    hardware: HardwareConfig = HardwareConfig()
     samples: int = 1
     """Rollouts of each task."""
     seed: int = 0
@@ -147,6 +155,7 @@ class TrainConfig:
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     dispatch: DispatchConfig = DispatchConfig()
+    hardware: HardwareConfig = HardwareConfig()
     bridge: Literal["local", "tinker"] = "local"
     """Who trains, and samples. `local`: the embedded learner and engine. `tinker`: a server of the Tinker API."""
     base_url: str = ""
@@ -195,7 +204,7 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
-        *("oversample", "replace_flat"),
+        *("oversample", "replace_flat", "hardware.every_s"),
         *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
         *(
             "learner.weight_decay",

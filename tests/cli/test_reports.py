@@ -10,6 +10,7 @@ from rich.console import Console
 from slipstream.batch.drift import Drift
 from slipstream.cli.reports import as_json, print_report, print_usage, usage_json
 from slipstream.evaluate import Report
+from slipstream.record.binding import Binding, Busy, CpuUse, GpuUse, MachineUse, Phases
 from slipstream.record.utilisation import Utilisation, utilisation
 from slipstream.types import Ending, EndReason, ForkReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
@@ -115,9 +116,65 @@ def used() -> Utilisation:
     return utilisation([rollout])
 
 
+UNSAMPLED = MachineUse(
+    seconds=10.0, num_updates=0, update_s=0.0, learner_share=0.0, sandbox_limit=None, at_limit_share=0.0, gpus=(),
+    cpu=None, busiest=None, busiest_share=0.0,
+)  # fmt: skip
+"""Of a run from before there were samples."""
+
+
+def busy(mean: float, active_share: float = 1.0) -> Busy:
+    return Busy(seconds=10.0, mean=mean, active_share=active_share)
+
+
+SAMPLED = replace(
+    UNSAMPLED,
+    num_updates=4,
+    update_s=1.25,
+    learner_share=0.5,
+    gpus=(
+        GpuUse(
+            gpu=0, busy=Phases(whole=busy(0.91, 0.97), rollouts=busy(0.85), learner=busy(0.99)), peak_memory_mb=12_345.6
+        ),
+    ),
+    cpu=CpuUse(cores=16, busy=Phases(whole=busy(0.4), rollouts=busy(0.7), learner=None), own_cores=1.25),
+    busiest=Binding.GPU,
+    busiest_share=0.91,
+)
+
+
+def machine_lines(machine: MachineUse) -> list[str]:
+    text = io.StringIO()
+    print_usage(Console(file=text, width=30), used(), Path("runs/x"), machine)
+    return text.getvalue().splitlines()[20:]
+
+
+def test_how_busy_the_machine_was_is_told_after_the_time() -> None:
+    assert machine_lines(SAMPLED) == [
+        "learner            at work for 50.0% of 10.0 s; 4 updates of 1.25 s on average",
+        "GPU 0              busy 91.0% (rollouts 85.0%, learner 99.0%), in use 97.0% of the time; 12,346 MB at most",
+        "16 cores           busy 40.0% (rollouts 70.0%, learner -), in use 100.0% of the time; "
+        "this process had 1.2 of them on average",
+        "binding            gpu: busy for 91.0% of the time",
+    ]
+
+
+def test_if_nothing_binds_the_busiest_is_named() -> None:
+    assert machine_lines(replace(SAMPLED, busiest=Binding.CPU, busiest_share=0.4))[-1] == (
+        "binding            neither: nothing is busy for 80% of the time; cpu comes closest, with 40.0%"
+    )
+
+
+def test_the_machine_is_in_the_json() -> None:
+    told = json.loads(usage_json(used(), Path("runs/x"), SAMPLED))["machine"]
+    assert (told["binding"], told["busiest"], told["busiest_share"]) == ("gpu", "gpu", 0.91)
+    assert told["gpus"][0]["busy"]["whole"] == {"seconds": 10.0, "mean": 0.91, "active_share": 0.97}
+    assert (told["cpu"]["cores"], told["cpu"]["busy"]["learner"], told["learner_share"]) == (16, None, 0.5)
+
+
 def test_where_the_time_went_is_told_stage_by_stage() -> None:
     text = io.StringIO()
-    print_usage(Console(file=text, width=30), used(), Path("runs/x"))
+    print_usage(Console(file=text, width=30), used(), Path("runs/x"), UNSAMPLED)
     assert text.getvalue() == (
         "run                runs/x\n"
         "rollouts           1 in 10.0 s, 0.10 a second\n"
@@ -143,6 +200,6 @@ def test_where_the_time_went_is_told_stage_by_stage() -> None:
 
 
 def test_where_the_time_went_as_json_has_every_figure() -> None:
-    told = json.loads(usage_json(used(), Path("runs/x")))
+    told = json.loads(usage_json(used(), Path("runs/x"), UNSAMPLED))
     assert (told["run"], told["seconds"], told["num_cached_tokens"]) == ("runs/x", 10.0, 600)
     assert told["uses"]["model"] == {"mean": 0.4, "peak": 1.0, "busy_share": 0.4, "total": 4.0}

@@ -38,6 +38,7 @@ def test_every_recipe_is_in_order(name: str) -> None:
         "model.temperature=-0.1",
         "model.top_p=0",
         "model.top_p=1.5",
+        "hardware.every_s=-0.5",
     ],
 )
 def test_a_number_without_sense_is_named_with_its_key(pair: str) -> None:
@@ -56,6 +57,7 @@ def test_a_number_without_sense_is_named_with_its_key(pair: str) -> None:
         "model.temperature=0",
         "model.max_retries=0",
         "dispatch.deadlines.grace_s=0",
+        "hardware=0",
         "dispatch.limits.sandboxes=null",
         "tasks.num=null",
         f"seed={10**400}",

@@ -11,8 +11,8 @@ import pytest
 from slipstream.config import to_json
 from slipstream.errors import ConfigError
 from slipstream.evaluate import Progress, carry_out, evaluate, plan_evaluation
-from slipstream.record import RunStore
-from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
+from slipstream.record import RunReader, RunStore
+from slipstream.settings import EvalConfig, HardwareConfig, ModelConfig, TasksConfig
 
 needs_sandboxes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -44,6 +44,35 @@ def config(tmp_path: Path) -> EvalConfig:
         tasks=TasksConfig(source=f"{path}:tasks", num=3),
         model=ModelConfig(kind="scripted", script=f"{path}:sayer"),
     )
+
+
+@needs_sandboxes
+def test_how_busy_the_processors_were_is_in_the_store_of_a_run(tmp_path: Path, config: EvalConfig) -> None:
+    slow = """
+import time
+from slipstream.types import Message, Role, ToolCall
+
+def sayer():
+    def say(scene):
+        time.sleep(0.05)  # longer than the clock tick in which processors are counted
+        return Message(role=Role.ASSISTANT, calls=(ToolCall(id="c", name="finish", arguments={"answer": "yes"}),))
+    return say
+"""
+    (tmp_path / "slow.py").write_text(slow)
+    config = replace(
+        config,
+        model=replace(config.model, script=f"{tmp_path / 'slow.py'}:sayer"),
+        hardware=HardwareConfig(every_s=0.02),
+    )
+
+    async def run(name: str, config: EvalConfig) -> RunReader:
+        async with RunStore.create(tmp_path / name, config=to_json(config)) as store:
+            await evaluate(config, store)
+        return RunStore.read(tmp_path / name)
+
+    sampled = [sample.cpu for sample in asyncio.run(run("run", config)).hardware() if sample.cpu is not None]
+    assert sampled and all(0 <= cpu.percent <= 100 and cpu.cores > 0 for cpu in sampled)
+    assert list(asyncio.run(run("off", replace(config, hardware=HardwareConfig(every_s=0)))).hardware()) == []
 
 
 def never() -> AbstractAsyncContextManager[RunStore]:

@@ -18,6 +18,8 @@ from slipstream.seams import (
     Event,
     JobAdmitted,
     Journal,
+    LearnerWork,
+    LearnerWorked,
     Measured,
     RolloutDone,
     RunEnded,
@@ -273,3 +275,20 @@ def test_a_reopened_run_knows_how_far_its_steps_are(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert RunStore.read(tmp_path / "run").steps() == (StepRecord(step=0, planned=(), taken=(), version=1, metrics={}),)
+
+
+def test_the_learners_work_is_read_in_order_of_start_and_may_be_done_again(on: On) -> None:
+    work = [
+        LearnerWorked(step=1, work=LearnerWork.CHECKPOINT, start_s=6.0, end_s=7.0),
+        LearnerWorked(step=0, work=LearnerWork.UPDATE, start_s=1.0, end_s=2.5),
+        LearnerWorked(step=0, work=LearnerWork.UPDATE, start_s=4.0, end_s=5.0),
+    ]
+
+    async def check(journal: AnyJournal) -> None:
+        append_all(journal, list(work))
+        assert journal.learner_work() == ()
+        await journal.flush()
+        assert journal.learner_work() == (work[1], work[2], work[0])
+        assert list(journal.events()) == []
+
+    on(check)

@@ -370,7 +370,8 @@ def test_garbage_inside_the_file_is_refused_when_it_is_read(tmp_path: Path, plac
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"run\.db cannot be read as a run store"):
         reader = RunStore.read(folder)
-        [*reader.events(), *reader.rollouts()]
+        [*reader.events(), *reader.rollouts(), *reader.steps(), *reader.measured(), *reader.learner_work()]
+        list(reader.hardware())
 
 
 def test_a_damaged_blob_is_a_config_error(tmp_path: Path) -> None:

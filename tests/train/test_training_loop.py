@@ -9,6 +9,7 @@ from train_stage import HELD_OUT, SETTINGS, Run, SlowLearner, make_run
 
 from slipstream.placement.simulated import Fault, Part, Plan
 from slipstream.record import MemoryJournal
+from slipstream.seams import LearnerWork
 from slipstream.simulate.clock import run_virtual
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.loop import LoopSettings
@@ -36,6 +37,19 @@ def test_every_step_trains_on_its_own_jobs_in_the_order_of_their_keys(tmp_path: 
     assert [(record.step, record.version) for record in records] == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert all(record.taken is not None and set(record.taken) == set(record.planned) for record in records)
     assert all(record.metrics and record.metrics["samples/num"] == 6 for record in records)
+
+
+def test_when_the_learner_was_at_work_is_on_record(tmp_path: Path) -> None:
+    run = ran(tmp_path, learner=SlowLearner(seconds=10), settings=replace(SETTINGS, checkpoint_every=2), held_out=())
+    run_virtual(run.journal.flush())  # as whoever opened the journal does at the end
+    work = run.journal.learner_work()
+    updates = [each for each in work if each.work is LearnerWork.UPDATE]
+    assert [(each.step, each.end_s - each.start_s) for each in updates] == [(0, 10), (1, 10), (2, 10), (3, 10)]
+    assert [each.step for each in work if each.work is LearnerWork.CHECKPOINT] == [2, 4]
+    ended_s = {rollout.job.key: max(span.end_s for span in rollout.spans) for rollout in run.journal.rollouts()}
+    for record, update in zip(run.journal.steps(), updates, strict=True):
+        assert record.taken is not None
+        assert max(ended_s[key] for key in record.taken) <= update.start_s
 
 
 def test_without_staleness_everything_is_on_policy(tmp_path: Path) -> None:

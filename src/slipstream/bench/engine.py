@@ -12,6 +12,7 @@ lengths of its prompts.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import statistics
@@ -28,6 +29,10 @@ from slipstream.errors import ConfigError
 from slipstream.types import Json, SampleParams
 
 Prompts = list[list[int]]
+SLOW_ON_GPU = "continuous_batching"
+"""So much slower than the others there that it is measured once, and not on long prompts and rollouts: that would take
+minutes."""
+
 Way = Callable[[Prompts], Prompts]
 """Samples one answer per prompt. The place of a prompt is its rollout."""
 
@@ -40,7 +45,7 @@ class Load:
     prompt_tokens: int = 128
     new_tokens: int = 64
     rounds: int = 3
-    """After one short request to each, which is not counted."""
+    """After one short request to each, or on a GPU as many as are measured, which are not counted."""
     num_threads: int | None = None
     """CPU threads of one operation; None leaves it to torch."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
@@ -72,16 +77,18 @@ def run(folder: Path, load: Load) -> dict[str, Json]:
 def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
     figures: dict[str, Json] = {}
     with _ways(folder, load, dtype) as ways:
-        for way in ways.values():
-            way(_prompts(1, load.prompt_tokens, seed="warm"))
+        num_warm = 1 if load.device == "cpu" else max(load.requests)
+        for name, way in ways.items():
+            way(_prompts(1 if name == SLOW_ON_GPU else num_warm, load.prompt_tokens, seed="warm"))
         for num in load.requests:
             figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
+        quick = {name: way for name, way in ways.items() if load.device == "cpu" or name != SLOW_ON_GPU}
         if load.long_prompt_tokens:
             long = replace(load, prompt_tokens=load.long_prompt_tokens)
-            figures |= _compare(ways, long, f"{dtype}_{max(load.requests)}_long", max(load.requests), num_turns=1)
+            figures |= _compare(quick, long, f"{dtype}_{max(load.requests)}_long", max(load.requests), num_turns=1)
         if load.rollout_turns:
             num = load.rollouts
-            figures |= _compare(ways, load, f"{dtype}_{num}_rollouts", num, num_turns=load.rollout_turns)
+            figures |= _compare(quick, load, f"{dtype}_{num}_rollouts", num, num_turns=load.rollout_turns)
     return figures
 
 
@@ -90,6 +97,8 @@ def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_t
     by_cpu: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(load.rounds):
         for name, way in ways.items():
+            if number and name == SLOW_ON_GPU and load.device != "cpu":
+                continue
             prompts = _prompts(num, load.prompt_tokens, seed=f"{title}/{number}")
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
             num_tokens = _play(way, prompts, load, num_turns)
@@ -179,11 +188,14 @@ def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
         answers: Prompts = answer[:, ids.shape[1] :].tolist()
         return answers
 
+    make_shape: Any = transformers.ContinuousBatchingConfig
+    parameters = inspect.signature(make_shape).parameters
+    page_size = "page_size" if "page_size" in parameters else "block_size"  # as older versions have it
+
     def through_batching(prompts: Prompts) -> Prompts:
         num_pages = -(-(len(prompts[0]) + load.new_tokens) // 32) + 1
-        shape = transformers.ContinuousBatchingConfig(
-            page_size=32, num_blocks=num_pages * len(prompts), max_batch_tokens=max(256, len(prompts))
-        )
+        sizes = {page_size: 32, "num_blocks": num_pages * len(prompts), "max_batch_tokens": max(256, len(prompts))}
+        shape = make_shape(**(sizes if load.device == "cpu" else {}))
         answers = batching.generate_batch(
             inputs=prompts, generation_config=free, continuous_batching_config=shape, progress_bar=False
         )

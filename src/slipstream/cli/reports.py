@@ -1,5 +1,5 @@
-"""What a finished evaluation looks like, and where a run's time went: a table on a terminal, plain lines elsewhere, or
-JSON."""
+"""What a finished evaluation looks like, and where a run's time and the machine's went: a table on a terminal, plain
+lines elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.display import print_rows
 from slipstream.evaluate import Report
+from slipstream.record.binding import BINDING_SHARE, Binding, Busy, MachineUse, Phases
 from slipstream.record.utilisation import INSIDE_RUN, STAGES, Resource, Use, Utilisation
 
 _CALLED: Mapping[Resource, str] = {
@@ -86,15 +87,16 @@ def _counts(counts: Mapping[str, int]) -> str:
 # ---------------------------------------------------------------- where the time went
 
 
-def usage_json(usage: Utilisation, folder: Path) -> str:
+def usage_json(usage: Utilisation, folder: Path, machine: MachineUse) -> str:
     fields = dataclasses.asdict(usage)
     fields["uses"] = {resource.value: use for resource, use in fields["uses"].items()}
+    fields["machine"] = {**dataclasses.asdict(machine), "binding": machine.binding}
     return json.dumps({"run": str(folder), **fields}, indent=2)
 
 
-def print_usage(console: Console, usage: Utilisation, folder: Path) -> None:
-    """What a rollout's seconds were spent on, then how busy what it used was."""
-    print_rows(console, _usage_rows(usage, folder))
+def print_usage(console: Console, usage: Utilisation, folder: Path, machine: MachineUse) -> None:
+    """What a rollout's seconds were spent on, then how busy what it used was, then the machine."""
+    print_rows(console, [*_usage_rows(usage, folder), *_machine_rows(machine)])
 
 
 def _usage_rows(usage: Utilisation, folder: Path) -> list[tuple[str, str]]:
@@ -143,3 +145,45 @@ def _rate(use: Use) -> str:
 
 def _mean_s(use: Use, num: int) -> str:
     return f"{use.total / max(1, num):.2f}"
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def _machine_rows(machine: MachineUse) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if machine.num_updates:
+        rows.append(
+            (
+                "learner",
+                f"at work for {machine.learner_share:.1%} of {machine.seconds:.1f} s; {machine.num_updates} updates of "
+                f"{machine.update_s:.2f} s on average",
+            )
+        )
+    for gpu in machine.gpus:
+        rows.append((f"GPU {gpu.gpu}", f"{_phases(gpu.busy)}; {gpu.peak_memory_mb:,.0f} MB at most"))
+    if machine.cpu is not None:
+        own = f"this process had {machine.cpu.own_cores:.1f} of them on average"
+        rows.append((f"{machine.cpu.cores:g} cores", f"{_phases(machine.cpu.busy)}; {own}"))
+    if machine.busiest is not None:
+        rows.append(("binding", binding_sentence(machine)))
+    return rows
+
+
+def binding_sentence(machine: MachineUse) -> str:
+    """`gpu: busy for 91.0% of the time`."""
+    if machine.binding is Binding.NEITHER:
+        return (
+            f"neither: nothing is busy for {BINDING_SHARE:.0%} of the time; {machine.busiest} comes closest, with "
+            f"{machine.busiest_share:.1%}"
+        )
+    return f"{machine.binding}: busy for {machine.busiest_share:.1%} of the time"
+
+
+def _phases(phases: Phases) -> str:
+    parts = [f"{name} {_mean(busy)}" for name, busy in (("rollouts", phases.rollouts), ("learner", phases.learner))]
+    return f"busy {phases.whole.mean:.1%} ({', '.join(parts)}), in use {phases.whole.active_share:.1%} of the time"
+
+
+def _mean(busy: Busy | None) -> str:
+    return "-" if busy is None else f"{busy.mean:.1%}"

@@ -1,14 +1,15 @@
 """The run's memory: events enter through the Journal, and viewers, resume and exports read them back.
 
 `RunStore` keeps a run in one SQLite file; `MemoryJournal` keeps the same in memory, for tests and the virtual clock;
-`plan_resume` says what of a stopped run is done and what goes on; `new_run_folder`, `find_run` and `latest_run` name
-the folders.
+`plan_resume` says what of a stopped run is done and what goes on; `sampling` puts beside it how busy the machine is;
+`new_run_folder`, `find_run` and `latest_run` name the folders.
 """
 
 from slipstream.record.memory import MemoryJournal
 from slipstream.record.reader import RunCounts, RunReader
 from slipstream.record.resume import ResumePlan, plan_resume
 from slipstream.record.runs import find_run, latest_run, new_run_folder
+from slipstream.record.sampler import sampling
 from slipstream.record.steps import StepRecord
 from slipstream.record.store import RunStore
 
@@ -23,4 +24,5 @@ __all__ = [
     "latest_run",
     "new_run_folder",
     "plan_resume",
+    "sampling",
 ]

@@ -18,6 +18,7 @@ from slipstream.seams import (
     BatchTaken,
     Event,
     JobAdmitted,
+    LearnerWorked,
     Measured,
     RolloutDone,
     RunEnded,
@@ -92,7 +93,7 @@ class Ledger:
                 self._finish(rollout)
             case StepPlanned(step=step) | BatchTaken(step=step) | StepDone(step=step):
                 self._steps.accept(step, type(event))
-            case Measured():
+            case Measured() | LearnerWorked():
                 pass
         return True
 

@@ -16,7 +16,7 @@ from slipstream.errors import JournalError
 from slipstream.record.ledger import Ledger
 from slipstream.record.reader import RunCounts
 from slipstream.record.steps import StepRecord, fold_steps
-from slipstream.seams import Event, JobAdmitted, JobEvent, Measured, RolloutDone, RunEnded, TurnTaken
+from slipstream.seams import Event, JobAdmitted, JobEvent, LearnerWorked, Measured, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Json, Rollout, Turn
 
 
@@ -89,6 +89,11 @@ class MemoryJournal:
         """What was measured besides, by step and kind."""
         found = [event for event in self._kept if isinstance(event, Measured)]
         return {(event.step, event.kind): dict(event.metrics) for event in found}
+
+    def learner_work(self) -> tuple[LearnerWorked, ...]:
+        """When the learner was at work, in order of start."""
+        found = [event for event in self._kept if isinstance(event, LearnerWorked)]
+        return tuple(sorted(found, key=lambda event: event.start_s))
 
     def turns(self, key: JobKey, attempt: int) -> tuple[Turn, ...]:
         """The turns of one attempt that are on record, by index."""

@@ -1,8 +1,8 @@
-"""Reading a run: a run's folder enters; its config, jobs, turns, rollouts and events leave.
+"""Reading a run: a run's folder enters; its config, jobs, turns, rollouts, events and samples of the machine leave.
 
 Each call opens a connection of its own and sees one moment of the run, so any number of readers, in any process or
 thread, may read while the run is written; nothing is held between calls. What is read was committed. A damaged file is
-a ConfigError. Spans are in epoch seconds.
+a ConfigError. Spans and samples are in epoch seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ from slipstream.record.codec import (
     encode_key,
     turn_indexes,
 )
-from slipstream.record.schema import check_database, reading
+from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
+from slipstream.record.schema import check_database, has_table, reading
 from slipstream.record.steps import StepRecord
-from slipstream.seams import JobAdmitted, JobEvent, RolloutDone, RunEnded, TurnTaken
+from slipstream.seams import JobAdmitted, JobEvent, LearnerWork, LearnerWorked, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Json, Rollout, Turn
 
 _ROLLOUTS = (
@@ -109,6 +111,24 @@ class RunReader:
                 for step, kind, metrics in connection.execute("SELECT step, kind, metrics FROM measured")
             }
 
+    def learner_work(self) -> tuple[LearnerWorked, ...]:
+        """When the learner was at work, in order of start; nothing for a run that was never written with it."""
+        with reading(self.folder) as connection:
+            if not has_table(connection, "learner_work"):
+                return ()
+            return tuple(
+                LearnerWorked(step=step, work=LearnerWork(work), start_s=start_s, end_s=end_s)
+                for step, work, start_s, end_s in connection.execute(
+                    "SELECT step, work, start_s, end_s FROM learner_work ORDER BY start_s"
+                )
+            )
+
+    def hardware(self) -> Iterator[HardwareSample]:
+        """Every sample of the machine, in order of time; none for a run that was never written with them."""
+        with reading(self.folder) as connection:
+            if has_table(connection, "cpu_samples") and has_table(connection, "gpu_samples"):
+                yield from _samples(connection)
+
     def turns(self, key: JobKey, attempt: int) -> tuple[Turn, ...]:
         """The turns of one attempt that are on record, by index."""
         with reading(self.folder) as connection:
@@ -147,6 +167,20 @@ class RunReader:
                 raise ValueError(f"meta has no {key}")
             value: Json = json.loads(row[0])
             return value
+
+
+def _samples(connection: sqlite3.Connection) -> Iterator[HardwareSample]:
+    cpus = connection.execute("SELECT at_s, seconds, -1, percent, cores, own_cores FROM cpu_samples ORDER BY at_s")
+    gpus = connection.execute("SELECT at_s, seconds, gpu, percent, memory_mb FROM gpu_samples ORDER BY at_s, gpu")
+    for (at_s, seconds), rows in groupby(merge(cpus, gpus, key=itemgetter(0, 2)), key=itemgetter(0, 1)):
+        cpu: CpuSample | None = None
+        found: list[GpuSample] = []
+        for _, _, gpu, percent, *more in rows:
+            if gpu < 0:
+                cpu = CpuSample(percent=percent, cores=more[0], own_cores=more[1])
+            else:
+                found.append(GpuSample(gpu=gpu, percent=percent, memory_mb=more[0]))
+        yield HardwareSample(at_s=at_s, seconds=seconds, cpu=cpu, gpus=tuple(found))
 
 
 def _unless_done(unfinished_only: bool, job: str) -> str:

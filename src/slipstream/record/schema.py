@@ -93,6 +93,16 @@ _TABLES = (
 """`seq` is the place of an event among all events of the run. A job known only by its key has neither that nor a seed;
 a turn that arrived inside its rollout, never taken on its own, is no event."""
 
+_LATER_TABLES = {
+    "cpu_samples": "at_s REAL NOT NULL, seconds REAL NOT NULL, percent REAL NOT NULL, cores REAL NOT NULL, "
+    "own_cores REAL NOT NULL",
+    "gpu_samples": "at_s REAL NOT NULL, seconds REAL NOT NULL, gpu INTEGER NOT NULL, percent REAL NOT NULL, "
+    "memory_mb REAL NOT NULL",
+    "learner_work": "step INTEGER NOT NULL, work TEXT NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL",
+}
+"""What a run of SCHEMA_VERSION may lack: it is made when the run is opened for writing, and without it there is nothing
+to read."""
+
 
 def database_path(folder: Path) -> Path:
     return folder / DATABASE_NAME
@@ -117,6 +127,7 @@ def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.
             connection.execute("BEGIN IMMEDIATE")
             for table in _TABLES:
                 connection.execute(table)
+            _make_later_tables(connection)
             connection.executemany(
                 "INSERT INTO meta (key, value) VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],
@@ -133,7 +144,22 @@ def open_database(folder: Path) -> sqlite3.Connection:
     """The run store in `folder`, which was checked before, open for writing."""
     path = database_path(folder)
     with refusing_damage(path):
-        return _open_for_writing(path, "rw")
+        connection = _open_for_writing(path, "rw")
+        try:
+            _make_later_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether a run has one of the tables that it may lack."""
+    return bool(
+        connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()[
+            0
+        ]
+    )
 
 
 @contextmanager
@@ -197,6 +223,11 @@ def _open_for_writing(path: Path, mode: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make_later_tables(connection: sqlite3.Connection) -> None:
+    for name, columns in _LATER_TABLES.items():
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 Events enter by `append`, which keeps them in memory, and are on disk when `flush` returns. One thread writes. All that
 waits when it begins to write goes into one transaction, so flushes that arrive while a commit is under way share the
-next one. Always: one process writes a run; a job has at most one rollout; what a flush returned for survives a kill;
-after a failed write nothing more is kept and every flush says so, while what was committed stays readable.
+next one. Samples of the machine come from any thread and are written with the next events. Always: one process writes
+a run; a job has at most one rollout; what a flush returned for survives a kill; after a failed write nothing more is
+kept and every flush says so, while what was committed stays readable.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from slipstream.errors import ConfigError, JournalError
+from slipstream.record.hardware import HardwareSample
 from slipstream.record.ledger import Ledger
 from slipstream.record.lock import RunLock
 from slipstream.record.reader import RunReader
@@ -50,6 +52,7 @@ class RunStore(RunReader):
         self._writer = EventWriter(connection, clock_offset_s=clock_offset_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"record-{folder.name}")
         self._pending: deque[Event] = deque()
+        self._samples: deque[HardwareSample] = deque()
         self._failure: str | None = None
         self._failure_told = False
         self._handoff = threading.Lock()
@@ -97,6 +100,13 @@ class RunStore(RunReader):
         if self._ledger.accept(event):
             self._pending.append(event)
 
+    def add_sample(self, sample: HardwareSample) -> bool:
+        """Keep a sample of the machine for the next commit, from any thread; False once nothing is kept any more."""
+        if self._closing is not None or self._failure is not None:
+            return False
+        self._samples.append(sample)
+        return True
+
     async def flush(self) -> None:
         """Return once everything appended is durable. Cancelling it cancels the waiting, not the writing."""
         with self._handoff:
@@ -142,9 +152,10 @@ class RunStore(RunReader):
         with self._handoff:
             self._queued = None
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
-        if batch and self._failure is None:
+        samples = [self._samples.popleft() for _ in range(len(self._samples))]
+        if (batch or samples) and self._failure is None:
             try:
-                self._writer.write(batch)
+                self._writer.write(batch, samples)
                 self.num_commits += 1
             except Exception as raised:
                 self._failure = (

@@ -75,6 +75,12 @@ class TimeLine:
         """Seconds in which it is above 0."""
         return sum(seconds for level, seconds in self._steps() if level > 0)
 
+    def stretches(self, least: float) -> Iterator[tuple[float, float]]:
+        """Start and end of each step whose level is at least this."""
+        for place, (level, seconds) in enumerate(self._steps()):
+            if level >= least and seconds > 0:
+                yield self.times_s[place], self.times_s[place + 1]
+
     def resampled(self, num: int) -> TimeLine:
         """The mean level of each of `num` equal stretches; itself if it has no more steps than that."""
         if len(self.times_s) <= num:
@@ -125,6 +131,11 @@ class Utilisation:
 
 def utilisation(rollouts: Iterable[Rollout]) -> Utilisation:
     """The figures of a run."""
+    return utilisation_and_lines(rollouts)[0]
+
+
+def utilisation_and_lines(rollouts: Iterable[Rollout]) -> tuple[Utilisation, dict[Resource, TimeLine]]:
+    """The figures of a run, and the lines that they are made of."""
     changes = _Changes()
     num_rollouts = num_attempts = num_failed = num_calls = num_prompt = num_cached = num_sampled = 0
     says_cached = False
@@ -140,8 +151,9 @@ def utilisation(rollouts: Iterable[Rollout]) -> Utilisation:
                 num_sampled += span.counts.get("sampled", 0)
                 num_cached += span.counts.get("cached", 0)
                 says_cached |= "cached" in span.counts
-    seconds = changes.line(Resource.JOBS).busy_s
-    return Utilisation(
+    lines = {resource: changes.line(resource) for resource in Resource}
+    seconds = lines[Resource.JOBS].busy_s
+    found = Utilisation(
         seconds=seconds,
         num_rollouts=num_rollouts,
         num_attempts=num_attempts,
@@ -150,8 +162,9 @@ def utilisation(rollouts: Iterable[Rollout]) -> Utilisation:
         num_prompt_tokens=num_prompt,
         num_cached_tokens=num_cached if says_cached else None,
         num_sampled_tokens=num_sampled,
-        uses={resource: _use(changes.line(resource), seconds) for resource in Resource},
+        uses={resource: _use(line, seconds) for resource, line in lines.items()},
     )
+    return found, lines
 
 
 def time_lines(rollouts: Iterable[Rollout]) -> dict[Resource, TimeLine]:

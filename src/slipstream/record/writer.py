@@ -1,4 +1,4 @@
-"""Writing a run: lists of events enter, each becomes one transaction.
+"""Writing a run: lists of events enter, and samples of the machine beside them; each list becomes one transaction.
 
 A list is committed whole or not at all, its events numbered in their order after all that came before. Used by one
 thread at a time. The UNIQUE constraints of the tables hold what the ledger promised.
@@ -22,10 +22,12 @@ from slipstream.record.codec import (
     encode_run,
     encode_turn,
 )
+from slipstream.record.hardware import HardwareSample
 from slipstream.seams import (
     BatchTaken,
     Event,
     JobAdmitted,
+    LearnerWorked,
     Measured,
     RolloutDone,
     RunEnded,
@@ -68,12 +70,14 @@ class EventWriter:
             "(SELECT coalesce(max(seq), 0) FROM artifacts), (SELECT coalesce(max(seq), 0) FROM rollouts))"
         ).fetchone()[0]
 
-    def write(self, events: Sequence[Event]) -> None:
-        """Durable on return; on any error nothing of `events` is kept."""
+    def write(self, events: Sequence[Event], samples: Sequence[HardwareSample] = ()) -> None:
+        """Durable on return; on any error nothing of them is kept."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for event in events:
                 self._insert(event)
+            for sample in samples:
+                self._insert_sample(sample)
             self._connection.execute("COMMIT")
         except BaseException:
             # SQLite ends the transaction by itself on some errors, a full disk among them.
@@ -111,6 +115,23 @@ class EventWriter:
                     "INSERT OR REPLACE INTO measured (step, kind, metrics) VALUES (?, ?, ?)",
                     (step, kind, json.dumps(metrics)),
                 )
+            case LearnerWorked(step=step, work=work, start_s=start_s, end_s=end_s):
+                self._connection.execute(
+                    "INSERT INTO learner_work (step, work, start_s, end_s) VALUES (?, ?, ?, ?)",
+                    (step, work.value, start_s + self._clock_offset_s, end_s + self._clock_offset_s),
+                )
+
+    def _insert_sample(self, sample: HardwareSample) -> None:
+        at_s, cpu = sample.at_s + self._clock_offset_s, sample.cpu
+        if cpu is not None:
+            self._connection.execute(
+                "INSERT INTO cpu_samples (at_s, seconds, percent, cores, own_cores) VALUES (?, ?, ?, ?, ?)",
+                (at_s, sample.seconds, cpu.percent, cpu.cores, cpu.own_cores),
+            )
+        self._connection.executemany(
+            "INSERT INTO gpu_samples (at_s, seconds, gpu, percent, memory_mb) VALUES (?, ?, ?, ?, ?)",
+            [(at_s, sample.seconds, each.gpu, each.percent, each.memory_mb) for each in sample.gpus],
+        )
 
     def _insert_rollout(self, rollout: Rollout) -> None:
         job_id = self._insert_job(rollout.job, None)

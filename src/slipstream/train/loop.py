@@ -29,7 +29,7 @@ from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
 from slipstream.record import StepRecord
-from slipstream.seams import BatchTaken, Journal, Measured, StepDone, StepPlanned
+from slipstream.seams import BatchTaken, Journal, LearnerWork, LearnerWorked, Measured, StepDone, StepPlanned
 from slipstream.train.arrivals import Arrivals
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.grouping import TRAIN, GroupRules, by_task
@@ -296,11 +296,13 @@ class Trainer:
 
     async def _update(self, step: int, groups: Sequence[Group], *, is_new: bool) -> None:
         settings = self._settings
+        start_s = asyncio.get_running_loop().time()
         learnt_from = _shuffled(groups, settings.seed, step) if settings.shuffle_rewards else groups
         batch = make_batch(
             learnt_from, settings.estimator, max_tokens=settings.max_sample_tokens, solved_at=settings.solved_at
         )
         result = await self._learner.update(batch)
+        self._worked(LearnerWork.UPDATE, step, start_s)
         self._note(groups)
         self._metrics = {**batch.metrics, **result.metrics}
         if is_new:
@@ -315,8 +317,14 @@ class Trainer:
         path = self._checkpoints.path(self._learner.version)
         if not path.exists():
             self._tell("checkpoint")
+            start_s = asyncio.get_running_loop().time()
             await self._learner.save(path)
+            self._worked(LearnerWork.CHECKPOINT, self._learner.version, start_s)
             self._checkpoints.prune()
+
+    def _worked(self, work: LearnerWork, step: int, start_s: float) -> None:
+        end_s = asyncio.get_running_loop().time()
+        self._store.append(LearnerWorked(step=step, work=work, start_s=start_s, end_s=end_s))
 
     def _note(self, groups: Sequence[Group]) -> None:
         for group in groups:

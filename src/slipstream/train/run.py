@@ -17,7 +17,7 @@ from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
 from slipstream.placement.inprocess import InProcess
-from slipstream.record import RunStore, plan_resume
+from slipstream.record import RunStore, plan_resume, sampling
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
@@ -159,7 +159,10 @@ async def _loop(
 ) -> Trainer:
     config = plan.config
     pacing = Pacing(config.dispatch)
-    async with open_crew(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as crew_for:
+    async with (
+        open_crew(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as crew_for,
+        sampling(store, config.hardware.every_s),
+    ):
         dispatcher = Dispatcher(
             InProcess(crew_for(store), plan.tasks),
             policy=pacing.policy,

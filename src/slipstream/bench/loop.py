@@ -1,0 +1,177 @@
+"""The whole loop of rollouts, grading and updates, under one policy after the other: how fast, and what it waits for.
+
+Enters: a recipe to train, policies, settings that hold for all of them. Leaves: for each policy its speed, how busy the
+GPU, the cores and the learner were, and what binds. Every policy is a `slipstream train` in a process of its own, with
+the same seed, so it plans the same tasks; nothing is a stand-in. Figures go from the end of the first updates, before
+which kernels are loaded and caches filled, to the end of the last: neither the warm start nor a checkpoint is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import ConfigError, InfrastructureError
+from slipstream.record import RunReader, RunStore
+from slipstream.record.binding import MachineUse, run_usage
+from slipstream.record.sampler import Machine
+from slipstream.record.utilisation import Resource
+from slipstream.seams import LearnerWork
+from slipstream.types import Json, SpanKind
+
+POLICIES = ("batch", "bounded", "pipeline", "adaptive")
+BAD_INPUT = 2
+"""How a command ends that cannot be carried out as it was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    recipe: str = "quickstart"
+    policies: tuple[str, ...] = ("bounded", "pipeline", "adaptive")
+    steps: int = 4
+    skip: int = 1
+    """Steps at the beginning that are not counted."""
+    seed: int = 0
+    device: str = "auto"
+    settings: tuple[str, ...] = ()
+    """`key=value`, for all policies."""
+
+    def __post_init__(self) -> None:
+        for name in self.policies:
+            if name not in POLICIES:
+                raise ConfigError(f'--policies "{name}": name some of {", ".join(POLICIES)} with commas between')
+        if not 0 <= self.skip < self.steps:
+            raise ConfigError(f"--skip {self.skip}: it leaves nothing of {self.steps} steps; give less, or more steps")
+
+
+def run(load: Load, *, runs: Path | None = None, tell: Callable[[str], None] = lambda line: None) -> dict[str, Json]:
+    """The figures. The runs stay in `runs`; without it they are removed."""
+    found: dict[str, Json] = {
+        "recipe": load.recipe,
+        "device": load.device,
+        "steps": load.steps,
+        "skipped": load.skip,
+        "seed": load.seed,
+        "sample_us": sample_us(),
+    }
+    with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
+        for policy in load.policies:
+            tell(f"policy {policy}")
+            found[policy] = figures(RunStore.read(_train(load, policy, runs or Path(folder))), skip=load.skip)
+    return found
+
+
+def _train(load: Load, policy: str, runs: Path) -> Path:
+    """A training run in a process of its own; returns its folder."""
+    command = [sys.executable, "-m", "slipstream", "train", load.recipe, *settings_of(load, policy)]
+    child = subprocess.run([*command, "--json", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, check=False)
+    if child.returncode == BAD_INPUT:
+        raise ConfigError(f"the run with dispatch.policy={policy} was refused: mend what it said above")
+    if child.returncode:
+        raise InfrastructureError(f"the run with dispatch.policy={policy} ended with {child.returncode}: see above")
+    return Path(json.loads(child.stdout)["run"])
+
+
+def settings_of(load: Load, policy: str) -> list[str]:
+    """What is changed in the recipe: evaluations and checkpoints are no part of a step."""
+    changed = ["held_out.source=", "controls=false", f"checkpoint_every={load.steps}"]
+    if load.device != "auto":
+        changed.append(f"model.engine.device={load.device}")
+    return [*changed, *load.settings, f"steps={load.steps}", f"seed={load.seed}", f"dispatch.policy={policy}"]
+
+
+def figures(reader: RunReader, *, skip: int) -> dict[str, Json]:
+    """Of a finished run, from the end of its first `skip` updates to the end of its last."""
+    ends_s = [each.end_s for each in reader.learner_work() if each.work is LearnerWork.UPDATE]
+    since_s = ends_s[skip - 1] if skip else -math.inf
+    used, machine = run_usage(reader, window=(since_s, ends_s[-1]))
+    num_rollouts = num_tokens = num_untrusted = 0
+    for rollout in reader.rollouts(with_turns=False):
+        ended_s = max((span.end_s for span in rollout.spans), default=0.0)
+        if ended_s > since_s:
+            num_rollouts += 1
+            num_untrusted += rollout.verdict is None
+            num_tokens += sum(span.counts.get("sampled", 0) for span in rollout.spans if span.kind is SpanKind.MODEL)
+    seconds = max(machine.seconds, 1e-9)
+    rewards = [step.metrics["reward/mean"] for step in reader.steps() if step.metrics and "reward/mean" in step.metrics]
+    return {
+        "seconds": machine.seconds,
+        "steps_per_min": 60 * machine.num_updates / seconds,
+        "rollouts_per_s": num_rollouts / seconds,
+        "sampled_tokens_per_s": num_tokens / seconds,
+        "without_verdict": num_untrusted,
+        "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        **_machine_figures(machine),
+        "jobs_mean": used.uses[Resource.JOBS].mean,
+        "sandboxes_mean": used.uses[Resource.SANDBOXES].mean,
+        "sandboxes_peak": used.uses[Resource.SANDBOXES].peak,
+    }
+
+
+def _machine_figures(machine: MachineUse) -> dict[str, Json]:
+    """What was sampled; without a GPU its figures are absent."""
+    found: dict[str, Json] = {}
+    for gpu in machine.gpus:
+        name = "gpu" if len(machine.gpus) == 1 else f"gpu{gpu.gpu}"
+        found[f"{name}_busy"] = gpu.busy.whole.mean
+        found[f"{name}_in_use"] = gpu.busy.whole.active_share
+        for part, busy in (("rollouts", gpu.busy.rollouts), ("learner", gpu.busy.learner)):
+            if busy is not None:
+                found[f"{name}_busy_{part}"] = busy.mean
+        found[f"{name}_peak_mb"] = gpu.peak_memory_mb
+    if machine.cpu is not None:
+        found["cores"] = machine.cpu.cores
+        found["cpu_busy"] = machine.cpu.busy.whole.mean
+        for part, busy in (("rollouts", machine.cpu.busy.rollouts), ("learner", machine.cpu.busy.learner)):
+            if busy is not None:
+                found[f"cpu_busy_{part}"] = busy.mean
+        found["own_cores"] = machine.cpu.own_cores
+    return found | {
+        "learner_share": machine.learner_share,
+        "update_s": machine.update_s,
+        "at_limit_share": machine.at_limit_share,
+        "busiest": None if machine.busiest is None else machine.busiest.value,
+        "busiest_share": machine.busiest_share,
+        "binding": None if machine.binding is None else machine.binding.value,
+    }
+
+
+def sample_us(num: int = 200) -> float:
+    """Microseconds of one sample of this machine, its GPUs included."""
+    machine = Machine()
+    try:
+        machine.read()
+        start_s = time.perf_counter()
+        for _ in range(num):
+            machine.read()
+        return (time.perf_counter() - start_s) / num * 1e6
+    finally:
+        machine.close()
+
+
+def table(found: dict[str, Json], policies: Sequence[str]) -> list[str]:
+    """The figures as lines, a column for each policy."""
+    columns = {policy: _column(found[policy]) for policy in policies}
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    lines = [f"{name:<22} {_written(value)}" for name, value in found.items() if name not in columns]
+    lines.append(" " * 22 + "".join(f"{policy:>12}" for policy in policies))
+    for name in names:
+        lines.append(f"{name:<22}" + "".join(f"{_written(column.get(name)):>12}" for column in columns.values()))
+    return lines
+
+
+def _column(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def _written(value: Json) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,187 @@
+"""The host's processors: how many there are for us, and how busy they were since they were last asked.
+
+Enters: /proc and the cgroups, below a folder that tests may choose. Leaves: a CpuSample for each stretch. Always holds:
+only the processors of the affinity mask count. Where the cgroup has a quota below them, they are as many as it allows,
+and what was used is what the cgroup used: on a shared host /proc/stat tells of others too. A kernel whose /proc/stat
+says nothing, as gVisor's, is asked for the time of every process. What cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.record.hardware import CpuSample
+
+_IDLE, _IO_WAIT, _NUM_TIMES = 3, 4, 8
+"""Places in a line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user already."""
+_PROCESS_TIMES = (11, 12, 13, 14)
+"""Places after the name in /proc/PID/stat: user and system time, then those of children that were waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a cgroup may use."""
+
+    cores: float
+    usage: Path
+    """Where it says what it used,"""
+    field: str
+    """under this name; empty: the file is the number."""
+    per_s: float
+    """How many of its units are a second."""
+
+
+class Cpus:
+    """`Cpus().read()` is None at first: it tells of the time since it was last called."""
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        mask: Collection[int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        own_s: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._proc = root / "proc"
+        self._mask = frozenset(_affinity() if mask is None else mask)
+        self._quota = find_quota(root)
+        if self._quota is not None and self._quota.cores >= len(self._mask):
+            self._quota = None
+        self.cores = float(len(self._mask)) if self._quota is None else self._quota.cores
+        self._clock, self._own_s = clock, own_s
+        self._asks_processes = self._quota is None and self._from_stat() is None
+        self._last: tuple[float, float, float] | None = None
+
+    def read(self) -> CpuSample | None:
+        """How busy the processors were since the last call; None if that cannot be told."""
+        counted = self._counted()
+        if counted is None:
+            return None
+        busy_s, passed_s = counted
+        own_s = self._own_s()
+        last, self._last = self._last, (busy_s, passed_s, own_s)
+        if last is None or passed_s <= last[1]:
+            return None
+        seconds = passed_s - last[1]
+        return CpuSample(
+            percent=min(100.0, max(0.0, 100 * (busy_s - last[0]) / (seconds * self.cores))),
+            cores=self.cores,
+            own_cores=max(0.0, own_s - last[2]) / seconds,
+        )
+
+    def _counted(self) -> tuple[float, float] | None:
+        """Seconds in which processors were busy so far, over all of them, and seconds that have passed."""
+        if self._quota is None and not self._asks_processes:
+            return self._from_stat()
+        now_s = self._clock()
+        used_s = _of_processes(self._proc) if self._quota is None else _of_cgroup(self._quota)
+        return None if used_s is None else (used_s, now_s)
+
+    def _from_stat(self) -> tuple[float, float] | None:
+        try:
+            return _of_stat((self._proc / "stat").read_bytes(), self._mask)
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+def _affinity() -> Collection[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def _of_stat(text: bytes, mask: frozenset[int]) -> tuple[float, float] | None:
+    """Over the processors of the mask: busy seconds of all, and seconds of one."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    busy = total = 0
+    for line in text.splitlines()[1:]:
+        if not line.startswith(b"cpu"):
+            break
+        name, *fields = line.split()
+        if int(name[3:]) in mask:
+            times = [int(field) for field in fields[:_NUM_TIMES]]
+            total += sum(times)
+            busy += sum(times) - times[_IDLE] - times[_IO_WAIT]
+    return (busy / ticks_per_s, total / ticks_per_s / len(mask)) if total else None
+
+
+def _of_processes(proc: Path) -> float | None:
+    """Busy seconds of all that live, and of their children that ended and were waited for."""
+    ticks: int | None = None
+    try:
+        names = [entry.name for entry in os.scandir(proc) if entry.name.isdecimal()]
+    except OSError:
+        return None
+    for name in names:
+        try:
+            after_name = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
+            ticks = (ticks or 0) + sum(int(after_name[place]) for place in _PROCESS_TIMES)
+        except (OSError, ValueError, IndexError):  # it is gone
+            continue
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _of_cgroup(quota: Quota) -> float | None:
+    try:
+        text = quota.usage.read_text()
+        if quota.field:
+            text = dict(line.split() for line in text.splitlines())[quota.field]
+        return int(text) / quota.per_s
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def find_quota(root: Path) -> Quota | None:
+    """The tightest quota of the process's cgroup and of those around it, if any says so and tells what it used."""
+    found = [quota for quota in _quotas(root) if quota.usage.is_file()]
+    return min(found, key=lambda quota: quota.cores, default=None)
+
+
+def _quotas(root: Path) -> Iterator[Quota]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    mounted = root / "sys/fs/cgroup"
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, inside = rest.partition(":")
+        if not controllers:
+            for folder in _up_from(mounted, inside):
+                if (cores := _cores(_words(folder / "cpu.max"))) is not None:
+                    yield Quota(cores=cores, usage=folder / "cpu.stat", field="usage_usec", per_s=1e6)
+        elif "cpu" in controllers.split(","):
+            for folder in _up_from(mounted / "cpu", inside):
+                quota = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+                if (cores := _cores(quota)) is not None:
+                    usage = mounted / "cpuacct" / folder.relative_to(mounted / "cpu") / "cpuacct.usage"
+                    yield Quota(cores=cores, usage=usage, field="", per_s=1e9)
+
+
+def _up_from(mounted: Path, inside: str) -> Iterator[Path]:
+    """A cgroup's folder and those around it. In a container the path may be the host's: then the top alone is there."""
+    folder = mounted / inside.lstrip("/")
+    while folder != mounted:
+        yield folder
+        folder = folder.parent
+    yield mounted
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _cores(words: list[str]) -> float | None:
+    """`max 100000` and `-1 100000` are no quota; `150000 100000` is one of a core and a half."""
+    try:
+        quota_us, period_us = (int(word) for word in words)
+    except ValueError:
+        return None
+    return quota_us / period_us if quota_us > 0 and period_us > 0 else None

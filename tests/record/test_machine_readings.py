@@ -1,0 +1,175 @@
+"""GPUs and processors, read from a pretended driver and pretended files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pretended_machine import Clock, PretendedNvml, put, stat
+
+from slipstream.record.cpus import Cpus, find_quota
+from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
+from slipstream.record.nvml import Gpus
+from slipstream.record.sampler import Machine
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+# ---------------------------------------------------------------- GPUs
+
+
+def test_every_gpu_tells_how_busy_it_is_and_what_of_its_memory_is_used() -> None:
+    gpus = Gpus.find(PretendedNvml(busy=[[35, 90], [0]], used_mb=2_048))
+    assert gpus.read() == (GpuSample(gpu=0, percent=35, memory_mb=2_048), GpuSample(gpu=1, percent=0, memory_mb=2_049))
+    assert [sample.percent for sample in gpus.read()] == [90, 0]
+
+
+def test_a_gpu_that_cannot_tell_is_left_out() -> None:
+    gpus = Gpus.find(PretendedNvml(busy=[[35], [60]], silent={0}))
+    assert [sample.gpu for sample in gpus.read()] == [1]
+
+
+@pytest.mark.parametrize("library", [PretendedNvml(can_start=False, busy=[[35]]), PretendedNvml(), object()])
+def test_without_a_driver_a_gpu_or_the_functions_there_is_nothing_to_read(library: object) -> None:
+    gpus = Gpus.find(library)
+    assert gpus.read() == ()
+    gpus.close()
+
+
+def test_the_driver_is_let_go_of_once() -> None:
+    library = PretendedNvml(busy=[[35]])
+    gpus = Gpus.find(library)
+    assert library.num_open == 1
+    gpus.close()
+    gpus.close()
+    assert library.num_open == 0
+    assert gpus.read() == ()
+
+
+# ---------------------------------------------------------------- processors
+
+
+def test_processors_tell_of_the_time_since_they_were_last_asked(tmp_path: Path) -> None:
+    own = Clock(now_s=5.0)
+    put(tmp_path, {"proc/stat": stat((100, 100), (100, 100))})
+    cpus = Cpus(tmp_path, mask={0, 1}, own_s=own)
+    assert cpus.read() is None
+    put(tmp_path, {"proc/stat": stat((100 + TICKS, 100), (100 + TICKS // 2, 100 + TICKS // 2))})
+    own.now_s += 0.25
+    assert cpus.read() == CpuSample(percent=75.0, cores=2, own_cores=0.25)
+
+
+def test_only_the_processors_of_the_mask_count(tmp_path: Path) -> None:
+    put(tmp_path, {"proc/stat": stat((0, 1), (0, 1), (0, 1))})
+    cpus = Cpus(tmp_path, mask={2})
+    cpus.read()
+    put(tmp_path, {"proc/stat": stat((TICKS, 1), (TICKS, 1), (TICKS // 4, 1 + 3 * TICKS // 4))})
+    found = cpus.read()
+    assert found is not None
+    assert (found.percent, found.cores) == (25.0, 1)
+
+
+V2 = {
+    "proc/self/cgroup": "0::/pod/run\n",
+    "sys/fs/cgroup/cpu.max": "800000 100000\n",
+    "sys/fs/cgroup/cpu.stat": "usage_usec 0\n",
+    "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
+    "sys/fs/cgroup/pod/cpu.stat": "usage_usec 1000000\nuser_usec 9\n",
+    "sys/fs/cgroup/pod/run/cpu.max": "max 100000\n",
+    "sys/fs/cgroup/pod/run/cpu.stat": "usage_usec 500000\n",
+}
+V1 = {
+    "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/docker/abc\n0::/\n",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    "sys/fs/cgroup/cpuacct/cpuacct.usage": "1000000000\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "then"),
+    [
+        (V2, {"sys/fs/cgroup/pod/cpu.stat": "usage_usec 2500000\n"}),
+        (V1, {"sys/fs/cgroup/cpuacct/cpuacct.usage": "2500000000\n"}),
+    ],
+)
+def test_under_a_quota_there_are_as_many_cores_as_it_allows_and_only_what_is_under_it_counts(
+    tmp_path: Path, files: dict[str, str], then: dict[str, str]
+) -> None:
+    clock = Clock()
+    put(tmp_path, {**files, "proc/stat": stat(*[(TICKS, TICKS)] * 64)})
+    cpus = Cpus(tmp_path, mask=range(64), clock=clock)
+    assert cpus.cores == 2.0
+    assert cpus.read() is None
+    put(tmp_path, then)
+    clock.now_s = 1.0
+    found = cpus.read()
+    assert found is not None
+    assert (found.percent, found.cores) == (75.0, 2.0)
+
+
+UNBOUNDED = {name: "max 100000\n" if name.endswith("cpu.max") else text for name, text in V2.items()}
+
+
+@pytest.mark.parametrize("files", [{}, UNBOUNDED, {"proc/self/cgroup": "?"}])
+def test_without_a_quota_the_mask_decides(tmp_path: Path, files: dict[str, str]) -> None:
+    put(tmp_path, files)
+    assert find_quota(tmp_path) is None
+    assert Cpus(tmp_path, mask={0, 5}).cores == 2
+
+
+def test_a_quota_above_the_mask_is_none(tmp_path: Path) -> None:
+    put(tmp_path, V2)
+    assert Cpus(tmp_path, mask={0}).cores == 1
+
+
+@pytest.mark.parametrize("text", ["", "cpu  1 2\n", "cpu  0\ncpu0 x y\n", "cpu  0\ncpu0 0 0 0 0 0 0 0 0 0 0\n"])
+def test_what_cannot_be_read_is_left_out(tmp_path: Path, text: str) -> None:
+    put(tmp_path, {"proc/stat": text})
+    cpus = Cpus(tmp_path, mask={0})
+    assert (cpus.read(), cpus.read()) == (None, None)
+
+
+def process(*times: int) -> str:
+    return f"7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 {' '.join(map(str, times))} 20 0 1 0 50\n"
+
+
+def test_where_the_kernel_counts_no_processors_the_time_of_all_processes_is_taken(tmp_path: Path) -> None:
+    clock = Clock()
+    silent = "cpu  0\ncpu0 0 0 0 0 0 0 0 0 0 0\n"
+    put(tmp_path, {"proc/stat": silent, "proc/7/stat": process(10, 10, 0, 0), "proc/8/stat": process(TICKS, 0, 0, 0)})
+    cpus = Cpus(tmp_path, mask={0, 1}, clock=clock)
+    assert cpus.read() is None
+    # One ended, and its parent, which waited for it, has its time; the other went on.
+    (tmp_path / "proc/8/stat").unlink()
+    put(tmp_path, {"proc/7/stat": process(10 + TICKS // 4, 10 + TICKS // 4, TICKS, TICKS // 2)})
+    clock.now_s = 1.0
+    found = cpus.read()
+    assert found is not None and found.percent == pytest.approx(50.0)
+
+
+# ---------------------------------------------------------------- both
+
+
+def test_a_sample_stands_for_the_time_since_the_last(tmp_path: Path) -> None:
+    clock = Clock(now_s=10.0)
+    put(tmp_path, {"proc/stat": stat((0, 1))})
+    cpus = Cpus(tmp_path, mask={0}, own_s=Clock())
+    machine = Machine(cpus=cpus, gpus=Gpus.find(PretendedNvml(busy=[[40]])), clock=clock)
+    assert machine.read() is None
+    put(tmp_path, {"proc/stat": stat((TICKS // 2, 1 + TICKS // 2))})
+    clock.now_s = 10.5
+    assert machine.read() == HardwareSample(
+        at_s=10.5,
+        seconds=0.5,
+        cpu=CpuSample(percent=50.0, cores=1, own_cores=0.0),
+        gpus=(GpuSample(gpu=0, percent=40, memory_mb=1_000),),
+    )
+
+
+def test_this_machine_can_be_read() -> None:
+    machine = Machine()
+    machine.read()
+    sample = machine.read()
+    assert sample is not None and sample.seconds > 0
+    machine.close()

@@ -1,0 +1,160 @@
+"""The sampler's thread, and what of it is in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from record_samples import life
+
+from slipstream.record import RunStore, sampling
+from slipstream.record.cpus import Cpus
+from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
+from slipstream.record.nvml import Gpus
+from slipstream.record.sampler import Machine
+from slipstream.seams import LearnerWork, LearnerWorked
+from slipstream.simulate.clock import run_virtual
+
+SAMPLES = [
+    HardwareSample(
+        at_s=float(number),
+        seconds=1.0,
+        cpu=CpuSample(percent=10.0 * number, cores=4.0, own_cores=0.5),
+        gpus=(GpuSample(gpu=0, percent=50, memory_mb=7.5), GpuSample(gpu=1, percent=0, memory_mb=1.0)),
+    )
+    for number in range(1, 4)
+]
+
+
+class Scripted(Machine):
+    """Gives these samples one by one, and says when it has none left, and when it was closed."""
+
+    def __init__(self, samples: list[HardwareSample]) -> None:
+        super().__init__(cpus=Cpus(mask={0}), gpus=Gpus(None, {}))
+        self._left = list(samples)
+        self.is_empty = threading.Event()
+        self.is_closed = threading.Event()
+
+    def read(self) -> HardwareSample | None:
+        if not self._left:
+            self.is_empty.set()
+            return None
+        return self._left.pop(0)
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+def test_samples_are_in_the_store_in_epoch_seconds_beside_the_events(tmp_path: Path) -> None:
+    machine = Scripted([SAMPLES[0], *SAMPLES])
+
+    async def check() -> None:
+        async with RunStore.create(tmp_path / "run", config={}, clock_offset_s=1000.0) as store:
+            async with sampling(store, 0.001, open_machine=lambda: machine):
+                for event in life():
+                    store.append(event)
+                assert await asyncio.to_thread(machine.is_empty.wait, 60)
+            assert machine.is_closed.is_set()
+            await store.flush()
+            assert [sample.at_s for sample in store.hardware()] == [1001.0, 1002.0, 1003.0]
+
+    asyncio.run(check())
+    first, *_ = RunStore.read(tmp_path / "run").hardware()
+    assert (first.seconds, first.cpu, first.gpus) == (1.0, SAMPLES[0].cpu, SAMPLES[0].gpus)
+
+
+def test_a_sample_without_a_gpu_or_without_processors_comes_back_as_it_was(tmp_path: Path) -> None:
+    parts = [
+        HardwareSample(at_s=1.0, seconds=0.5, cpu=SAMPLES[0].cpu),
+        HardwareSample(at_s=2.0, seconds=0.5, gpus=SAMPLES[0].gpus[1:]),
+    ]
+
+    async def write() -> None:
+        async with RunStore.create(tmp_path / "run", config={}, clock_offset_s=0.0) as store:
+            for sample in parts:
+                assert store.add_sample(sample)
+
+    asyncio.run(write())
+    assert list(RunStore.read(tmp_path / "run").hardware()) == parts
+
+
+def test_a_closed_store_ends_the_sampling(tmp_path: Path) -> None:
+    machine = Scripted(SAMPLES * 100)
+
+    async def check() -> None:
+        store = RunStore.create(tmp_path / "run", config={})
+        await store.aclose()
+        assert not store.add_sample(SAMPLES[0])
+        async with sampling(store, 0.001, open_machine=lambda: machine):
+            assert await asyncio.to_thread(machine.is_closed.wait, 60)
+        assert not machine.is_empty.is_set()
+
+    asyncio.run(check())
+
+
+def test_whatever_goes_wrong_with_it_the_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tried = threading.Event()
+
+    def broken() -> Machine:
+        tried.set()
+        raise RuntimeError("no machine")
+
+    async def check() -> None:
+        async with RunStore.create(tmp_path / "run", config={}) as store, sampling(store, 0.001, open_machine=broken):
+            assert await asyncio.to_thread(tried.wait, 60)
+            for event in life():
+                store.append(event)
+            await store.flush()
+            assert store.counts().rollouts == 1
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(check())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the machine is not sampled any more: RuntimeError: no machine"
+    ]
+
+
+class Nothing:
+    def add_sample(self, sample: HardwareSample) -> bool:
+        raise AssertionError("nothing is to be sampled")
+
+
+def never() -> Machine:
+    raise AssertionError("no machine is to be opened")
+
+
+async def open_and_close(every_s: float) -> int:
+    before = threading.active_count()
+    async with sampling(Nothing(), every_s, open_machine=never):
+        await asyncio.sleep(0)
+        return threading.active_count() - before
+
+
+def test_at_0_seconds_and_on_virtual_time_no_thread_is_started() -> None:
+    assert asyncio.run(open_and_close(0.0)) == 0
+    assert run_virtual(open_and_close(0.5)) == 0
+
+
+def test_a_run_from_before_there_were_samples_is_read_without_and_gone_on_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    async def write(store: RunStore, sample: HardwareSample) -> None:
+        async with store:
+            store.add_sample(sample)
+            store.append(LearnerWorked(step=0, work=LearnerWork.UPDATE, start_s=1.0, end_s=2.0))
+
+    asyncio.run(write(RunStore.create(folder, config={}, clock_offset_s=0.0), SAMPLES[0]))
+    with closing(sqlite3.connect(folder / "run.db")) as connection:
+        for table in ("cpu_samples", "gpu_samples", "learner_work"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.commit()
+    run = RunStore.read(folder)
+    assert (list(run.hardware()), run.learner_work()) == ([], ())
+    asyncio.run(write(RunStore.open(folder, clock_offset_s=0.0), SAMPLES[1]))
+    assert list(run.hardware()) == [SAMPLES[1]]
+    assert [work.end_s for work in run.learner_work()] == [2.0]
