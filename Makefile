@@ -13,11 +13,12 @@ test: .venv/.installed
 promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on virtual time
 	SLIPSTREAM_PROMISES=10000 $(BIN)/pytest tests/dispatch/test_promises.py
 
-bridges: .venv-bridges/.installed .venv-tinker/.installed .venv-verl/.installed .venv-skyrl/.installed  ## against other trainers' own code, each in an environment of its own
+bridges: .venv-bridges/.installed .venv-tinker/.installed .venv-verl/.installed .venv-skyrl/.installed .venv-vllm/.installed  ## against other trainers' own code and a real vLLM, each in an environment of its own
 	.venv-bridges/bin/pytest tests/bridges
 	.venv-tinker/bin/pytest tests/bridges_tinker
 	.venv-verl/bin/pytest tests/bridges_verl
 	.venv-skyrl/bin/pytest tests/bridges_skyrl
+	.venv-vllm/bin/pytest tests/bridges_vllm
 
 sandboxes: .venv/.installed  ## the sandbox contract and hostile code on real containers; needs root, podman, debootstrap
 	sh scripts/oci_image.sh
@@ -46,11 +47,13 @@ lock: .venv/.installed  ## resolve the dependencies anew; torch is left out, see
 
 lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left out, see requirements-torch.in
 	$(BIN)/pip install --quiet uv
-	for pair in bridges:3.11 tinker:3.12 verl:3.11 skyrl:3.12; do \
-	  echo "torch; sys_platform == 'none'" | $(BIN)/uv pip compile pyproject.toml requirements-$${pair%:*}.in --override - \
-	    --no-emit-package torch --universal --python-version $${pair#*:} --generate-hashes --no-emit-index-url --no-header \
-	    --no-annotate --upgrade --output-file requirements-$${pair%:*}.txt; \
+	for pair in bridges:3.11 tinker:3.12 verl:3.11 skyrl:3.12 vllm:3.11; do \
+	  printf "%s; sys_platform == 'none'\n" torch torchaudio torchcodec torchvision | \
+	    $(BIN)/uv pip compile pyproject.toml requirements-$${pair%:*}.in --override - --no-emit-package torch \
+	    --no-emit-package torchaudio --no-emit-package torchcodec --no-emit-package torchvision \
+	    --universal --python-version $${pair#*:} --generate-hashes --no-emit-index-url --no-header \
+	    --no-annotate --upgrade --output-file requirements-$${pair%:*}.txt || exit 1; \
 	done
 
 clean:
-	rm -rf .venv .venv-bridges .venv-tinker .venv-verl .venv-skyrl .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bridges .venv-tinker .venv-verl .venv-skyrl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.aio import outlast
+from slipstream.aio import outlast, task_group
 from slipstream.config import checked_arguments
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
@@ -170,7 +170,8 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Dial
         chat = OpenAIChat(_endpoint(config))
         try:
             await chat.probe()
-            yield _chat_maker(config, chat, pacing.gate)
+            async with _watched(chat.watch):
+                yield _chat_maker(config, chat, pacing.gate)
         finally:
             await chat.aclose()
         return
@@ -182,7 +183,20 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Dial
         if pacing.goes_by_load and (refresh := getattr(completer, "refresh_load", None)):
             asking = asyncio.create_task(_ask_often(refresh), name="asking the server for its load")
             stack.push_async_callback(_end, asking)
+        if watch := getattr(completer, "watch", None):
+            await stack.enter_async_context(_watched(watch))
         yield _token_maker(config, completer, renderer, pacing.gate)
+
+
+@asynccontextmanager
+async def _watched(watch: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """If the model's server is gone, whatever goes on inside is cancelled, and ModelError comes out."""
+    async with task_group() as group:
+        watching = group.create_task(watch(), name="watching the model's server")
+        try:
+            yield
+        finally:
+            watching.cancel()
 
 
 async def _ask_often(refresh: Callable[[], Awaitable[object]]) -> None:
@@ -210,6 +224,7 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
     client = OpenAICompleter(_endpoint(config))
     try:
         await client.probe()
+        await client.check_sampling()
     except BaseException:
         await client.aclose()
         raise

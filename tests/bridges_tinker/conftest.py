@@ -14,21 +14,30 @@ sys.path.append(str(HERE))
 from bridges_tinker.tinker_server import Server  # noqa: E402
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+def is_named(config: pytest.Config) -> bool:
+    """If not, this file is loaded all the same, and has no say in anything."""
     named = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    return None if any(path == HERE or HERE in path.parents for path in named) else True
+    return any(path == HERE or HERE in path.parents for path in named)
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return None if is_named(config) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not is_named(config):
+        return
     # The SDK leaves its connections, on a thread of its own, to the end of the process.
     config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
 
 
-def pytest_report_header() -> str:
-    packages = ("tinker", "skyrl", "jax", "transformers")
-    return "bridge tinker: " + ", ".join(f"{name} {version(name)}" for name in packages)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not is_named(config):
+        return
+    versions = ", ".join(f"{name} {version(name)}" for name in ("tinker", "skyrl", "jax", "transformers"))
+    terminalreporter.write_line(f"bridge tinker: {versions}")
 
 
 @pytest.fixture(scope="session")

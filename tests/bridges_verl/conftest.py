@@ -1,6 +1,7 @@
 """These tests need verl, so they are collected only when they are named, as `make bridges` does."""
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,24 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "bridges_driven"))
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+def is_named(config: pytest.Config) -> bool:
+    """If not, this file is loaded all the same, and has no say in anything."""
     named = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    return None if any(path == HERE or HERE in path.parents for path in named) else True
+    return any(path == HERE or HERE in path.parents for path in named)
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return None if is_named(config) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not is_named(config):
+        return
     config.addinivalue_line("filterwarnings", "ignore")  # verl and Ray warn of what is not installed
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not is_named(config):
+        return
+    versions = ", ".join(f"{name} {version(name)}" for name in ("verl", "TransferQueue", "ray", "torch"))
+    terminalreporter.write_line(f"bridge verl: {versions}")

@@ -77,7 +77,7 @@ def test_the_request_is_what_vllm_serves() -> None:
 
 def test_what_is_not_set_is_not_sent() -> None:
     body = asked(SampleParams(), logprobs=LogprobsKind.NONE, extra={"min_p": None, "vllm_xargs": {"a": 1}})
-    assert not {"priority", "cache_salt", "seed", "stop_token_ids", "logprobs", "min_p"} & set(body)
+    assert not {"priority", "seed", "stop_token_ids", "logprobs", "min_p"} & set(body)
     assert body["vllm_xargs"] == {"a": 1}
 
 

@@ -1,10 +1,12 @@
-"""One HTTP endpoint: a pool of connections, tried again where that can help, under one deadline.
+"""One HTTP endpoint, of one server or of several alike: a pool of connections, tried again where that can help, under
+one deadline.
 
-Enters: a path, a JSON body, a function that reads the answer. Leaves: what that function returned.
-Always holds: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not), or as
-ContextOverflow where the server says that the prompt does not fit; the deadline covers all tries and the pauses between
-them; cancelling closes the connection, so that the server sees it; the API key is in the request's header and nowhere
-else.
+Enters: a path, a JSON body, the session it belongs to, a function that reads the answer. Leaves: what that function
+returned.
+Always holds: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not, as NoServer
+if none answered at all), or as ContextOverflow where the server says that the prompt does not fit; the deadline covers
+all tries and the pauses between them; the requests of a session go to one server (`routes`), and carry its name;
+cancelling closes the connection, so that the server sees it; the API key is in the request's header and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,7 +26,8 @@ from typing import NoReturn, TypeVar
 import aiohttp
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
-from slipstream.model.wire import BadBody
+from slipstream.model.routes import Routes
+from slipstream.model.wire import BadBody, session_to_headers
 from slipstream.types import Json
 
 log = logging.getLogger(__name__)
@@ -55,12 +58,17 @@ class Refused(ModelError):
     """The server answered, and would answer another try the same: what was asked for is not to be had there."""
 
 
+class NoServer(ModelError):
+    """The last try found nobody at all: no connection, or one that broke off."""
+
+
 class TryAgain(Exception):
     """This try failed, the next may not."""
 
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after_s: float | None = None, *, unanswered: bool = False) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+        self.unanswered = unanswered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +146,7 @@ class Endpoint:
 
     def __init__(
         self,
-        base_url: str,
+        base_urls: Sequence[str],
         *,
         api_key: str | None = None,
         api_key_env: str = "",
@@ -149,7 +157,8 @@ class Endpoint:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`api_key_env` names a variable that holds the key; it is read when the session opens, without `api_key`."""
-        self.base_url = base_url.rstrip("/")
+        self.base_urls = tuple(url.rstrip("/") for url in base_urls)
+        self._routes = Routes(self.base_urls)
         self._api_key = api_key
         self._api_key_env = api_key_env
         self._concurrency = concurrency
@@ -166,7 +175,7 @@ class Endpoint:
         body: Mapping[str, Json],
         read: Callable[[Json], T],
         *,
-        headers: Mapping[str, str] | None = None,
+        session: str = "",
         timeout_s: float | None = None,
     ) -> T:
         """Post `body` and return `read(answer)`.
@@ -176,19 +185,23 @@ class Endpoint:
         payload = json.dumps(body).encode()
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
-        last = "the first try got no answer"
-        error = ModelError
+        last, where = "the first try got no answer", self.base_urls[0]
+        error: type[ModelError] = ModelError
         num_tries = 0
         try:
             async with asyncio.timeout_at(deadline) as scope:
                 while True:
                     num_tries += 1
+                    where = self._routes.home(session, loop.time())
                     try:
-                        return read(await self._answer(path, payload, headers or {}))
+                        return read(await self._answer(where, path, payload, session_to_headers(session)))
                     except TryAgain as again:
                         last, asked_s = str(again), again.retry_after_s
+                        error = NoServer if again.unanswered else ModelError
+                        if again.unanswered:
+                            self._routes.avoid(where, loop.time())
                     except BadBody as bad:
-                        last = self._scrubbed(f"POST {path} of {self.base_url} answered with a body that {bad}")
+                        last = self._scrubbed(f"POST {path} of {where} answered with a body that {bad}")
                         error = Refused
                         break
                     if num_tries > self._retries.max_retries:
@@ -203,7 +216,7 @@ class Endpoint:
         except TimeoutError:
             if not scope.expired():
                 raise
-            last = f"POST {path} of {self.base_url} took longer than {timeout_s:g} s ({num_tries} tries; {last})"
+            last = f"POST {path} of {where} took longer than {timeout_s:g} s ({num_tries} tries; {last})"
         # Raised out here, where no exception of aiohttp's is its context: those carry the request's headers.
         raise error(last)
 
@@ -219,35 +232,50 @@ class Endpoint:
             reason = self._scrubbed(_reason(raised))
         raise ModelError(f"GET {url}: {reason}")
 
+    async def is_there(self, *, timeout_s: float) -> bool:
+        """Whether any server answers anything at all."""
+
+        async def answers(url: str) -> bool:
+            try:
+                await self.get(f"{url}/models", timeout_s=timeout_s)
+            except ModelError:
+                return False
+            return True
+
+        return any(await asyncio.gather(*map(answers, self.base_urls)))
+
+    def end_session(self, session: str) -> None:
+        self._routes.forget(session)
+
     async def aclose(self) -> None:
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await asyncio.shield(session.close())
 
-    async def _answer(self, path: str, payload: bytes, headers: Mapping[str, str]) -> Json:
+    async def _answer(self, where: str, path: str, payload: bytes, headers: Mapping[str, str]) -> Json:
         """One try: the JSON of a good answer, TryAgain, or the error that another try would meet again."""
         failure: str | None = None
         try:
             async with self._open().post(
-                self.base_url + path, data=payload, headers=headers, allow_redirects=False
+                where + path, data=payload, headers=headers, allow_redirects=False
             ) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, OSError) as raised:
             failure = self._scrubbed(_reason(raised))
         if failure is not None:
-            raise TryAgain(f"POST {path} of {self.base_url} failed: {failure}")
+            raise TryAgain(f"POST {path} of {where} failed: {failure}", unanswered=True)
         if response.status != 200:
-            self._refuse(path, response, Complaint.read(raw))
+            self._refuse(where, path, response, Complaint.read(raw))
         try:
             answer: Json = json.loads(raw)
         except (ValueError, RecursionError):
             raise BadBody(f"is no JSON: {shortened(raw[:200].decode('utf-8', 'replace'))!r}") from None
         return answer
 
-    def _refuse(self, path: str, response: aiohttp.ClientResponse, complaint: Complaint) -> NoReturn:
+    def _refuse(self, where: str, path: str, response: aiohttp.ClientResponse, complaint: Complaint) -> NoReturn:
         status = response.status
-        said = f"POST {path} of {self.base_url} answered {status}: {self._scrubbed(complaint.message)}"
+        said = f"POST {path} of {where} answered {status}: {self._scrubbed(complaint.message)}"
         if complaint.is_overflow(status):
             raise ContextOverflow(said)
         if status in RETRIED_STATUSES and complaint.code != "insufficient_quota":
@@ -258,14 +286,14 @@ class Endpoint:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise ModelError(f"the client of {self.base_url} is closed; make a new one")
+            raise ModelError(f"the client of {', '.join(self.base_urls)} is closed; make a new one")
         if self._session is None:
             if self._api_key is None and self._api_key_env:
                 self._api_key = os.environ.get(self._api_key_env)
             self._api_key = (self._api_key or "").strip()
             if not (self._api_key.isascii() and self._api_key.isprintable()):
                 raise ConfigError(
-                    f"the API key for {self.base_url} has characters that no header carries; copy it anew"
+                    f"the API key for {', '.join(self.base_urls)} has characters that no header carries; copy it anew"
                 )
             headers = {"Content-Type": "application/json"}
             if self._api_key:
