@@ -100,8 +100,20 @@ def add_pytest(folder: Path) -> None:
     for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging"):
         source = Path(str(importlib.import_module(name).__file__)).parent
         shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        if name == "pluggy":  # which looks up its own version
+            (info,) = source.parent.glob("pluggy-*.dist-info")
+            shutil.copytree(info, folder / info.name)
     shutil.copy(str(importlib.import_module("py").__file__), folder / "py.py")
     compileall.compile_dir(folder, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+def make_tree(folder: Path) -> Path:
+    """The repository, with pytest in it, where sandboxes may read it."""
+    for place in (folder, *list(folder.parents)[:2]):
+        place.chmod(0o755)
+    write_files(folder, REPOSITORY)
+    add_pytest(folder / ".deps")
+    return folder
 
 
 def patch_of(new: Mapping[str, str | Entry | None], old: Mapping[str, str] = REPOSITORY) -> bytes:

@@ -15,12 +15,11 @@ from graded_tree import (
     REPOSITORY,
     SPEC,
     TESTS,
-    add_pytest,
     grade,
     grade_all,
+    make_tree,
     patch_of,
     sandbox_of,
-    write_files,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,12 +220,7 @@ for owner in [one for one in gc.get_objects() if isinstance(one, PytestPluginMan
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("repository")
-    for place in (folder, *list(folder.parents)[:2]):
-        place.chmod(0o755)
-    write_files(folder, REPOSITORY)
-    add_pytest(folder / ".deps")
-    return folder
+    return make_tree(tmp_path_factory.mktemp("repository"))
 
 
 @pytest.fixture(scope="module")

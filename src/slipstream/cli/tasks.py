@@ -108,12 +108,14 @@ def _print_made(console: Console, report: MakeReport) -> None:
 def check_command(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
     num: Annotated[int | None, typer.Option(min=1, help="The first so many tasks alone.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="So many tasks of each package alone.")] = None,
+    seed: Annotated[int, typer.Option(help="Which tasks --sample picks.")] = 0,
     at_once: AtOnceOption = 2,
     cheats: Annotated[bool, typer.Option("--cheats/--no-cheats", help="Try every cheat on every task.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
-    report = asyncio.run(_check(source, num, at_once, cheats))
+    report = asyncio.run(_check(source, num, sample, seed, at_once, cheats))
     if as_json:
         print(json.dumps(report.as_json(), ensure_ascii=False))
     else:
@@ -121,7 +123,9 @@ def check_command(
     raise typer.Exit(0 if report.num_passed == report.num_tasks else 1)
 
 
-async def _check(source: Path, num: int | None, at_once: int, cheats: bool) -> CheckReport:
+async def _check(
+    source: Path, num: int | None, sample: int | None, seed: int, at_once: int, cheats: bool
+) -> CheckReport:
     from slipstream.settings import SandboxConfig
     from slipstream.tasks.gate import check_tasks
     from slipstream.wiring import make_provider
@@ -134,7 +138,14 @@ async def _check(source: Path, num: int | None, at_once: int, cheats: bool) -> C
 
     try:
         return await check_tasks(
-            source, provider=provider, num_at_once=at_once, with_cheats=cheats, num=num, on_checked=tell
+            source,
+            provider=provider,
+            num_at_once=at_once,
+            with_cheats=cheats,
+            num=num,
+            per_package=sample,
+            seed=seed,
+            on_checked=tell,
         )
     finally:
         await provider.aclose()
@@ -142,14 +153,14 @@ async def _check(source: Path, num: int | None, at_once: int, cheats: bool) -> C
 
 def _print_checked(console: Console, report: CheckReport) -> None:
     told = report.as_json()
-    rows = [
-        ("tasks", str(report.num_tasks)),
-        ("passed", str(report.num_passed)),
-        ("gradings", str(told["num_gradings"])),
-        ("median grading", f"{told['grade_p50_s']} s"),
-        ("seconds", f"{report.seconds:.0f}"),
-    ]
-    _print_table(console, ("", ""), rows)
+    rows = [(name, *map(str, counts)) for name, counts in sorted(report.by_package().items())]
+    _print_table(console, ("package", "tasks", "passed", "cheats tried"), rows)
+    median = "" if told["grade_p50_s"] is None else f", {told['grade_p50_s']} s at the median"
+    console.print(
+        f"{report.num_passed} of {report.num_tasks} tasks passed: {told['num_gradings']} gradings{median}, "
+        f"in {report.seconds:.0f} s",
+        highlight=False,
+    )
     refused = [(one.id, one.reason) for one in report.checked if not one.passed]
     if refused:
         _print_table(console, ("refused", "reason"), refused)

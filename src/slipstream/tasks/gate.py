@@ -8,6 +8,7 @@ tried is worth 0; whatever else happens to a task, a failure of the machine too,
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import posixpath
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.sandbox.patch import PatchError
 from slipstream.sandbox.patch_text import sections
-from slipstream.tasks.cheats import Target, cheats_of
+from slipstream.tasks.cheats import Target, changed_by_cheats, cheats_of
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Artifact, Json, SandboxSpec, Task, Verdict
 
@@ -35,6 +36,8 @@ class Checked:
     """What the gate says of one task."""
 
     id: str
+    package: str = ""
+    """What the task was made of (`package_of`)."""
     reason: str = ""
     """Why it is refused; empty if it passed."""
     num_gradings: int = 0
@@ -61,6 +64,14 @@ class Report:
     def num_passed(self) -> int:
         return sum(one.passed for one in self.checked)
 
+    def by_package(self) -> dict[str, tuple[int, int, int]]:
+        """By package: tasks, those that passed, and cheats that were tried on them."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for one in self.checked:
+            tasks, passed, cheats = found.get(one.package, (0, 0, 0))
+            found[one.package] = (tasks + 1, passed + one.passed, cheats + len(one.cheats))
+        return found
+
     def as_json(self) -> dict[str, Json]:
         times = sorted(taken for one in self.checked for taken in one.grade_s)
         cheats: dict[str, Json] = {}
@@ -69,6 +80,10 @@ class Report:
         return {
             "num_tasks": self.num_tasks,
             "num_passed": self.num_passed,
+            "packages": {
+                name: dict(zip(("num_tasks", "num_passed", "num_cheats"), counts, strict=True))
+                for name, counts in self.by_package().items()
+            },
             "refused": {one.id: one.reason for one in self.checked if not one.passed},
             "num_gradings": sum(one.num_gradings for one in self.checked),
             "cheats_tried": cheats,
@@ -89,10 +104,16 @@ async def check_tasks(
     num_repeats: int = 3,
     with_cheats: bool = True,
     num: int | None = None,
+    per_package: int | None = None,
+    seed: int = 0,
     on_checked: OnChecked = lambda checked: None,
 ) -> Report:
-    """Check the tasks of a folder, or of a JSONL file, with every cheat on each."""
-    tasks = read_tasks(file_of(source))[:num]
+    """Check the tasks of a folder, or of a JSONL file, with every cheat on each: all of them, the first `num`, or
+    `per_package` of each package."""
+    tasks = read_tasks(file_of(source))
+    if per_package is not None:
+        tasks = sampled(tasks, per_package, seed)
+    tasks = tasks[:num]
     start_s = time.monotonic()
     room = asyncio.Semaphore(num_at_once)
 
@@ -112,6 +133,27 @@ def file_of(source: Path) -> Path:
     return source / TASKS if source.is_dir() else source
 
 
+def package_of(task: Task) -> str:
+    """What a task was made of: the name of its tree, else the image that it stands on."""
+    if task.sandbox is None:
+        return ""
+    return Path(task.sandbox.tree).name or task.sandbox.base
+
+
+def sampled(tasks: Sequence[Task], per_package: int, seed: int) -> tuple[Task, ...]:
+    """So many tasks of each package, in the order that they have. Which ones hangs on the seed and on their ids alone:
+    more are a superset of fewer, and other packages do not matter."""
+
+    def lot(task: Task) -> bytes:
+        return hashlib.blake2b(f"{seed} {task.id}".encode()).digest()
+
+    packages: dict[str, list[Task]] = {}
+    for task in tasks:
+        packages.setdefault(package_of(task), []).append(task)
+    chosen = {task.id for some in packages.values() for task in sorted(some, key=lot)[:per_package]}
+    return tuple(task for task in tasks if task.id in chosen)
+
+
 def oracle_of(task: Task) -> str:
     """The patch that solves a task, which its grading may carry. Empty if there is none."""
     return str(task.grading.spec.get("oracle") or "")
@@ -128,6 +170,7 @@ async def check_task(
         reason = f"it cannot be graded: {type(raised).__name__}: {raised}"
     return Checked(
         id=task.id,
+        package=package_of(task),
         reason=reason,
         num_gradings=check.num_gradings,
         grade_s=tuple(check.oracle_s),
@@ -182,20 +225,15 @@ class _Check:
         except PatchError as raised:
             return f"its oracle is no patch: {raised}"
         source = next((path for path in paths if path.endswith(".py")), "")
-        tests = tuple(str(test) for test in _listed(self._task.grading.spec.get("fail_to_pass")))
-        test_file = next((test.partition("::")[0] for test in tests if test.partition("::")[0].endswith(".py")), "")
         if not source:
             return "its oracle changes no Python file, so cheats cannot be tried on it"
-        wanted = {source, test_file or "tests/test_cheat.py", "setup.cfg", "pytest.ini", "tox.ini", "conftest.py"}
-        wanted |= {".deps/_pytest/python.py", ".deps/_pytest/runner.py", ".deps/pytest/__init__.py"}
-        wanted |= {posixpath.join(posixpath.dirname(test_file), "conftest.py")}
-        found = await self._read(wanted)
+        spec = self._task.grading.spec
+        tests = tuple(str(test) for kind in ("fail_to_pass", "pass_to_pass") for test in _listed(spec.get(kind)))
+        files = (test.partition("::")[0] for test in tests)
+        test_file = next((file for file in files if file.endswith(".py")), "tests/test_cheat.py")
+        found = await self._read(changed_by_cheats(source, test_file))
         return Target(
-            source=source,
-            root=_root_of(source, self._task),
-            test_file=test_file or "tests/test_cheat.py",
-            tests=tests,
-            read=found.get,
+            source=source, root=_root_of(source, self._task), test_file=test_file, tests=tests, read=found.get
         )
 
     async def _read(self, paths: set[str]) -> dict[str, bytes]:

@@ -24,8 +24,9 @@ from stand_in import (
     write_rows,
 )
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, GraderError, SandboxError
 from slipstream.sandbox.patch import Entry, apply_patch, make_patch
+from slipstream.tasks.cheats import Target, cheats_of
 from slipstream.tasks.source import load_tasks
 from slipstream.tasks.swe.building import backwards
 from slipstream.tasks.swe.r2egym import read_r2egym
@@ -96,6 +97,7 @@ SWESMITH = {
     "FAIL_TO_PASS": ["tests/test_calc.py::test_total"],
     "PASS_TO_PASS": ["tests/test_calc.py::test_largest", "tests/test_far.py::test_not_run"],
 }
+SWEBENCH_NEEDS = ("instance_id", "repo", "problem_statement", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 CHEAT = "printf 'import os\\nos._exit(0)\\n' > calc/__init__.py"
 FORGED = "printf 'def test_total(): pass\\ndef test_largest(): pass\\n' > tests/test_calc.py; " + (
     "printf 'collect_ignore = []\\n' > conftest.py"
@@ -107,6 +109,10 @@ Reader = Callable[..., tuple[Task, ...]]
 def task_of(reader: Reader, tmp_path: Path, row: dict[str, Any], **more: Any) -> Task:
     (task,) = reader(path=write_rows(tmp_path / "rows.jsonl", row), **more)
     return task
+
+
+def without(row: dict[str, Any], name: str) -> dict[str, Any]:
+    return {field: value for field, value in row.items() if field != name}
 
 
 def rewards(played: list[Played]) -> list[float]:
@@ -165,6 +171,58 @@ def test_a_task_of_swesmith_is_worked_on_and_judged(tmp_path: Path) -> None:
     assert played[0].said.count("commit ") == 1
 
 
+def reading_hidden_files() -> str:
+    """A script that leaves a package which looks for its own fix when it is imported."""
+    before = {"calc/__init__.py": Entry(data=BROKEN.encode())}
+    target = Target(
+        source="calc/__init__.py", root="", test_file="tests/test_calc.py", tests=(), read=lambda path: BROKEN.encode()
+    )
+    entry = apply_patch(cheats_of(target)["read hidden files"], before.get)["calc/__init__.py"]
+    assert entry is not None
+    return f"cat > calc/__init__.py <<'END_OF_CHEAT'\n{entry.data.decode()}END_OF_CHEAT\n"
+
+
+@needs_sandboxes
+@pytest.mark.parametrize(
+    ("reader", "row"),
+    [(read_swebench, SWEBENCH), (read_r2egym, R2EGYM), (read_swesmith, SWESMITH)],
+    ids=["swebench", "r2egym", "swesmith"],
+)
+def test_the_fix_is_not_in_the_history_that_the_graders_sandbox_holds(
+    tmp_path: Path, reader: Reader, row: dict[str, Any]
+) -> None:
+    image = tmp_path / "image"
+    if reader is read_swesmith:
+        make_repository(image, {"calc/__init__.py": FIXED, "tests/test_calc.py": NEW_TESTS})
+    else:
+        make_repository(image, {"calc/__init__.py": BROKEN, "tests/test_calc.py": OLD_TESTS})
+        add_later_history(image)
+        (image / "r2e_tests").mkdir()
+        (image / "r2e_tests/test_1.py").write_text(NEW_TESTS)
+        (image / "run_tests.sh").write_text("pytest -rA r2e_tests\n")
+    task = task_of(reader, tmp_path, row, base="host", tree=str(image), timeout_s=60.0)
+    (cheated,) = play(task, reading_hidden_files())
+    assert cheated.verdict.reward == 0.0
+    assert "test_total" in cheated.verdict.detail
+
+
+@needs_sandboxes
+def test_patches_that_do_not_fit_the_image_are_named(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    make_repository(image, {"calc/__init__.py": "x = 1\n", "tests/test_calc.py": "y = 2\n"})
+    bug = task_of(read_swesmith, tmp_path, SWESMITH, base="host", tree=str(image))
+    with pytest.raises(SandboxError, match=r'(?s)"# the patch of the row must fit .*does not apply'):
+        play(bug, "true")
+    tests = task_of(read_swebench, tmp_path, SWEBENCH, base="host", tree=str(image))
+    with pytest.raises(GraderError, match=r"test_patch does not fit the task's files: tests/test_calc\.py"):
+        play(tests, "true")
+
+
+def test_an_image_where_local_sandboxes_are_asked_for_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"docker\.io/swebench/.*flask-1:latest"):
+        play(task_of(read_swebench, tmp_path, SWEBENCH), "true")
+
+
 DIGITS = "".join(f"{digit}\n" for digit in range(1, 10))
 
 
@@ -198,12 +256,14 @@ def test_a_rename_is_not_turned_round() -> None:
 @pytest.mark.parametrize(
     ("reader", "row", "image"),
     [
-        (read_swebench, SWEBENCH, "swebench/sweb.eval.x86_64.pallets_1776_flask-1:latest"),
-        (read_swebench, SWEBENCH_5, "swebench/sweb.eval.x86_64.pallets_1776_flask-1:v2"),
-        (read_swegym, SWEGYM, "xingyaoww/sweb.eval.x86_64.iterative_s_dvc-1:latest"),
-        (read_r2egym, R2EGYM, "namanjain12/pillow_final:0123abc"),
-        (read_swesmith, SWESMITH, "jyangballin/swesmith.x86_64.someone_1776_calc.0123abcd"),
-        (read_swesmith, {**SWESMITH, "image_name": "swebench/x"}, "swebench/x"),
+        (read_swebench, SWEBENCH, "docker.io/swebench/sweb.eval.x86_64.pallets_1776_flask-1:latest"),
+        (read_swebench, SWEBENCH_5, "docker.io/swebench/sweb.eval.x86_64.pallets_1776_flask-1:v2"),
+        (read_swegym, SWEGYM, "docker.io/xingyaoww/sweb.eval.x86_64.iterative_s_dvc-1:latest"),
+        (read_r2egym, R2EGYM, "docker.io/namanjain12/pillow_final:0123abc"),
+        (read_swesmith, SWESMITH, "docker.io/jyangballin/swesmith.x86_64.someone_1776_calc.0123abcd"),
+        (read_swesmith, {**SWESMITH, "image_name": "swebench/x"}, "docker.io/swebench/x"),
+        (read_swesmith, {**SWESMITH, "image_name": "example.org/x"}, "example.org/x"),
+        (read_swesmith, {**SWESMITH, "image_name": "localhost/x"}, "localhost/x"),
     ],
 )
 def test_the_image_is_named_as_the_data_set_names_it(
@@ -310,6 +370,11 @@ def test_a_run_can_name_a_reader_as_its_source(tmp_path: Path) -> None:
     ("reader", "row", "said"),
     [
         (read_swebench, {"instance_id": "a__b-1"}, 'row 1: the field "'),
+        *((read_swebench, without(SWEBENCH, name), f'"{name}" is missing') for name in SWEBENCH_NEEDS),
+        *((read_swegym, without(SWEGYM, name), f'"{name}" is missing') for name in SWEBENCH_NEEDS),
+        *((read_r2egym, without(R2EGYM, name), f'"{name}" is missing') for name in ("docker_image", "commit_hash")),
+        (read_r2egym, without(R2EGYM, "expected_output_json"), '"expected_output_json" is missing'),
+        *((read_swesmith, without(SWESMITH, name), f'"{name}" is missing') for name in ("patch", "PASS_TO_PASS")),
         (read_swebench, {**SWEBENCH, "instance_id": 7}, "is a int where text is needed"),
         (read_swebench, {**SWEBENCH, "repo": "pallets/flusk"}, 'did you mean "pallets/flask"'),
         (read_swebench, {**SWEBENCH, "FAIL_TO_PASS": "[oops"}, "not valid JSON"),

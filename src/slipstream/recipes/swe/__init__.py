@@ -22,6 +22,7 @@ from slipstream.settings import (
     TrainConfig,
 )
 
+_PART = "slipstream.tasks.factory.parts:read_part"
 AGENT = AgentConfig(prompt="code", hints=HintRules(on=True))
 DISPATCH = DispatchConfig(
     policy="adaptive", limits=Limits(sandboxes=64), deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=1_800)
@@ -34,18 +35,19 @@ def recipe() -> EvalConfig:
 
 
 def small() -> TrainConfig:
-    """The same agent at 135M on the local bridge, for tasks of the smallest tier. Set `tasks=DIR`, and
-    `warm_start.args.tasks=DIR` for demonstrations of how they are solved."""
+    """The same agent at 135M on the local bridge, for tasks of the smallest tier. Name the folder of made tasks three
+    times: `tasks.args.path=DIR held_out.args.path=DIR warm_start.args.path=DIR`."""
     return TrainConfig(
         name="swe-135m",
-        tasks=TasksConfig(),
-        held_out=TasksConfig(),
+        tasks=TasksConfig(source=_PART, args={"tier": "tiny", "part": "train"}),
+        held_out=TasksConfig(source=_PART, args={"tier": "tiny", "part": "held_out"}),
         model=ModelConfig(
             kind="local", folder="smollm2", max_tokens=256, context_tokens=4_096, engine=EngineConfig(num_slots=16)
         ),
         agent=AGENT,
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
+            args={"tier": "tiny", "part": "train"},
             learning=WarmStartConfig(num_epochs=2, tokens_per_step=4_096, learning_rate=1e-4),
         ),
         learner=LearnerConfig(

@@ -17,12 +17,13 @@ from pathlib import Path
 from slipstream.agent.loop import briefed, opening
 from slipstream.errors import ConfigError
 from slipstream.recipes.swe import AGENT
-from slipstream.recipes.swe.oracle import lines_of
+from slipstream.recipes.swe.oracle import demonstration
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.local import LocalProvider
 from slipstream.sandbox.opening import open_sandbox
+from slipstream.tasks.factory.parts import Part, read_part
 from slipstream.tools import Toolset
 from slipstream.types import Message, Role, Task, TokenIds
 
@@ -39,12 +40,21 @@ class Demonstration:
 
 
 def demonstrations(
-    folder: Path, *, seed: int, tasks: str = "", num: int = 64, max_tokens: int = 4_096, with_search: bool = False
+    folder: Path,
+    *,
+    seed: int,
+    path: str = "",
+    tier: str = "",
+    part: Part = "train",
+    num: int = 64,
+    max_tokens: int = 4_096,
+    with_search: bool = True,
 ) -> list[Demonstration]:
-    """The oracle on the first `num` tasks of a made task set."""
-    if not tasks:
-        raise ConfigError("the oracle has no tasks to show: set warm_start.args.tasks to a folder of made tasks")
-    chosen = lines_of(tasks, with_search=with_search)[:num]
+    """The oracle on the first `num` tasks of a part of a made task set."""
+    if not path:
+        raise ConfigError("the oracle has no tasks to show: set warm_start.args.path to a folder of made tasks")
+    tasks = read_part(path=path, tier=tier, part=part, num=num)
+    chosen = [(task, lines) for task in tasks if (lines := _lines(task, with_search))]
     made: list[Demonstration] = []
 
     def play_all() -> None:
@@ -54,8 +64,15 @@ def demonstrations(
     thread.start()
     thread.join()
     if not made:
-        raise ConfigError(f"none of the {len(chosen)} demonstrations fits {max_tokens} tokens: use smaller tasks")
+        raise ConfigError(f"none of the {len(tasks)} demonstrations fits {max_tokens} tokens: use smaller tasks")
     return made
+
+
+def _lines(task: Task, with_search: bool) -> list[Message]:
+    try:
+        return demonstration(task, with_search=with_search)
+    except ConfigError:
+        return []
 
 
 async def _play_all(

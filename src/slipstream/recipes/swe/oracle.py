@@ -16,11 +16,14 @@ from slipstream.errors import ConfigError, ModelError
 from slipstream.model.scripted import Scene, Script, act
 from slipstream.sandbox.patch_text import sections
 from slipstream.tasks.factory.statement import names_in
+from slipstream.tasks.factory.suite import Function, functions_of
 from slipstream.tasks.gate import file_of, oracle_of
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Message, Role, Task, ToolCall
 
 CONTEXT_LINES = 12
+VIEWED_LINES = 40
+"""From the line of a function's `def`."""
 _PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails\.", re.MULTILINE)
 
 
@@ -72,9 +75,9 @@ def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     mends = mends_of(task)
     lines: list[Message] = []
     if with_search:
-        lines.append(_search(task, names))
+        lines.append(_search(task, mends, names))
     for mend in mends:
-        first, last = max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
+        first, last = _view(task, mend) if with_search else _around(mend)
         if "edit" in names:
             lines.append(act("edit", command="view", path=mend.path, view_range=[first, last]))
             lines.append(act("edit", command="str_replace", path=mend.path, old_str=mend.old, new_str=mend.new))
@@ -87,10 +90,35 @@ def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     return lines
 
 
-def _search(task: Task, names: set[str]) -> Message:
-    wanted = names_in(task.brief.instruction)[:3] or ["def"]
+def _function(task: Task, mend: Mend) -> Function | None:
+    """The function that a place is in."""
+    files = {} if task.sandbox is None else task.sandbox.files
+    if mend.path not in files:
+        return None
+    found = functions_of(mend.path, files[mend.path].data.decode("utf-8", "replace"))
+    around = [one for one in found if one.first_line <= mend.line <= one.last_line]
+    return around[-1] if around else None
+
+
+def _around(mend: Mend) -> tuple[int, int]:
+    return max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
+
+
+def _view(task: Task, mend: Mend) -> tuple[int, int]:
+    """The lines to look at: from where a search finds the function, so that what is said follows from what was seen."""
+    function = _function(task, mend)
+    if function is None or mend.line - function.body_line + mend.old.count("\n") >= VIEWED_LINES:
+        return _around(mend)
+    return function.body_line, function.body_line + VIEWED_LINES
+
+
+def _search(task: Task, mends: Sequence[Mend], names: set[str]) -> Message:
+    said = names_in(task.brief.instruction)
+    functions = [function for mend in mends if (function := _function(task, mend)) is not None]
+    named = {part for function in functions for part in function.name.split(".") if part in said}
+    wanted = [*sorted(named), *(name for name in said if name not in named)][:3] or ["def"]
     if "search" in names:
-        return act("search", terms=list(wanted))
+        return act("search", terms=[*wanted])
     pattern = "|".join(f"(def|class) {re.escape(name)}" for name in wanted)
     return act("bash", command=f"grep -rnE --include=*.py {shlex.quote(pattern)} . | grep -v '^./.deps' | head -20")
 
@@ -101,15 +129,11 @@ def program_of(instruction: str) -> str:
     return "" if found is None else "\n".join(line[4:] for line in found["code"].rstrip("\n").split("\n"))
 
 
-def lines_of(tasks: str, *, with_search: bool = False) -> list[tuple[Task, Sequence[Message]]]:
-    """The tasks of a folder, each with what the oracle says, turn by turn."""
-    return [(task, demonstration(task, with_search=with_search)) for task in read_tasks(file_of(Path(tasks)))]
-
-
 def oracle(*, tasks: str, with_search: bool = False) -> Script:
     """A script that solves the tasks of a folder, each known by its instruction."""
     known: Mapping[str, Sequence[Message]] = {
-        task.brief.instruction: lines for task, lines in lines_of(tasks, with_search=with_search)
+        task.brief.instruction: demonstration(task, with_search=with_search)
+        for task in read_tasks(file_of(Path(tasks)))
     }
 
     def script(scene: Scene) -> Message:

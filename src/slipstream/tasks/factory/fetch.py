@@ -23,7 +23,7 @@ from slipstream.errors import SandboxFileError
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.tasks.factory.layout import Layout, read_layout
-from slipstream.tasks.factory.running import DEPS, START_TIMEOUT_S, WORKDIR, last_line, spec_of
+from slipstream.tasks.factory.running import DEPS, START_TIMEOUT_S, WORKDIR, first_error, last_line, spec_of
 from slipstream.tasks.factory.sources import (
     Requirement,
     Skipped,
@@ -175,14 +175,14 @@ async def _build(tree: Path, layout: Layout, downloads: Path, python: str, provi
     try:
         for wheel in sorted(wheels.glob("*.whl")):
             await asyncio.to_thread(unpack_wheel, wheel, tools)
-        built = await _built_wheel(spec_of(tree, layout.root), asked, provider)
+        built = await built_wheel(spec_of(tree, layout.root), asked, provider)
     finally:
         shutil.rmtree(tools, ignore_errors=True)
     archive = downloads / f"{normal_name(layout.name)}-built.whl"
     await asyncio.to_thread(_take_missing, built, archive, tree / layout.root)
 
 
-async def _built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: SandboxProvider) -> bytes:
+async def built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: SandboxProvider) -> bytes:
     """What the package's own build program makes, in a sandbox without a network."""
     backend, _, inner = str(asked.get("build-backend", "setuptools.build_meta:__legacy__")).partition(":")
     paths = [f"{WORKDIR}/{BUILD_TOOLS}", ".", *map(str, asked.get("backend-path", []))]
@@ -195,7 +195,7 @@ async def _built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: Sa
         done = await sandbox.exec(["/usr/bin/env", "python3", "-c", code], timeout_s=BUILD_TIMEOUT_S)
         said = done.stdout.text()
         if done.exit_code != 0 or "BUILT " not in said:
-            raise Skipped(f"it does not build: {last_line(done.stderr.text() or said)}")
+            raise Skipped(f"it does not build without a network: {first_error(done.stderr.text() or said)}")
         return await sandbox.read(f"/tmp/{said.rsplit('BUILT ', 1)[1].split()[0]}", max_bytes=64 << 20)
     except SandboxFileError as raised:
         raise Skipped(f"it does not build: {raised}") from raised

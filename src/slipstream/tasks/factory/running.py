@@ -122,6 +122,12 @@ def _read(data: bytes) -> list[Answer]:
     return answers
 
 
+def first_error(said: str) -> str:
+    """The first line of a long output that speaks of an error; the last one if none does."""
+    errors = [line.strip() for line in said.splitlines() if "error:" in line.lower()]
+    return errors[0][:300] if errors else last_line(said)
+
+
 def last_line(said: str) -> str:
     """What an error says in its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]

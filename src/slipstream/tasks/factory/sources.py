@@ -141,6 +141,8 @@ def unpack_source(archive: Path, folder: Path) -> None:
         else:
             with tarfile.open(archive) as packed_tar:
                 _write(_tar_files(packed_tar), folder, strip=1)
+    except tarfile.ReadError as raised:
+        raise Skipped(f"{archive.name} is no tar or zip archive that can be read: is it all there?") from raised
     except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as raised:
         raise Skipped(f"{archive.name} cannot be unpacked: {raised}") from raised
 

@@ -95,7 +95,7 @@ async def find_suite(
         running = [group.create_task(workers.run("suite", [job], timeout_s=timeout_s + 30.0)) for job in jobs]
     answers = [task.result()[0] for task in running]
     if any(answer.get("timed_out") for answer in answers):
-        raise Skipped(f"its tests take more than {timeout_s:g} s")
+        raise Skipped(f"its tests take more than {timeout_s:g} s: allow them more, or leave it out")
     if error := next((answer["error"] for answer in answers if "error" in answer), ""):
         raise Skipped(f"its tests cannot be run: {error}")
     return _suite(package, answers, slowest_test_s)
@@ -109,14 +109,20 @@ def _suite(package: Package, answers: Sequence[Answer], slowest_test_s: float) -
     tried = {test for answer in answers for test in answer["outcomes"]}
     broken = answers[0]["broken"]
     if len(seconds) < MIN_TESTS:
-        why = f"; {broken[0][0]}: {last_line(broken[0][1])}" if broken else ""
-        raise Skipped(f"only {len(seconds)} of its {len(tried)} tests work without a network{why}")
+        raise Skipped(_too_few(len(seconds), len(tried), broken))
     return Suite(
         seconds=seconds,
         touched=_touched(package, answers[0]["touched"], set(seconds)),
         num_unsteady=len(set.union(*passed) - steady),
         num_broken=len(tried - set.union(*passed)) + len(broken),
     )
+
+
+def _too_few(num_steady: int, num_tried: int, broken: Sequence[tuple[str, str]]) -> str:
+    why = f"; {broken[0][0]}: {last_line(broken[0][1]).removeprefix('E').strip()}" if broken else ""
+    if not num_tried:
+        return f"none of its tests can be loaded in a sandbox without a network{why}"
+    return f"only {num_steady} of its {num_tried} tests pass each time without a network, of {MIN_TESTS} needed{why}"
 
 
 def _touched(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.graders.testing.paths import any_of
 from slipstream.graders.testing.work import TEST_SETTINGS, paths_of
-from slipstream.tasks.swe.rows import Row
+from slipstream.tasks.swe.rows import Row, read_rows
 from slipstream.types import AgentLimits, Brief, Grading, Json, SandboxLimits, SandboxSpec, Task
 
 TESTBED = "/testbed"
@@ -61,8 +62,42 @@ class Setting:
     tree: str = ""
     """A folder whose files the repository begins with, in place of the image's; may hold `{id}`."""
     tools: tuple[str, ...] = DEFAULT_TOOLS
-    timeout_s: float = 1_800.0
+    timeout_s: float
     """For the tests of one task."""
+
+
+class Reader(Protocol):
+    """Reads the tasks of a data set's file, the first `num` of them."""
+
+    def __call__(
+        self,
+        *,
+        path: str,
+        num: int | None = None,
+        base: str = "{image}",
+        tree: str = "",
+        tools: tuple[str, ...] = DEFAULT_TOOLS,
+        timeout_s: float = ...,
+    ) -> tuple[Task, ...]: ...
+
+
+def reader_of(task_of: Callable[[Row, Setting], Task], *, timeout_s: float = 1_800.0) -> Reader:
+    """The reader of a data set, from what makes a task of one of its rows and its own limit on the tests' time."""
+    usual_s = timeout_s
+
+    def read(
+        *,
+        path: str,
+        num: int | None = None,
+        base: str = "{image}",
+        tree: str = "",
+        tools: tuple[str, ...] = DEFAULT_TOOLS,
+        timeout_s: float = usual_s,
+    ) -> tuple[Task, ...]:
+        setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
+        return tuple(task_of(row, setting) for row in read_rows(path, num))
+
+    return read
 
 
 def make_task(
@@ -76,7 +111,7 @@ def make_task(
     grading: Mapping[str, Json],
 ) -> Task:
     try:
-        base, tree = (text.format(image=image, id=id) for text in (setting.base, setting.tree))
+        base, tree = (text.format(image=in_full(image), id=id) for text in (setting.base, setting.tree))
     except (KeyError, IndexError, ValueError) as raised:
         raise ConfigError(
             f"base and tree may hold {{image}} and {{id}}, and nothing else in braces: {raised}"
@@ -94,6 +129,21 @@ def make_task(
         patch_of=TESTBED,
         grading=Grading(kind="tests", spec={"folder": TESTBED, "timeout_s": setting.timeout_s, **grading}),
     )
+
+
+def in_full(image: str) -> str:
+    """An image's name with its registry, which is Docker Hub where none is named: podman does not guess it."""
+    first, slash, _ = image.partition("/")
+    has_registry = bool(slash) and (first == "localhost" or "." in first or ":" in first)
+    return image if has_registry else f"docker.io/{image}"
+
+
+def fail_to_pass(row: Row) -> list[str]:
+    """The tests that show that the problem is solved."""
+    tests = row.texts("FAIL_TO_PASS")
+    if not tests:
+        raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
+    return tests
 
 
 def touched(row: Row, name: str) -> tuple[str, ...]:
@@ -143,11 +193,13 @@ def with_exit_code(script: str) -> str:
 
 
 def applying(patch: str, row: Row) -> str:
-    """A set-up command that applies a patch and leaves no trace of it."""
+    """A set-up command that applies a patch and leaves no trace of it. It begins with what it means if it fails, since
+    that is what an error shows first."""
     ending = "END_OF_PATCH_8b1f"
     if re.search(rf"^{ending}$", patch, re.MULTILINE):
         raise row.wrong(f"the patch holds the line {ending}")
-    return f"git apply --whitespace=nowarn - <<'{ending}'\n{patch.rstrip(chr(10))}\n{ending}"
+    meaning = "# the patch of the row must fit the files of its image"
+    return f"{meaning}\ngit apply --whitespace=nowarn - <<'{ending}'\n{patch.rstrip(chr(10))}\n{ending}"
 
 
 _RANGES = re.compile(r"@@ -(\S+) \+(\S+) @@")

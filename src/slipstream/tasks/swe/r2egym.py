@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from slipstream.tasks.swe.building import DEFAULT_TOOLS, NO_LATER_HISTORY, TESTBED, Setting, make_task, places_of_tests
-from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.tasks.swe.building import NO_LATER_HISTORY, TESTBED, Setting, make_task, places_of_tests, reader_of
+from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
 HIDDEN = (
@@ -27,20 +27,6 @@ TIMEOUT_S = 300.0
 _ISSUE = re.compile(r"\[ISSUE\](.*)\[/ISSUE\]", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _PATH = f"{TESTBED}/.venv/bin:/root/.local/bin:/root/.cargo/bin:$PATH"
-
-
-def read_r2egym(
-    *,
-    path: str,
-    num: int | None = None,
-    base: str = "{image}",
-    tree: str = "",
-    tools: tuple[str, ...] = DEFAULT_TOOLS,
-    timeout_s: float = TIMEOUT_S,
-) -> tuple[Task, ...]:
-    """The tasks of a file of R2E-Gym."""
-    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-    return tuple(r2egym_task(row, setting) for row in read_rows(path, num))
 
 
 def r2egym_task(row: Row, setting: Setting) -> Task:
@@ -65,7 +51,10 @@ def r2egym_task(row: Row, setting: Setting) -> Task:
             "parser": "r2e",
             "rules": "r2egym",
             "expected": expected,
-            "sandbox_setup": [f"[ -e {TESTBED}/r2e_tests ] || ln -s /r2e_tests {TESTBED}/r2e_tests"],
+            "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || ln -s /r2e_tests {TESTBED}/r2e_tests"],
             "drop": [*places_of_tests(sources), *(f"/{name}/**" for name in HIDDEN)],
         },
     )
+
+
+read_r2egym = reader_of(r2egym_task, timeout_s=TIMEOUT_S)

@@ -36,27 +36,26 @@ class Row:
 
     def texts(self, name: str) -> list[str]:
         """A list of text, which some files spell as JSON."""
-        value = self.fields.get(name)
-        if isinstance(value, str):
-            value = self._json(name, value)
-        if value is None:
-            raise self.wrong(f'the field "{name}" is missing{did_you_mean(name, self.fields)}')
+        value = self._structure(name)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise self.wrong(f'the field "{name}" is no list of text')
         return list(value)
 
     def statuses(self, name: str) -> dict[str, str]:
         """A map from text to text, spelled as JSON or not."""
-        value = self.fields.get(name)
-        if isinstance(value, str):
-            value = self._json(name, value)
+        value = self._structure(name)
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
             raise self.wrong(f'the field "{name}" is no map of statuses by test')
         return dict(value)
 
-    def _json(self, name: str, text: str) -> object:
+    def _structure(self, name: str) -> Any:
+        value = self.fields.get(name)
+        if value is None:
+            raise self.wrong(f'the field "{name}" is missing{did_you_mean(name, self.fields)}')
+        if not isinstance(value, str):
+            return value
         try:
-            return json.loads(text)
+            return json.loads(value)
         except ValueError as raised:
             raise self.wrong(f'the field "{name}" is not valid JSON: {raised}') from None
 

@@ -12,21 +12,22 @@ from dataclasses import dataclass, field, replace
 
 from slipstream.names import did_you_mean
 from slipstream.tasks.swe.building import (
-    DEFAULT_TOOLS,
     END,
     NO_LATER_HISTORY,
     START,
     Setting,
+    fail_to_pass,
     forgiving,
     in_conda,
     kept_settings,
     make_task,
     places_of_tests,
+    reader_of,
     script_for,
     touched,
     with_exit_code,
 )
-from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
 NO_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
@@ -139,36 +140,34 @@ REPOS: Mapping[str, Repo] = {
 }
 
 
-def read_swebench(
-    *,
-    path: str,
-    num: int | None = None,
-    base: str = "{image}",
-    tree: str = "",
-    tools: tuple[str, ...] = DEFAULT_TOOLS,
-    timeout_s: float = 1_800.0,
-) -> tuple[Task, ...]:
-    """The tasks of a file of SWE-bench."""
-    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-    return tuple(swebench_task(row, setting) for row in read_rows(path, num))
-
-
 def image_of(instance_id: str) -> str:
     """As the harness names it on Docker Hub, which takes no double underscores and no capitals."""
     return f"swebench/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_1776_").lower()
 
 
 def swebench_task(row: Row, setting: Setting) -> Task:
-    instance_id = row.text("instance_id")
     brought = row.text("eval_script", "")
+    return instance_task(
+        row,
+        setting,
+        image=row.text("image", "") or image_of(row.text("instance_id")),
+        grading=_brought(row, brought) if brought else by_repo(row, known_repo(row, REPOS)),
+    )
+
+
+read_swebench = reader_of(swebench_task)
+
+
+def instance_task(row: Row, setting: Setting, *, image: str, grading: Mapping[str, Json]) -> Task:
+    """The task of a row in SWE-bench's format."""
     return make_task(
         row,
         setting,
-        id=instance_id,
-        image=row.text("image", "") or image_of(instance_id),
+        id=row.text("instance_id"),
+        image=image,
         problem=row.text("problem_statement"),
         setup=(NO_LATER_HISTORY,),
-        grading=_brought(row, brought) if brought else by_repo(row, known_repo(row, REPOS)),
+        grading=grading,
     )
 
 
@@ -212,14 +211,10 @@ def _brought(row: Row, script: str) -> dict[str, Json]:
 
 
 def _expected(row: Row) -> dict[str, Json]:
-    fail_to_pass: list[Json] = list(row.texts("FAIL_TO_PASS"))
-    pass_to_pass: list[Json] = list(row.texts("PASS_TO_PASS"))
-    if not fail_to_pass:
-        raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
     return {
         "rules": "swebench",
-        "fail_to_pass": fail_to_pass,
-        "pass_to_pass": pass_to_pass,
+        "fail_to_pass": [*fail_to_pass(row)],
+        "pass_to_pass": [*row.texts("PASS_TO_PASS")],
         "oracle": row.text("patch", ""),
         "keep": kept_settings(touched(row, "patch")),
     }

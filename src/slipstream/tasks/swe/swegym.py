@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from slipstream.tasks.swe.building import DEFAULT_TOOLS, NO_LATER_HISTORY, Setting, make_task
-from slipstream.tasks.swe.rows import Row, read_rows
-from slipstream.tasks.swe.swebench import Repo, by_repo, known_repo, versions
+from slipstream.tasks.swe.building import Setting, reader_of
+from slipstream.tasks.swe.rows import Row
+from slipstream.tasks.swe.swebench import Repo, by_repo, instance_task, known_repo, versions
 from slipstream.types import Task
 
 _PATH = ("export PYTHONPATH=${PYTHONPATH:-}:$(pwd)",)
@@ -40,37 +40,18 @@ REPOS: Mapping[str, Repo] = {
 image, and a sandbox has no network to fetch it from."""
 
 
-def read_swegym(
-    *,
-    path: str,
-    num: int | None = None,
-    base: str = "{image}",
-    tree: str = "",
-    tools: tuple[str, ...] = DEFAULT_TOOLS,
-    timeout_s: float = 1_800.0,
-) -> tuple[Task, ...]:
-    """The tasks of a file of SWE-Gym."""
-    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-    return tuple(swegym_task(row, setting) for row in read_rows(path, num))
-
-
 def image_of(instance_id: str) -> str:
     return f"xingyaoww/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_s_").lower()
 
 
 def swegym_task(row: Row, setting: Setting) -> Task:
-    instance_id = row.text("instance_id")
     row = Row(where=row.where, fields={**row.fields, "repo": row.text("repo").lower()})
-    repo = known_repo(row, REPOS)
-    return make_task(
-        row,
-        setting,
-        id=instance_id,
-        image=image_of(instance_id),
-        problem=row.text("problem_statement"),
-        setup=(NO_LATER_HISTORY,),
-        grading=by_repo(row, repo, _mypy_cases(row) if row.text("repo") == "python/mypy" else None),
-    )
+    cases = _mypy_cases(row) if row.text("repo") == "python/mypy" else None
+    grading = by_repo(row, known_repo(row, REPOS), cases)
+    return instance_task(row, setting, image=image_of(row.text("instance_id")), grading=grading)
+
+
+read_swegym = reader_of(swegym_task)
 
 
 def _mypy_cases(row: Row) -> list[str]:

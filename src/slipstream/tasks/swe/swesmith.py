@@ -1,7 +1,8 @@
 """SWE-smith: rows to Tasks.
 
-A row's patch makes the bug: its image holds the repository without it. The bug is put in when a sandbox is set up; the
-agent's then has the tests that show it taken away, and a history of one commit, since the one before would be the fix.
+A row's patch makes the bug: its image holds the repository without it. The bug is put in when a sandbox is set up, and
+the history is then of one commit, since the one before would be the fix; in the agent's, the tests that show it are
+taken away.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from dataclasses import dataclass
 
 from slipstream.graders.testing.rules import files_of
 from slipstream.tasks.swe.building import (
-    DEFAULT_TOOLS,
     END,
     START,
     Setting,
     applying,
     backwards,
+    fail_to_pass,
     make_task,
     places_of_tests,
+    reader_of,
     script_for,
     touched,
 )
-from slipstream.tasks.swe.rows import Row, read_rows
+from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
 PYTEST = "pytest --disable-warnings --color=no --tb=no --verbose"
@@ -58,20 +60,6 @@ SUITES: Mapping[str, Suite] = {
 _ID = re.compile(r"(?P<owner>.+?)__(?P<repo>.+)\.(?P<commit>[0-9a-f]{8})\..+")
 
 
-def read_swesmith(
-    *,
-    path: str,
-    num: int | None = None,
-    base: str = "{image}",
-    tree: str = "",
-    tools: tuple[str, ...] = DEFAULT_TOOLS,
-    timeout_s: float = TIMEOUT_S,
-) -> tuple[Task, ...]:
-    """The tasks of a file of SWE-smith."""
-    setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-    return tuple(swesmith_task(row, setting) for row in read_rows(path, num))
-
-
 def image_of(image_name: str, owner: str, repo: str, commit: str) -> str:
     """As rows name it where they name it whole; else as it is on Docker Hub."""
     if "/" in image_name:
@@ -86,14 +74,11 @@ def swesmith_task(row: Row, setting: Setting) -> Task:
         raise row.wrong(f"the instance_id {instance_id!r} is not of the form owner__repo.commit.name")
     owner, repo, commit = named["owner"], named["repo"], named["commit"]
     bug = applying(row.text("patch"), row)
-    fail_to_pass = row.texts("FAIL_TO_PASS")
-    if not fail_to_pass:
-        raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
+    failing = fail_to_pass(row)
     suite = SUITES.get(f"{owner}/{repo}".lower(), Suite())
-    command, files = _command(suite, f"{owner}/{repo}".lower(), fail_to_pass)
+    command, files = _command(suite, f"{owner}/{repo}".lower(), failing)
     hide = [f"rm -f -- {' '.join(map(shlex.quote, files))}"] if files else []
     kept: list[Json] = [test for test in row.texts("PASS_TO_PASS") if not files or test.startswith(files)]
-    expected: list[Json] = list(fail_to_pass)
     shown: list[Json] = [f"/{path}" for path in files]
     return make_task(
         row,
@@ -107,21 +92,24 @@ def swesmith_task(row: Row, setting: Setting) -> Task:
             "parser": suite.parser,
             "rules": "swesmith",
             "markers": [START, END],
-            "fail_to_pass": expected,
+            "fail_to_pass": [*failing],
             "pass_to_pass": kept,
-            "sandbox_setup": [bug],
+            "sandbox_setup": [bug, NEW_HISTORY],
             "oracle": backwards(row.text("patch")),
             "drop": [*places_of_tests(touched(row, "patch")), *shown],
         },
     )
 
 
-def _command(suite: Suite, name: str, fail_to_pass: list[str]) -> tuple[str, tuple[str, ...]]:
+read_swesmith = reader_of(swesmith_task, timeout_s=TIMEOUT_S)
+
+
+def _command(suite: Suite, name: str, failing: list[str]) -> tuple[str, tuple[str, ...]]:
     """The test command, and the files that it runs where it does not run all."""
     if name == "python/mypy":
-        cases = " or ".join(test.rpartition("::")[2] for test in fail_to_pass)
+        cases = " or ".join(test.rpartition("::")[2] for test in failing)
         return f"{suite.command} {shlex.quote(cases)}", ()
     if "pytest" not in suite.command:
         return suite.command, ()
-    files = files_of(fail_to_pass)
+    files = files_of(failing)
     return " ".join([suite.command, *map(shlex.quote, files)]), files
