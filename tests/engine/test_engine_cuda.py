@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import torch
 from engine_stage import KINDS, engine, prompt, reference_logprobs, same, tiny
 
+from slipstream.engine.config import EngineConfig
 from slipstream.engine.engine import TorchEngine
 from slipstream.types import Sampled, SampleParams
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 async def many(served: TorchEngine, num: int) -> list[Sampled]:
     asked = (
-        served.complete(prompt(5 + 23 * seed, seed), SampleParams(max_tokens=12, seed=seed), session=str(seed))
+        served.complete(prompt(5 + 23 * (seed % 16), seed), SampleParams(max_tokens=12, seed=seed), session=str(seed))
         for seed in range(num)
     )
     return list(await asyncio.gather(*asked))
@@ -66,5 +68,26 @@ def test_new_weights_are_used_from_the_next_token_on() -> None:
         assert sampled.logprobs is not None
         told = torch.tensor(list(sampled.logprobs)) - reference_logprobs(new, ids, sampled.ids)
         assert float(told.abs().max()) < 1e-4
+
+    asyncio.run(main())
+
+
+def test_sampling_changes_nothing_but_its_own_memory() -> None:
+    """A kernel that writes past its end would spoil what lies beside it: weights, the noise, other sequences."""
+
+    async def main() -> None:
+        folder, model = tiny("qwen3")
+        beside = [torch.full((size,), 7.0, device="cuda") for size in (16, 64, 192, 576) for _ in range(40)]
+        options: dict[str, Any] = {"num_slots": 70, "device": "cuda", "dtype": "bfloat16"}
+        async with TorchEngine.from_folder(folder, EngineConfig(**options)) as served:
+            beside += [torch.full((size,), 7.0, device="cuda") for size in (16, 64, 192, 576) for _ in range(40)]
+            for num in (1, 9, 70):
+                for sampled in await many(served, num):
+                    assert sampled.logprobs is not None and min(sampled.logprobs) > -20
+            named = list(model.named_parameters())
+            decoder = served._worker._decoder
+            norm = dict(named)["model.norm.weight"].detach().to("cuda", torch.bfloat16)
+            assert torch.equal(decoder.final_norm, norm)
+        assert all(bool((one == 7.0).all()) for one in beside)
 
     asyncio.run(main())

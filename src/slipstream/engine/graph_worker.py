@@ -46,13 +46,15 @@ class GraphWorker(Worker):
     def _context(self) -> AbstractContextManager[object]:
         return self._graphs.stream()
 
+    def _settle(self) -> None:
+        self._graphs.settle()
+
     def _update(self, update: Update) -> None:
         self._read(0)
-        self._graphs.settle()
+        self._settle()
         super()._update(update)
         if self._config.on_update is OnUpdate.RECOMPUTE:
             self._sampling.clear()
-        self._graphs.settle()
 
     def _forget_all(self) -> None:
         self._flights.clear()

@@ -139,7 +139,6 @@ class GraphDecoder:
             self._state.seeds.index_copy_(0, slots, self._uploaded(seeds, torch.int64))
             temperatures = self._uploaded([drawing.temperature for drawing in drawn], torch.float32)
             self._state.temperatures.index_copy_(0, slots, temperatures)
-        self._told.counter.zero_()
         run()
         nucleus = {row: (one.slot, one.nucleus) for row, one in enumerate(drawn) if one.nucleus is not None}
         if nucleus:
@@ -165,6 +164,7 @@ class GraphDecoder:
 
         def spare() -> None:
             slots.fill_(self._spare)
+            self._told.counter.fill_(-1)
             self._in_rows = ()
 
         return self._record(("go on", size), run, spare)
@@ -176,6 +176,7 @@ class GraphDecoder:
         buffers = self._prompts[size]
 
         def run() -> None:
+            self._told.counter.zero_()
             hidden, added = self._layers(
                 buffers.ids,
                 buffers.slots,
@@ -197,7 +198,6 @@ class GraphDecoder:
             return run
         if key not in self._recorded:
             spare()
-            self._told.counter.fill_(-1)
             run()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.current_stream().synchronize()

@@ -122,6 +122,9 @@ class Worker:
         """In which the thread does all its work."""
         return nullcontext()
 
+    def _settle(self) -> None:
+        """Wait until the device has done all that it was asked for."""
+
     def _take(self) -> bool:
         """All that arrived; waits for something to arrive if there is nothing to do. False to end."""
         while True:
@@ -141,6 +144,7 @@ class Worker:
     def _update(self, update: Update) -> None:
         try:
             self._decoder.put(update.named)
+            self._settle()
         except Exception as raised:  # handed to whoever asked for the update
             update.done.set_exception(raised)
             return
