@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from slipstream.aio import task_group
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import EngineSpec, SimEngine
+from slipstream.simulate.engine import EngineSpec, Fleet, Host, SimEngine
 
 PLAIN = EngineSpec(kv_tokens=1000, step_s=1.0, row_s=0.0, token_s=0.0, prefill_tokens_s=100.0)
 """A token takes a second, whoever else is there; a hundred tokens of a prompt take one."""
 
 
-async def seconds(work: Coroutine[Any, Any, None]) -> float:
+async def seconds(work: Coroutine[Any, Any, object]) -> float:
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     await work
@@ -278,3 +278,86 @@ def test_whatever_comes_the_cache_is_never_too_full_and_nothing_is_lost(drawn: l
         assert engine.counts.num_sampled == sum(sampled for one in drawn for _, sampled, _ in one.turns)
         new = sum(new for one in drawn for new, _, _ in one.turns)
         assert engine.counts.num_prefilled == new + engine.counts.num_again
+
+
+# ---------------------------------------------------------------- slots, prefixes, hosts, fleets
+
+
+def test_more_requests_than_slots_wait_their_turn() -> None:
+    spec = replace(PLAIN, slots=2, prefill_tokens_s=1e12)
+
+    async def main() -> list[float]:
+        engine = SimEngine(spec)
+        return list(
+            await asyncio.gather(*(seconds(engine.complete(name, context=10, sampled=10)) for name in ("a", "b", "c")))
+        )
+
+    assert run_virtual(main()) == pytest.approx([10, 10, 20])
+
+
+def test_an_engine_with_a_slot_for_each_context_loses_the_one_used_longest_ago() -> None:
+    async def main() -> list[int]:
+        engine = SimEngine(replace(PLAIN, contexts=2))
+        again = []
+        for name in ("a", "b", "a", "c", "a", "b"):
+            await engine.complete(name, context=100, sampled=0)
+            again.append(engine.counts.num_again)
+        return again
+
+    assert run_virtual(main()) == [0, 0, 0, 0, 0, 100], "c took the slot of b, with all the cache to spare"
+
+
+def test_a_prefix_that_others_have_is_not_computed() -> None:
+    async def main() -> tuple[float, int]:
+        engine = SimEngine(PLAIN)
+        took_s = await seconds(engine.complete("a", context=300, sampled=1, shared=200))
+        return took_s, await engine.complete("a", context=301, sampled=1, shared=200)
+
+    assert run_virtual(main()) == pytest.approx((1 + 1, 301))
+
+
+def test_what_a_rewritten_conversation_kept_alone_is_of_use() -> None:
+    async def main() -> tuple[float, int]:
+        engine = SimEngine(PLAIN)
+        await engine.complete("a", context=300, sampled=100)
+        took_s = await seconds(engine.complete("a", context=250, sampled=1, kept=50))
+        return took_s, engine.counts.num_again
+
+    assert run_virtual(main()) == pytest.approx((2 + 1, 0)), "what was cut off was not lost by the engine"
+
+
+def test_a_call_takes_its_way_there_and_back() -> None:
+    async def main() -> float:
+        return await seconds(SimEngine(replace(PLAIN, call_s=0.5)).complete("a", context=100, sampled=1))
+
+    assert run_virtual(main()) == pytest.approx(2.5)
+
+
+def test_an_engine_and_sandboxes_on_one_machine_slow_each_other_down() -> None:
+    spec = replace(PLAIN, cores=1.0, prefill_tokens_s=1e12)
+
+    async def main(num_cores: float) -> tuple[float, float]:
+        host = Host(num_cores)
+        engine = SimEngine(spec, host)
+        both = await asyncio.gather(seconds(engine.complete("a", context=1, sampled=10)), seconds(host.work(4.0)))
+        return both[0], both[1]
+
+    assert run_virtual(main(2.0)) == pytest.approx((10, 4))
+    assert run_virtual(main(1.0)) == pytest.approx((14, 8)), "each at half its speed, until the other is done"
+
+
+def test_sessions_are_spread_over_engines_and_stay_where_they_are() -> None:
+    spec = replace(PLAIN, slots=1, prefill_tokens_s=1e12)
+
+    async def main() -> tuple[list[float], int | None, list[int]]:
+        fleet = Fleet([SimEngine(spec), SimEngine(spec)])
+        took = await asyncio.gather(*(seconds(fleet.complete(name, context=9, sampled=10)) for name in ("a", "b")))
+        await fleet.complete("a", context=19, sampled=1)
+        load = fleet.load()
+        assert load is not None
+        fleet.end("a")
+        return list(took), load.kv_tokens, [engine.counts.num_prefilled for engine in fleet.engines]
+
+    took, kv_tokens, prefilled = run_virtual(main())
+    assert took == pytest.approx([10, 10])
+    assert (kv_tokens, prefilled) == (2_000, [9, 9])

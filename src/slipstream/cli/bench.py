@@ -32,21 +32,34 @@ def datapath(
 @bench_app.command()
 def engine(
     model: Annotated[str, typer.Option(help="A model folder, or the name of a fetched model.")] = "smollm2",
-    requests: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 32,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    requests: Annotated[int | None, typer.Option(min=1, help="Requests at once; 32, or 256 on a GPU.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of each request; 128, or 256 on a GPU.")] = None,
+    new_tokens: Annotated[int | None, typer.Option(min=1, help="Of each answer; 64, or 128 on a GPU.")] = None,
+    long: Annotated[int | None, typer.Option(min=0, help="Of longer prompts; none, or 1,920 on a GPU.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the median counts.")] = 3,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, or both with a comma between.")] = "float32,bfloat16",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16, or both with a comma between; both, or bfloat16 on a GPU.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """The embedded engine against transformers' continuous batching and generate, in one run."""
+    """The embedded engine against transformers in one run: continuous batching, and generate or, on a GPU, a static
+    cache with CUDA graphs."""
     from slipstream.bench.engine import Load, run
     from slipstream.hub import find_model
 
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f'--device "{device}": give cpu or cuda')
+    on_gpu = device == "cuda"
     load = Load(
-        requests=(requests,),
-        new_tokens=new_tokens,
+        device=device,
+        requests=(requests or (256 if on_gpu else 32),),
+        prompt_tokens=prompt_tokens or (256 if on_gpu else 128),
+        new_tokens=new_tokens or (128 if on_gpu else 64),
+        long_prompt_tokens=long if long is not None else (1920 if on_gpu else 0),
+        rollouts=64 if on_gpu else 8,
         rounds=rounds,
-        dtypes=tuple(dtype.split(",")),
+        dtypes=tuple((dtype or ("bfloat16" if on_gpu else "float32,bfloat16")).split(",")),
         tell=lambda line: typer.echo(line, err=True),
     )
     _print(run(find_model(model), load), as_json)
@@ -128,6 +141,65 @@ def codesearch(
     if not repo.is_dir():
         raise ConfigError(f"--repo {repo} is no folder: name one with source code")
     _print(run(repo), as_json)
+
+
+@bench_app.command()
+def loop(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings, for every policy.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The recipe to train: quickstart, smollm2, or file.py:function.")] = (
+        "quickstart"
+    ),
+    policies: Annotated[str, typer.Option(help="Policies, with commas between.")] = "bounded,pipeline,adaptive",
+    steps: Annotated[int, typer.Option(min=1, help="Steps under each policy.")] = 4,
+    skip: Annotated[int, typer.Option(min=0, help="Steps at the beginning that are not counted.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
+    device: Annotated[str, typer.Option(help="Of the engine: auto, cpu or cuda.")] = "auto",
+    runs: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """The whole training loop under each policy: its speed, how busy GPU, cores and learner are, and what binds."""
+    from slipstream.bench.loop import Load, run, table
+
+    names = tuple(policies.split(","))
+    load = Load(
+        recipe=model,
+        policies=names,
+        steps=steps,
+        skip=skip,
+        seed=seed,
+        device=device,
+        settings=tuple(settings or ()),
+    )
+    found = run(load, runs=runs, tell=lambda line: typer.echo(line, err=True))
+    if as_json:
+        _print(found, as_json)
+    else:
+        print("\n".join(table(found, names)))
+
+
+@bench_app.command()
+def simulate(
+    tasks: Annotated[int, typer.Option(min=8, help="Tasks of each run.")] = 48,
+    samples: Annotated[int, typer.Option(min=1, help="Rollouts of each of them.")] = 4,
+    slots: Annotated[int, typer.Option(min=2, help="Of the engine; fewer are more contended.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="How often every run is made.")] = 2,
+    model: Annotated[
+        Path | None, typer.Option(help="A model folder that calls the demo's tools; without it one is made.")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Predictions of `slipstream simulate`, fitted on one real run, against other real runs."""
+    from slipstream.bench.simulate import Load, run, table
+
+    load = Load(tasks=tasks, samples=samples, slots=slots, rounds=rounds)
+    found = run(load, model=model, runs=runs, tell=lambda line: typer.echo(line, err=True))
+    if as_json:
+        _print(found, as_json)
+    else:
+        print("\n".join(table(found)))
 
 
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:

@@ -25,6 +25,7 @@ from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
 from slipstream.cli.models import models_app
 from slipstream.cli.sandbox import sandbox_app
+from slipstream.cli.simulate import simulate_command
 from slipstream.cli.tasks import tasks_app
 from slipstream.cli.tools import tools_app
 from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
@@ -175,17 +176,17 @@ def show(
     from slipstream.cli.sessions import locate_run
     from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
     from slipstream.record import RunStore
-    from slipstream.record.utilisation import utilisation
+    from slipstream.record.binding import run_usage
 
     reader = RunStore.read(locate_run(runs, run))
     if (as_json and not usage) or (usage and (rollout is not None or drift)):
         raise ConfigError("--usage is of a whole run and goes with neither a rollout nor --drift; --json goes with it")
     if usage:
-        found = utilisation(reader.rollouts(with_turns=False))
+        found, machine = run_usage(reader)
         if as_json:
-            print(usage_json(found, reader.folder))
+            print(usage_json(found, reader.folder, machine))
         else:
-            print_usage(Console(), found, reader.folder)
+            print_usage(Console(), found, reader.folder, machine)
         return
     about_run = drift_report if drift else run_lines
     for line in about_run(reader) if rollout is None else rollout_lines(reader, rollout):
@@ -194,6 +195,7 @@ def show(
 
 app.command("doctor")(doctor_command)
 app.command("export")(export_command)
+app.command("simulate")(simulate_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
 app.add_typer(sandbox_app, name="sandbox")

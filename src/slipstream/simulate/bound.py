@@ -51,7 +51,7 @@ def _run_s(workload: Workload, job: SimJob) -> float:
     spec = workload.machine.engine
     seconds, cached = 0.0, 0
     for turn, context in zip(job.turns, job.contexts, strict=True):
-        seconds += (context - cached) / spec.prefill_tokens_s
+        seconds += max(0, context - cached) / spec.prefill_tokens_s
         seconds += turn.sampled * (spec.step_s + spec.row_s + context * spec.token_s)
         seconds += turn.tool_s + turn.tool_cpu_s
         cached = context + turn.sampled
@@ -85,8 +85,8 @@ def _engine_s(workload: Workload) -> float:
         cached = 0
         for turn, context in zip(job.turns, job.contexts, strict=True):
             there = context + turn.sampled
-            fresh += context - cached
-            prefilled += there * (context - cached)
+            fresh += max(0, context - cached)
+            prefilled += there * max(0, context - cached)
             rows_s += turn.sampled * (spec.row_s + there * spec.token_s)
             held += turn.sampled * there
             roots += turn.sampled * math.sqrt(there)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.simulate.shared import Shared
@@ -30,6 +31,14 @@ class EngineSpec:
     """Tokens of context computed a second, when nothing else is going on."""
     prefill_share: float = 0.5
     """Of the engine's time, while prompts and replies compete for it."""
+    call_s: float = 0.0
+    """Of every call, besides: its way there and back, which keeps nobody else waiting."""
+    slots: int | None = None
+    """Requests that are answered at once; more than that wait. None: as many as the cache holds."""
+    contexts: int | None = None
+    """Contexts that the cache holds at most, however short: of an engine that has a slot for each."""
+    cores: float = 0.0
+    """Of the machine that the sandboxes are on, while it works. 0: it has a machine of its own."""
     reports: bool = True
     """Whether it tells its load."""
 
@@ -56,11 +65,34 @@ class _Request:
     session: str
     tokens: int
     """Of the context and of the reply: so much room is taken from the start, so that nothing is preempted half-way."""
+    shared: int = 0
+    """Tokens of the context that others have in the cache too."""
     admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+class Host:
+    """The cores of one machine, evenly shared; nobody uses more than one at a time, but for engines that run on it."""
+
+    def __init__(self, cores: float, others: float = 0.0) -> None:
+        """`others`: cores that are wanted all the while by somebody else."""
+        self.cores = cores
+        self._others = others
+        self.taken: list[Callable[[], float]] = []
+        """What each engine on it takes now."""
+        self.shared = Shared(lambda num: self.pace(num))
+
+    def pace(self, num: int | None = None) -> float:
+        """Of what it would get alone, the share that everybody on it gets."""
+        wanted = (self.shared.num_inside if num is None else num) + sum(taken() for taken in self.taken) + self._others
+        return min(1.0, self.cores / wanted) if wanted > 0 else 1.0
+
+    async def work(self, cpu_s: float) -> None:
+        await self.shared.work(cpu_s)
+
+
 class SimEngine:
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, host: Host | None = None) -> None:
+        """`host`: where it runs, if it takes cores there."""
         self.spec = spec
         self.counts = EngineCounts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -73,6 +105,10 @@ class SimEngine:
         self._prefilling = Shared(self._prefill_speed)
         self._decoding.link(self._prefilling)
         self._prefill_turn = asyncio.Lock()
+        self._host = host if spec.cores > 0 else None
+        if self._host is not None:
+            self._decoding.link(self._host.shared)
+            self._host.taken.append(lambda: spec.cores if self._is_working else 0.0)
 
     def load(self) -> EngineLoad | None:
         if not self.spec.reports:
@@ -88,8 +124,16 @@ class SimEngine:
     def busy_s(self) -> float:
         return self._decoding.busy_s
 
-    async def complete(self, session: str, *, context: int, sampled: int) -> None:
-        request = _Request(session=session, tokens=context + sampled)
+    async def complete(
+        self, session: str, *, context: int, sampled: int, kept: int | None = None, shared: int = 0
+    ) -> int:
+        """One call. `kept`: so much of the context stood in the session's last call, where that is not all of it;
+        `shared`: so much of it is in the cache for others' sake. Returns the tokens that need not be computed."""
+        if self.spec.call_s:
+            await asyncio.sleep(self.spec.call_s)
+        if kept is not None:
+            self._cut(session, kept)
+        request = _Request(session=session, tokens=context + sampled, shared=min(shared, context))
         self._waiting.append(request)
         self._admit()
         try:
@@ -102,12 +146,12 @@ class SimEngine:
                 self._idle(session, request.tokens)
             raise
         state = self._sessions[session]
-        computed = 0
+        computed, known = 0, max(state.cached, request.shared)
         try:
-            fresh = context - state.cached
+            fresh = context - known
             if fresh > 0:
                 self.counts.num_prefilled += fresh
-                self.counts.num_again += max(0, min(state.seen, context) - state.cached)
+                self.counts.num_again += max(0, min(state.seen, context) - known)
                 async with self._prefill_turn:
                     await self._prefilling.work(fresh)
             computed = context
@@ -118,6 +162,7 @@ class SimEngine:
             state.cached = max(state.cached, computed)
             state.seen = max(state.seen, state.cached)
             self._idle(session, request.tokens)
+        return min(known, context)
 
     def end(self, session: str) -> None:
         """The session is over: its cache is room for others."""
@@ -128,14 +173,29 @@ class SimEngine:
 
     # ---------------------------------------------------------------- the cache
 
+    def _cut(self, session: str, kept: int) -> None:
+        """The conversation was rewritten: what came after the first `kept` tokens is of no use any more."""
+        state = self._sessions.get(session)
+        if state is None:
+            return
+        state.seen = min(state.seen, kept)
+        if not state.active and state.cached > kept:
+            self._kv -= state.cached - kept
+            state.cached = kept
+            self._admit()
+
     def _admit(self) -> None:
         """Let in those who wait, in order, while there is room or room can be made."""
         while self._waiting and not self._waiting[0].admitted.cancelled():
+            if self.spec.slots is not None and self._num_active >= self.spec.slots:
+                return
             request = self._waiting[0]
             state = self._sessions.get(request.session)
             held = 0 if state is None else state.cached
             needed = request.tokens - held
             if self._kv + needed > self.spec.kv_tokens and not self._evict(needed, request.session):
+                return
+            if not self._has_slot(request.session):
                 return
             self._waiting.popleft()
             if state is None:
@@ -164,6 +224,20 @@ class SimEngine:
             state.cached = 0
         return True
 
+    def _has_slot(self, asking: str) -> bool:
+        """Whether there is a slot for its context, if need be the one of the context that was used longest ago."""
+        if self.spec.contexts is None:
+            return True
+        others = [state for name, state in self._sessions.items() if name != asking and (state.active or state.cached)]
+        if len(others) < self.spec.contexts:
+            return True
+        loser = next((state for state in others if not state.active), None)
+        if loser is None:
+            return False
+        self._kv -= loser.cached
+        loser.cached = 0
+        return True
+
     def _idle(self, session: str, tokens: int) -> None:
         """A request is over, or was cancelled: what it computed stays in the cache, the rest of its room is free."""
         self._shift(active=-1, tokens=-tokens)
@@ -175,6 +249,14 @@ class SimEngine:
 
     # ---------------------------------------------------------------- time
 
+    @property
+    def _is_working(self) -> bool:
+        return self._decoding.num_inside > 0 or self._prefilling.num_inside > 0
+
+    @property
+    def _pace(self) -> float:
+        return 1.0 if self._host is None else self._host.pace()
+
     def _shift(self, *, active: int, tokens: int) -> None:
         with self._decoding.changing():
             self._num_active += active
@@ -183,9 +265,55 @@ class SimEngine:
     def _decode_speed(self, num: int) -> float:
         spec = self.spec
         share = 1.0 - spec.prefill_share if self._prefilling.num_inside else 1.0
-        return share / (spec.step_s + num * spec.row_s + self._active_tokens * spec.token_s)
+        return self._pace * share / (spec.step_s + num * spec.row_s + self._active_tokens * spec.token_s)
 
     def _prefill_speed(self, num: int) -> float:
         """One prompt after the other."""
         share = self.spec.prefill_share if self._decoding.num_inside else 1.0
-        return share * self.spec.prefill_tokens_s
+        return self._pace * share * self.spec.prefill_tokens_s
+
+
+class Fleet:
+    """Engines that are alike. A session goes to the one with the fewest of them, and stays there."""
+
+    def __init__(self, engines: Sequence[SimEngine]) -> None:
+        self.engines = tuple(engines)
+        self._homes: dict[str, SimEngine] = {}
+
+    async def complete(
+        self, session: str, *, context: int, sampled: int, kept: int | None = None, shared: int = 0
+    ) -> int:
+        home = self._homes.get(session)
+        if home is None:
+            counts = dict.fromkeys(self.engines, 0)
+            for other in self._homes.values():
+                counts[other] += 1
+            home = self._homes[session] = min(self.engines, key=lambda engine: counts[engine])
+        return await home.complete(session, context=context, sampled=sampled, kept=kept, shared=shared)
+
+    def end(self, session: str) -> None:
+        home = self._homes.pop(session, None)
+        if home is not None:
+            home.end(session)
+
+    def load(self) -> EngineLoad | None:
+        """Of all of them together."""
+        loads = [load for engine in self.engines if (load := engine.load()) is not None]
+        if not loads:
+            return None
+        kv_tokens = sum(load.kv_tokens or 0 for load in loads)
+        return EngineLoad(
+            running=sum(load.running for load in loads),
+            waiting=sum(load.waiting for load in loads),
+            kv_used=sum((load.kv_used or 0.0) * (load.kv_tokens or 0) for load in loads) / kv_tokens,
+            kv_tokens=kv_tokens,
+        )
+
+    @property
+    def busy_s(self) -> float:
+        """Of the one that was busy the longest."""
+        return max(engine.busy_s for engine in self.engines)
+
+    @property
+    def num_again(self) -> int:
+        return sum(engine.counts.num_again for engine in self.engines)

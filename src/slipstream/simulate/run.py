@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,13 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.errors import ConfigError
 from slipstream.seams import Event
-from slipstream.simulate.attempts import Plant, WorkloadPlacement, cores
+from slipstream.simulate.attempts import Plant, WorkloadPlacement
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import SimEngine
+from slipstream.simulate.engine import Fleet, Host, SimEngine
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 
+TRAIN, HELD_OUT = "train", "held_out"
 Load = Callable[[], EngineLoad | None]
 MakePolicy = Callable[[Load], tuple[Policy[Any], PacingGate]]
 """The policy and the gate that its turns pass."""
@@ -71,15 +72,14 @@ def trace(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
 
 async def _run(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
     machine = workload.machine
-    engine = SimEngine(machine.engine)
+    host = Host(machine.cores, machine.others)
+    engine = Fleet([SimEngine(machine.engine, host) for _ in range(workload.engines)])
     policy, gate = make(engine.load)
     jobs = {key_of(job): job for job in workload.jobs}
     if len(jobs) != len(workload.jobs):
         raise ConfigError(f"workload {workload.name}: two jobs have the same step, task and sample")
-    placement = WorkloadPlacement(Plant(engine=engine, cores=cores(machine.cores), gate=gate, jobs=jobs))
+    placement = WorkloadPlacement(Plant(engine=engine, host=host, gate=gate, jobs=jobs))
     rollouts: list[Rollout] = []
-    back: Counter[int] = Counter()
-    advanced = asyncio.Condition()
     dispatcher = Dispatcher(
         placement,
         policy=policy,
@@ -90,43 +90,104 @@ async def _run(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
         gate=gate,
         load=engine.load,
     )
+    steps = _Steps(dispatcher, workload)
     async with dispatcher, task_group() as group:
-        group.create_task(_feed(dispatcher, workload, back, advanced))
+        group.create_task(steps.submit())
+        group.create_task(steps.learn())
         async for rollout in dispatcher.finished():
             rollouts.append(rollout)
-            back[rollout.job.key.step] += 1
-            async with advanced:
-                advanced.notify_all()
+            await steps.came(rollout)
     makespan_s = asyncio.get_running_loop().time()
     outcome = Outcome(
         makespan_s=makespan_s,
         rollouts_per_s=len(rollouts) / makespan_s,
         peak_live=placement.census.peak_live,
         engine_use=engine.busy_s / makespan_s,
-        reprefill_tokens=engine.counts.num_again,
+        reprefill_tokens=engine.num_again,
         num_trusted=sum(rollout.verdict is not None for rollout in rollouts),
     )
     return Trace(outcome=outcome, starts=tuple(placement.starts), rollouts=tuple(rollouts))
 
 
-async def _feed(dispatcher: Dispatcher, workload: Workload, back: Counter[int], advanced: asyncio.Condition) -> None:
-    """Submit the jobs of each step when it may begin."""
-    steps: defaultdict[int, list[SimJob]] = defaultdict(list)
-    for job in workload.jobs:
-        steps[job.step].append(job)
-    for step in sorted(steps):
-        if workload.staleness is not None:
-            earlier = [number for number in steps if number < step - workload.staleness]
-            async with advanced:
-                while any(back[number] < len(steps[number]) for number in earlier):
-                    await advanced.wait()
-        for job in steps[step]:
-            await dispatcher.submit(Job(key=key_of(job), seed=0, weight=1))
-    dispatcher.close()
+class _Steps:
+    """Submits the jobs of each step when it may begin, which depends on how far the learner is."""
+
+    def __init__(self, dispatcher: Dispatcher, workload: Workload) -> None:
+        self._dispatcher = dispatcher
+        self._workload = workload
+        self._steps: defaultdict[int, list[SimJob]] = defaultdict(list)
+        self._held_out: defaultdict[int, list[SimJob]] = defaultdict(list)
+        for job in workload.jobs:
+            (self._held_out if job.phase == HELD_OUT else self._steps)[job.step].append(job)
+        self._learnt = min(self._steps, default=0)
+        """The step whose update comes next: all before it are done."""
+        self._back: Counter[tuple[str, int]] = Counter()
+        self._advanced = asyncio.Condition()
+
+    async def submit(self) -> None:
+        staleness = self._workload.staleness
+        for step in sorted(self._steps):
+            if staleness is not None:
+                await self._until(lambda step=step: self._learnt >= step - staleness)  # type: ignore[misc]
+            await self._submit(self._steps[step])
+        await self._until(lambda: self._learnt > max(self._steps, default=0) or staleness is None)
+        if staleness is None:
+            for jobs in self._held_out.values():
+                await self._submit(jobs)
+        self._dispatcher.close()
+
+    async def learn(self) -> None:
+        """The updates, one after the other, and what is evaluated between them."""
+        if self._workload.staleness is None:
+            return
+        await self._evaluate(min(self._steps, default=0))
+        steps, update_s = sorted(self._steps), self._workload.update_s
+        for place, step in enumerate(steps):
+            await self._until(lambda step=step: self._back[TRAIN, step] == len(self._steps[step]))  # type: ignore[misc]
+            is_last = place == len(steps) - 1
+            if place < len(update_s) and (not is_last or self._held_out[step + 1]):
+                await asyncio.sleep(update_s[place])
+            after = step + 1 if is_last else steps[place + 1]
+            if not is_last:
+                await self._reach(after)
+            await self._evaluate(after)
+            if is_last:
+                await self._reach(after)
+
+    async def came(self, rollout: Rollout) -> None:
+        key = rollout.job.key
+        self._back[HELD_OUT if key.phase == HELD_OUT else TRAIN, key.step] += 1
+        async with self._advanced:
+            self._advanced.notify_all()
+
+    async def _reach(self, step: int) -> None:
+        async with self._advanced:
+            self._learnt = step
+            self._advanced.notify_all()
+
+    async def _evaluate(self, step: int) -> None:
+        jobs = self._held_out.get(step, [])
+        await self._submit(jobs)
+        await self._until(lambda: self._back[HELD_OUT, step] == len(jobs))
+
+    async def _until(self, test: Callable[[], bool]) -> None:
+        async with self._advanced:
+            await self._advanced.wait_for(test)
+
+    async def _submit(self, jobs: Sequence[SimJob]) -> None:
+        if self._workload.keep is not None:
+            groups: defaultdict[str, list[JobKey]] = defaultdict(list)
+            for job in jobs:
+                if job.phase != HELD_OUT:
+                    groups[job.task].append(key_of(job))
+            for keys in groups.values():
+                self._dispatcher.keep_first(keys, self._workload.keep)
+        for job in jobs:
+            await self._dispatcher.submit(Job(key=key_of(job), seed=0, weight=job.weight))
 
 
 def key_of(job: SimJob) -> JobKey:
-    return JobKey(phase="train", step=job.step, task_id=job.task, sample=job.sample)
+    return JobKey(phase=job.phase, step=job.step, task_id=job.task, sample=job.sample)
 
 
 def open_gate(policy: Policy[Any]) -> MakePolicy:

@@ -55,7 +55,9 @@ class Shared:
 
     def link(self, other: Shared) -> None:
         """How many are in the one has a part in the speed of the other."""
-        self._linked = other._linked = [self, other]
+        joined = [*dict.fromkeys((*self._linked, *other._linked))]
+        for one in joined:
+            one._linked = joined
 
     @contextmanager
     def changing(self) -> Iterator[None]:

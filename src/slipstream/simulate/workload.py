@@ -38,6 +38,10 @@ class SimTurn:
     """Tokens of what the tool answers."""
     tool_s: float = 0.0
     tool_cpu_s: float = 0.0
+    context: int | None = None
+    """Tokens before the reply, where they are not those of the turn before it: the conversation was rewritten."""
+    kept: int | None = None
+    """Of these, the first so many stood in the turn before; None: all that it had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +57,25 @@ class SimJob:
     """In a sandbox of its own, whose start is part of it."""
     faults: Mapping[str, SimFault] | None = None
     """By number of the attempt and stage: {"1 init": "raise"}."""
+    phase: str = "train"
+    start: Chore = Chore()
+    """Of the run, before its first turn."""
+    release_s: float = 0.0
+    """To close its sandbox."""
+    shared: int = 0
+    """Tokens of the first prompt that the engine has in its cache for others' sake."""
+    weight: int = 1
+    """Units of its sandbox; 0 if it has none."""
+    grade_weight: int = 1
+    verdict: bool = True
+    """Whether it is graded; else it leaves without."""
 
     @property
     def contexts(self) -> tuple[int, ...]:
         """Tokens before each turn's reply."""
         found, context = [], self.prompt
         for turn in self.turns:
+            context = context if turn.context is None else turn.context
             found.append(context)
             context += turn.sampled + turn.observed
         return tuple(found)
@@ -77,6 +94,8 @@ class Machine:
     """Of `bounded`, and workers in each stage of `pipeline`, before they are tuned."""
     deadlines: Deadlines = Deadlines(run_s=86_400.0, job_s=7 * 86_400.0, grade_s=86_400.0, init_s=86_400.0)
     retries: Retries = Retries()
+    others: float = 0.0
+    """Cores that somebody else wants all the while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +106,12 @@ class Workload:
     staleness: int | None = None
     """For jobs of several steps: those of a step are submitted when all are back of the step `staleness + 1` before
     it. None: all at once."""
+    keep: int | None = None
+    """Of each group the first so many with a verdict are enough, and the others are cancelled."""
+    update_s: tuple[float, ...] = ()
+    """What the learner takes after each step, in their order: only then is a step's policy there."""
+    engines: int = 1
+    """Alike; a rollout stays with one of them."""
 
 
 _workload = TypeAdapter(Workload)
@@ -133,6 +158,15 @@ def checked(workload: Workload) -> Workload:
         raise ConfigError(
             f"workload {name}: the engine's step_s and prefill_tokens_s must be above 0, row_s and token_s not below it"
         )
+    if engine.call_s < 0 or engine.cores < 0 or min(engine.slots or 1, engine.contexts or 1, workload.engines) < 1:
+        raise ConfigError(
+            f"workload {name}: the engine's call_s and cores must not be below 0, its slots and contexts, and engines, "
+            "not below 1"
+        )
+    if machine.others < 0:
+        raise ConfigError(f"workload {name}: others must not be below 0")
+    if min(workload.update_s, default=0.0) < 0 or (workload.keep or 1) < 1:
+        raise ConfigError(f"workload {name}: update_s must not be below 0, nor keep below 1")
     if not 0 < engine.prefill_share < 1:
         raise ConfigError(f"workload {name}: the engine's prefill_share is {engine.prefill_share}, not between 0 and 1")
     for job in workload.jobs:
@@ -140,7 +174,7 @@ def checked(workload: Workload) -> Workload:
             raise ConfigError(f"workload {name}: {job.task}/{job.sample} has {min(_amounts(job))} of something")
         if not job.turns:
             raise ConfigError(f"workload {name}: {job.task}/{job.sample} has no turns")
-        largest = job.contexts[-1] + job.turns[-1].sampled
+        largest = max(context + turn.sampled for context, turn in zip(job.contexts, job.turns, strict=True))
         if largest > machine.engine.kv_tokens:
             raise ConfigError(
                 f"workload {name}: {job.task}/{job.sample} grows to {largest} tokens, and the cache holds "
@@ -151,6 +185,7 @@ def checked(workload: Workload) -> Workload:
 
 def _amounts(job: SimJob) -> list[float]:
     found = [job.prompt, job.init.wait_s, job.init.cpu_s, job.grade.wait_s, job.grade.cpu_s]
+    found += [job.start.wait_s, job.start.cpu_s, job.release_s, job.shared, job.weight, job.grade_weight]
     for turn in job.turns:
-        found += [turn.sampled, turn.observed, turn.tool_s, turn.tool_cpu_s]
+        found += [turn.sampled, turn.observed, turn.tool_s, turn.tool_cpu_s, turn.context or 0, turn.kept or 0]
     return found

@@ -1,0 +1,114 @@
+from dataclasses import replace
+
+import pytest
+from run_stage import CORES, EVAL, TRUE, jobs, ran, with_dispatch, workload
+
+from slipstream.errors import ConfigError
+from slipstream.simulate.chores import Sample, engine_level, fit_cores, wanted_by_others
+from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.fit import Fit, admissions, fit_engine
+from slipstream.simulate.recorded import Call, Kind, Recorded, recorded
+
+SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 4_096)
+
+
+def made(engine: EngineSpec = TRUE, slots: int = 16, **shape: int) -> Recorded:
+    these = jobs(**shape)  # type: ignore[arg-type]  # no shape here has a phase
+    return recorded(ran(workload(these, engine), with_dispatch(EVAL, slots=slots)).rollouts, name="r")
+
+
+def fitted(run: Recorded, engine: EngineSpec) -> Fit:
+    known = EngineSpec(kv_tokens=engine.kv_tokens, slots=engine.slots, contexts=engine.contexts, cores=engine.cores)
+    return fit_engine(run.calls, known, fit_cores(run, cores=CORES, engine_cores=engine.cores), name=run.name)
+
+
+def test_the_parameters_of_an_engine_are_recovered() -> None:
+    found = fitted(made(TRUE), TRUE)
+    spec = found.spec
+    assert spec.step_s == pytest.approx(TRUE.step_s, rel=0.1)
+    assert spec.row_s == pytest.approx(TRUE.row_s, rel=0.25)
+    assert spec.token_s == pytest.approx(TRUE.token_s, rel=0.15)
+    assert spec.prefill_tokens_s == pytest.approx(TRUE.prefill_tokens_s, rel=0.2)
+    assert spec.call_s == pytest.approx(TRUE.call_s, abs=0.02)
+    assert found.error < 0.02
+
+
+def test_a_slow_prefill_is_told_from_slow_steps() -> None:
+    slow = replace(TRUE, prefill_tokens_s=1_500.0, step_s=0.004)
+    spec = fitted(made(slow), slow).spec
+    assert spec.prefill_tokens_s == pytest.approx(1_500, rel=0.35)
+    assert spec.step_s < 0.008
+
+
+def test_the_wait_for_a_slot_is_not_taken_for_the_engines_work() -> None:
+    free, held = fitted(made(TRUE), TRUE).spec, fitted(made(SLOTS), SLOTS).spec
+    assert held.step_s + 8 * held.row_s == pytest.approx(free.step_s + 8 * free.row_s, rel=0.3)
+
+
+def test_a_call_that_is_far_off_counts_little() -> None:
+    run = made(TRUE)
+    odd = replace(run.calls[40], end_s=run.calls[40].end_s + 60)
+    spoilt = [odd if call is run.calls[40] else call for call in run.calls]
+    cores = fit_cores(run, cores=CORES, engine_cores=0.0)
+    clean, found = (fit_engine(calls, TRUE, cores, name="r").spec for calls in (run.calls, spoilt))
+    assert found.step_s == pytest.approx(clean.step_s, rel=0.15)
+
+
+def test_calls_are_let_in_when_a_slot_is_free() -> None:
+    def call(start_s: float, end_s: float) -> Call:
+        return Call(start_s=start_s, end_s=end_s, context=1, kept=0, cached=None, sampled=1)
+
+    calls = [call(0, 10), call(1, 4), call(2, 12), call(3, 11), call(20, 21)]
+    assert admissions(calls, 2) == [0, 1, 4, 10, 20]
+    assert admissions(calls, None) == [0, 1, 2, 3, 20]
+
+
+def test_calls_that_never_overlap_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hardly overlapped .* record a run with more rollouts in flight"):
+        fitted(made(TRUE, slots=1), TRUE)
+
+
+def test_a_load_that_never_varies_is_refused() -> None:
+    calls = [
+        Call(start_s=n // 2, end_s=n // 2 + 1, context=10, kept=0, cached=None, sampled=5 + n % 7) for n in range(60)
+    ]
+    cores = fit_cores(made(TRUE, num_tasks=2), cores=CORES, engine_cores=0.0)
+    with pytest.raises(ConfigError, match=r"always had about 2.0 model calls at once"):
+        fit_engine(calls, TRUE, cores, name="r")
+
+
+def test_too_few_calls_are_refused() -> None:
+    with pytest.raises(ConfigError, match="and fitting an engine takes"):
+        fitted(made(TRUE, num_tasks=1, samples=2, most_turns=2), TRUE)
+
+
+def test_an_engine_that_answers_from_memory_needs_no_fit() -> None:
+    instant = replace(TRUE, step_s=1e-6, row_s=0.0, token_s=0.0, prefill_tokens_s=1e9, call_s=0.001)
+    found = fitted(made(instant), instant)
+    assert found.spec.call_s == pytest.approx(0.001, rel=0.1)
+
+
+def test_work_on_the_cores_is_told_from_waiting() -> None:
+    """Gradings are nearly all work and tools half of it: with 16 at once on four cores both take longer."""
+    shares = fit_cores(made(TRUE, samples=8), cores=CORES, engine_cores=0.0).shares
+    assert shares[Kind.GRADE] > 0.7
+    quiet = made(TRUE, num_tasks=3, slots=2)
+    cores = fit_cores(quiet, cores=CORES, engine_cores=0.0)
+    grade = quiet.lives[0].grade
+    assert cores.alone(grade).wait_s + cores.alone(grade).cpu_s == pytest.approx(1.1, rel=0.01), "nobody was in the way"
+
+
+def test_what_others_wanted_of_a_full_machine_is_what_the_run_does_not_account_for() -> None:
+    run = made(replace(SLOTS, cores=1.0))
+    cores = fit_cores(run, cores=CORES, engine_cores=1.0)
+    first_s, last_s = run.lives[0].first_s, max(life.last_s for life in run.lives)
+
+    def found(percent: float, own_cores: float) -> float:
+        sample = Sample(start_s=first_s, end_s=last_s, percent=percent, own_cores=own_cores)
+        return wanted_by_others([sample], cores, cores=CORES, engine=engine_level(run, 1.0))
+
+    asked = engine_level(run, 1.0).mean(first_s, last_s)
+    own = cores.wanted.mean(first_s, last_s)
+    assert found(100.0, asked / 4) == pytest.approx(4 * CORES - own), "it got a quarter of what it asked for"
+    assert found(60.0, asked / 4) == 0.0, "the machine had room"
+    assert found(100.0, asked) == pytest.approx(max(0.0, CORES - own))
