@@ -25,7 +25,6 @@ from slipstream.engine.sampling import Draw
 from slipstream.engine.slots import Slot
 from slipstream.engine.worker import Update, Worker, piece_of
 
-
 TURN_S = 0.0005
 """Of a thread of Python, before it gives way to another that wants to go on; Python's own is 0.005."""
 
