@@ -10,7 +10,6 @@ that, since the device does what it is asked for in order; weights change only w
 from __future__ import annotations
 
 import math
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +23,6 @@ from slipstream.engine.request import Request
 from slipstream.engine.sampling import Draw
 from slipstream.engine.slots import Slot
 from slipstream.engine.worker import Update, Worker, piece_of
-
-TURN_S = 0.0005
-"""Of a thread of Python, before it gives way to another that wants to go on; Python's own is 0.005."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +45,8 @@ class GraphWorker(Worker):
 
     @contextmanager
     def _context(self) -> Iterator[None]:
-        """On the device's stream, and with shorter turns of Python's threads: after each wait for the device this one
-        must get its turn from the event loop's and the learner's, which takes as long as a few steps otherwise."""
-        before_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(before_s, TURN_S))
-        try:
-            with self._graphs.stream():
-                yield
-        finally:
-            sys.setswitchinterval(before_s)
+        with super()._context(), self._graphs.stream():
+            yield
 
     def _settle(self) -> None:
         self._graphs.settle()

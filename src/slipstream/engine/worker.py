@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,8 @@ from slipstream.engine.slots import Slot, SlotTable
 from slipstream.errors import ModelError
 
 _log = logging.getLogger(__name__)
+TURN_S = 0.0005
+"""Of a thread of Python, before it gives way to another that wants to go on; Python's own is 0.005."""
 PACE_S = 1.0
 """So much of the past says how fast tokens are sampled."""
 CLOSED = "the engine is closed: open another"
@@ -118,9 +121,17 @@ class Worker:
                 self._closed = True
             self._end()
 
-    def _context(self) -> AbstractContextManager[object]:
-        """In which the thread does all its work."""
-        return nullcontext()
+    @contextmanager
+    def _context(self) -> Iterator[None]:
+        """In which the thread does all its work: with shorter turns of Python's threads. Every operation of torch gives
+        up Python's lock; this thread and the learner's must get it back from the event loop's, often for less work than
+        a turn of 5 ms."""
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(before_s, TURN_S))
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before_s)
 
     def _settle(self) -> None:
         """Wait until the device has done all that it was asked for."""
