@@ -565,7 +565,8 @@ def check_folder(what: str, folder: str) -> None:
     path = Path(folder)
     if not path.is_absolute() or not path.is_dir():
         raise ConfigError(
-            f"the {what} {folder!r} of a local sandbox is no folder: use 'host', or the absolute path of one"
+            f"the {what} {folder!r} of a local sandbox is no folder: use 'host', the absolute path of one, or "
+            "sandbox.provider=oci if it is an image"
             if what == "base"
             else f"the {what} {folder!r} of a local sandbox is no folder: give the absolute path of one"
         )

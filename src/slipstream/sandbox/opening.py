@@ -14,6 +14,8 @@ from slipstream.types import SandboxSpec
 
 SHOWN_CHARACTERS = 2000
 """How much of a failed setup command's output an error shows."""
+SHOWN_COMMAND = 80
+"""How much of the command itself: what it said counts."""
 
 
 async def open_sandbox(provider: SandboxProvider, spec: SandboxSpec, *, timeout_s: float) -> Sandbox:
@@ -44,4 +46,5 @@ async def _set_up(sandbox: Sandbox, command: str, *, timeout_s: float) -> None:
         return
     how = "ran out of time" if result.timed_out else f"ended with {result.exit_code}"
     said = (result.stdout.text() + result.stderr.text())[-SHOWN_CHARACTERS:].strip()
-    raise SandboxError(f"the setup command {command!r} {how}: {said or 'no output'}")
+    shown = command if len(command) <= SHOWN_COMMAND else f"{command[:SHOWN_COMMAND]}..."
+    raise SandboxError(f"the setup command {shown!r} {how}: {said or 'no output'}")
