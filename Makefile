@@ -7,8 +7,8 @@ BIN := .venv/bin
 demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinforcement learning
 	$(BIN)/slipstream train quickstart
 
-test: .venv/.installed
-	$(BIN)/pytest
+test: .venv/.installed  ## the same examples every time; `pytest` alone draws new ones
+	$(BIN)/pytest --hypothesis-profile=ci
 
 promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on virtual time
 	SLIPSTREAM_PROMISES=10000 $(BIN)/pytest tests/dispatch/test_promises.py

@@ -211,7 +211,7 @@ def test_patches_that_do_not_fit_the_image_are_named(tmp_path: Path) -> None:
     image = tmp_path / "image"
     make_repository(image, {"calc/__init__.py": "x = 1\n", "tests/test_calc.py": "y = 2\n"})
     bug = task_of(read_swesmith, tmp_path, SWESMITH, base="host", tree=str(image))
-    with pytest.raises(SandboxError, match=r'(?s)"# the patch of the row must fit .*does not apply'):
+    with pytest.raises(SandboxError, match=r"(?s)# the patch of the row must fit .*does not apply"):
         play(bug, "true")
     tests = task_of(read_swebench, tmp_path, SWEBENCH, base="host", tree=str(image))
     with pytest.raises(GraderError, match=r"test_patch does not fit the task's files: tests/test_calc\.py"):

@@ -76,6 +76,12 @@ def test_nothing_alike_is_nothing() -> None:
     assert closest(FILE, "  \n") == []
 
 
+def test_blank_lines_before_what_is_looked_for_do_not_shift_the_explanation() -> None:
+    (near,) = closest("x\na", " \n  a")
+    assert (near.first, near.last) == (2, 2)
+    assert "line 2 begins with nothing, in old_str with 2 spaces" in near.why
+
+
 @given(st.text("ab \t\n'\"", max_size=60), st.text("ab \t\n'\"", max_size=20))
 def test_places_are_lines_of_the_file(text: str, wanted: str) -> None:
     num_lines = len(text.split("\n"))

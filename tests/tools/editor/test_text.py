@@ -201,3 +201,19 @@ def test_lines_and_offsets_agree(folded: str) -> None:
         start = line_start(folded, number)
         assert folded[start:].startswith(line)
         assert line_at(folded, start) == number + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "old", "new", "after"),
+    [
+        ("\ra\n", 1, "a", "", "\r\n\n"),
+        ("x\ra\nb", 2, "a", "", "x\r\n\nb"),
+        ("x\ra\nb", 2, "a", "c\n", "x\rc\r\n\nb"),
+    ],
+)
+def test_a_carriage_return_and_a_line_feed_that_meet_stay_two_line_ends(
+    text: str, start: int, old: str, new: str, after: str
+) -> None:
+    file = decode(text.encode())
+    change = replacement(file, start, old, new)
+    assert file.splice(change.start, change.end, change.new) == after.encode()

@@ -94,7 +94,9 @@ def _but_for_looks(lines: Sequence[str], asked: Sequence[str], wanted: str) -> l
         return []
     for look, why in _LOOKS:
         if found := _seen_as(look, lines, bare, why):
-            return [_explained(near, lines, bare.split("\n")) for near in found]
+            sought = bare.split("\n")
+            num_blank = next(number for number, line in enumerate(sought) if line.strip())  # those are not looked for
+            return [_explained(near, lines, sought[num_blank:]) for near in found]
     return []
 
 
@@ -113,8 +115,7 @@ def _explained(near: Near, lines: Sequence[str], asked: Sequence[str]) -> Near:
     """With the first pair of lines that shows an indentation of another kind or size."""
     if near.why != "indentation differs":
         return near
-    for number, line in enumerate(asked):
-        there = lines[near.first - 1 + number]
+    for number, (line, there) in enumerate(zip(asked, lines[near.first - 1 : near.last], strict=False)):
         if line.strip() and _indent(line) != _indent(there) and line.strip() == there.strip():
             why = f"line {near.first + number} begins with {_named(_indent(there))}, in old_str with "
             return Near(first=near.first, last=near.last, why=f"{near.why}: {why}{_named(_indent(line))}")

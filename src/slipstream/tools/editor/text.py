@@ -81,7 +81,7 @@ class TextFile:
         """`new`, whose lines end with line feeds, as it is to be written from `start` to `end` of `folded`.
 
         Each new line ends as the line in its place did; further ones end like the last of those, or like their
-        neighbours.
+        neighbours. A carriage return that would come to stand before another line's line feed gets one of its own.
         """
         old: list[str] = []
         place = self.folded.find("\n", start, end)
@@ -91,7 +91,12 @@ class TextFile:
         last = old[-1] if old else self._near(start, end)
         pieces = new.split("\n")
         endings = [old[number] if number < len(old) else last for number in range(len(pieces) - 1)]
-        return "".join(piece + ending for piece, ending in zip(pieces, (*endings, ""), strict=True))
+        written = "".join(piece + ending for piece, ending in zip(pieces, (*endings, ""), strict=True))
+        first, last_place = self.raw(start), self.raw(end)
+        after = self.text[last_place : last_place + 1]
+        if self.text[:first].endswith("\r") and (written or after).startswith("\n"):
+            written = "\n" + written
+        return written + "\n" if written.endswith("\r") and after == "\n" else written
 
     def _ending(self, place: int) -> str:
         """How the line whose line feed is at `place` of `folded` ends in the text."""
