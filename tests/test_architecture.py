@@ -9,13 +9,15 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "__init__"}
+GROUND = {"types", "errors", "seams", "names", "aio", "link", "packing", "__init__"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "link": {"errors", "packing"},
+    "packing": set(),
     "names": {"errors"},
     "seams": {"types"},
     "__init__": set(),
@@ -38,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": GROUND | {"config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
-    "placement": GROUND | {"rollout"},
+    "placement": GROUND | {"model", "rollout"},
     "settings": GROUND | {"agent", "dispatch", "engine", "feed"},
     "bridges": GROUND
     | {
@@ -67,6 +69,7 @@ ALLOWED: dict[str, set[str]] = {
         "graders",
         "hub",
         "model",
+        "placement",
         "render",
         "sandbox",
         "tools",
@@ -135,6 +138,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "link": set(),
+    "packing": set(),
     "names": set(),
     "seams": set(),
     "batch": set(),

@@ -23,12 +23,11 @@ from slipstream.batch.drift import Drift, drift
 from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
-from slipstream.placement.inprocess import InProcess
 from slipstream.record import RunReader, RunStore, plan_resume, sampling
 from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
-from slipstream.wiring import Pacing, check_weights, make_job, open_crew
+from slipstream.wiring import Pacing, check_weights, make_job, open_placement
 
 PHASE = "eval"
 
@@ -142,9 +141,9 @@ async def carry_out(
     if past is not None and past.done_keys().issuperset(job.key for job in plan.jobs):
         return report(past.rollouts(), plan.config)
     pacing = Pacing(plan.config.dispatch)
-    async with open_crew(plan.config, plan.tasks, pacing=pacing) as crew_for, open_store() as store:
+    async with open_placement(plan.config, plan.tasks, pacing=pacing) as placed, open_store() as store:
         async with sampling(store, plan.config.hardware.every_s):
-            await _run_missing(plan, InProcess(crew_for(store), plan.tasks), pacing, store, on_progress)
+            await _run_missing(plan, placed(store), pacing, store, on_progress)
         await store.flush()
         return report(store.rollouts(), plan.config)
 

@@ -98,6 +98,10 @@ class DispatchConfig:
     """Not for `batch`, which has none by definition."""
     deadlines: Deadlines = Deadlines()
     retries: Retries = Retries()
+    processes: int = 0
+    """Helper processes that agents, tools, sandboxes and graders live in; model, learner and run store stay in this
+    one. 0: all in this one. Worth it where many cores wait for the Python of one, as beside a GPU: `docs/dispatch.md`
+    says when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +208,7 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
-        *("oversample", "replace_flat", "hardware.every_s"),
+        *("oversample", "replace_flat", "hardware.every_s", "dispatch.processes"),
         *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
         *(
             "learner.weight_decay",

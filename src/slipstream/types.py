@@ -60,6 +60,8 @@ class EndReason(StrEnum):
     STUCK = "stuck"
     BROKE_SANDBOX = "broke_sandbox"
     TURN_LIMIT = "turn_limit"
+    TOO_LATE = "too_late"
+    """Its turns are used up, where their number is part of the task (`agent.out_of_turns=failed`)."""
     TOKEN_LIMIT = "token_limit"
     TOOL_TIME_LIMIT = "tool_time_limit"
     WAITED = "waited"
@@ -80,6 +82,7 @@ TRUST_OF: Mapping[EndReason, Trust] = {
     EndReason.FINISHED: Trust.TRUSTED,
     EndReason.STUCK: Trust.TRUSTED,
     EndReason.BROKE_SANDBOX: Trust.TRUSTED,
+    EndReason.TOO_LATE: Trust.TRUSTED,
     EndReason.TURN_LIMIT: Trust.MASKED,
     EndReason.TOKEN_LIMIT: Trust.MASKED,
     EndReason.TOOL_TIME_LIMIT: Trust.MASKED,

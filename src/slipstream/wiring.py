@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import outlast, task_group
@@ -22,7 +22,7 @@ from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.adaptive import Adaptive
 from slipstream.dispatch.admission import check_job
-from slipstream.dispatch.base import Limits, PacingGate, Policy
+from slipstream.dispatch.base import Limits, PacingGate, Placement, Policy
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
@@ -31,9 +31,11 @@ from slipstream.graders.registry import find_grader
 from slipstream.hub import default_home, find_model
 from slipstream.model.base import ChatModel, Completer
 from slipstream.names import load_object
+from slipstream.placement.inprocess import InProcess
+from slipstream.placement.processes import Order, open_processes
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
-from slipstream.rollout.attempt import Crew, DialogueMaker
+from slipstream.rollout.attempt import Crew, DialogueMaker, weight_of_grading
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.lease import Lease, take_lease
 from slipstream.sandbox.local import LocalProvider
@@ -63,29 +65,100 @@ class Pacing:
         return self.read_load()
 
 
+Config: TypeAlias = EvalConfig | TrainConfig
+
+
 @asynccontextmanager
-async def open_crew(
-    config: EvalConfig | TrainConfig, tasks: Mapping[str, Task], *, pacing: Pacing, policy: Completer | None = None
-) -> AsyncIterator[Callable[[Journal], Crew]]:
-    """All that the attempts of a run share, checked and open; it becomes a crew with the journal, which comes last.
+async def open_placement(
+    config: Config, tasks: Mapping[str, Task], *, pacing: Pacing, policy: Completer | None = None
+) -> AsyncIterator[Callable[[Journal], Placement]]:
+    """Where the attempts of a run live, with all that they share checked and open; the journal comes last.
 
     `policy` samples in place of what the settings of the model name, and is not closed here.
     """
+    async with AsyncExitStack() as stack:
+        in_helpers = config.dispatch.processes > 0
+        share = _shares(config, pacing.limits.sandboxes)[0]
+        crew_for = None if in_helpers else await stack.enter_async_context(_open_crew(config, tasks, share))
+        if policy is None:
+            model = await stack.enter_async_context(_open_model(config.model, pacing))
+        else:
+            pacing.read_load, model = policy.load, policy
+        if crew_for is not None:
+            make_dialogue = _dialogue_maker(config.model, model, pacing.gate)
+            yield lambda journal: InProcess(crew_for(journal, make_dialogue), tasks)
+            return
+        shares = _shares(config, pacing.limits.sandboxes)
+        crews = tuple((config, tasks, share) for share in shares)
+        processes = await stack.enter_async_context(
+            open_processes(
+                Order(maker=f"{__name__}:open_helper_crew", crews=crews, rooms=tuple(share.live for share in shares)),
+                model=model,
+                gate=pacing.gate,
+                grade_weight=lambda job, ended: weight_of_grading(
+                    job, find_grader(tasks[job.key.task_id].grading.kind), ended
+                ),
+            )
+        )
+
+        def placed(journal: Journal) -> Placement:
+            processes.journal = journal
+            return processes
+
+        yield placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one process may have of the run's sandboxes."""
+
+    warm: int
+    live: int | None
+
+
+def _shares(config: Config, max_live: int | None) -> list[Share]:
+    """Of each process. Together they are what the settings say."""
+    num = max(1, config.dispatch.processes)
+    if max_live is not None and max_live < num:
+        raise ConfigError(
+            f"dispatch.processes={num}, but dispatch.limits.sandboxes={max_live}: a process without a sandbox has "
+            "nothing to do; ask for fewer processes, or more sandboxes"
+        )
+    warm = config.sandbox.warm
+    return [
+        Share(
+            warm=warm // num + (place < warm % num),
+            live=None if max_live is None else max_live // num + (place < max_live % num),
+        )
+        for place in range(num)
+    ]
+
+
+@asynccontextmanager
+async def open_helper_crew(
+    order: tuple[Config, Mapping[str, Task], Share], *, model: Any, gate: TurnGate, journal: Journal
+) -> AsyncIterator[tuple[Crew, Mapping[str, Task]]]:
+    """What a helper process does its part of a run with (`placement.helper`)."""
+    config, tasks, share = order
+    async with _open_crew(config, tasks, share) as crew_for:
+        yield crew_for(journal, _dialogue_maker(config.model, model, gate)), tasks
+
+
+@asynccontextmanager
+async def _open_crew(
+    config: Config, tasks: Mapping[str, Task], share: Share
+) -> AsyncIterator[Callable[[Journal, DialogueMaker], Crew]]:
+    """All that the attempts of a process share, checked and open; it becomes a crew with journal and model."""
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
     async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(_open_provider(config.sandbox, pacing.limits.sandboxes))
+        provider = await stack.enter_async_context(_open_provider(config.sandbox, share))
         provider.check()
         for task in tasks.values():
             if task.sandbox is not None:
                 provider.check_spec(task.sandbox)
-        if policy is None:
-            make_dialogue = await stack.enter_async_context(_open_model(config.model, pacing))
-        else:
-            pacing.read_load = policy.load
-            make_dialogue = _token_maker(config.model, policy, make_renderer(config.model), pacing.gate)
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)
-        yield lambda journal: Crew(
+        yield lambda journal, make_dialogue: Crew(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,
@@ -97,7 +170,7 @@ async def open_crew(
 
 
 @asynccontextmanager
-async def _open_provider(config: SandboxConfig, max_live: int | None) -> AsyncIterator[Pool]:
+async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[Pool]:
     """Where the run's sandboxes come from. What runs that were killed have left is removed first."""
     home = default_home()
     left = await asyncio.to_thread(reap, home)
@@ -106,8 +179,8 @@ async def _open_provider(config: SandboxConfig, max_live: int | None) -> AsyncIt
     lease = take_lease(home)
     pool = Pool(
         make_provider(config, lease),
-        max_warm=config.warm,
-        max_live=max_live,
+        max_warm=share.warm,
+        max_live=share.live,
         start_timeout_s=config.start_timeout_s / 2,
     )
     try:
@@ -163,7 +236,7 @@ def check_weights(config: DispatchConfig, jobs: Iterable[Job]) -> None:
 
 
 @asynccontextmanager
-async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[DialogueMaker]:
+async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Completer | ChatModel]:
     if config.kind == "chat":
         from slipstream.model.openai import OpenAIChat
 
@@ -171,7 +244,7 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Dial
         try:
             await chat.probe()
             async with _watched(chat.watch):
-                yield _chat_maker(config, chat, pacing.gate)
+                yield chat
         finally:
             await chat.aclose()
         return
@@ -185,7 +258,7 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Dial
             stack.push_async_callback(_end, asking)
         if watch := getattr(completer, "watch", None):
             await stack.enter_async_context(_watched(watch))
-        yield _token_maker(config, completer, renderer, pacing.gate)
+        yield completer
 
 
 @asynccontextmanager
@@ -301,6 +374,13 @@ def _terms(config: ModelConfig, job: Job, attempt: int, task: Task, gate: TurnGa
         attempt=attempt,
         timeout_s=config.timeout_s,
     )
+
+
+def _dialogue_maker(config: ModelConfig, model: Any, gate: TurnGate) -> DialogueMaker:
+    """`model`: a ChatModel if the settings say so, else a Completer."""
+    if config.kind == "chat":
+        return _chat_maker(config, model, gate)
+    return _token_maker(config, model, make_renderer(config), gate)
 
 
 def _token_maker(config: ModelConfig, completer: Completer, renderer: Renderer, gate: TurnGate) -> DialogueMaker:

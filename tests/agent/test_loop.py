@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from slipstream.agent.answers import NO_CALL
+from slipstream.agent.config import AgentConfig
 from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import Terms, TurnLog
 from slipstream.dialogue.token import TokenDialogue
@@ -31,6 +32,7 @@ from slipstream.types import (
     Span,
     SpanKind,
     ToolCall,
+    Trust,
     Turn,
 )
 
@@ -55,6 +57,7 @@ def run(
     extra: tuple[Tool, ...] = (),
     limits: AgentLimits | None = None,
     max_tokens: int = 500,
+    config: AgentConfig | None = None,
 ) -> Seen:
     prompts: list[str] = []
 
@@ -80,7 +83,8 @@ def run(
         sandbox = await FakeProvider().open(SandboxSpec())
         toolset = Toolset([*Toolset.named(["bash", "finish"]).tools.values(), *extra])
         brief = Brief(instruction="Do it.", system="Be good.", limits=limits_)
-        ending = await ToolAgent(toolset).run(brief, sandbox, dialogue, (), on_span=spans.append)
+        agent = ToolAgent(toolset, config or AgentConfig())
+        ending = await agent.run(brief, sandbox, dialogue, (), on_span=spans.append)
         await sandbox.aclose()
         return Seen(ending, turns, spans, prompts)
 
@@ -137,12 +141,20 @@ def _saved(text: str) -> int:
     return len(text.encode()) - len(RENDERER.encode_text(text))
 
 
-def test_turns_run_out() -> None:
+@pytest.mark.parametrize(
+    ("config", "reason", "trust"),
+    [
+        (AgentConfig(), EndReason.TURN_LIMIT, Trust.MASKED),
+        (AgentConfig(out_of_turns="failed"), EndReason.TOO_LATE, Trust.TRUSTED),
+    ],
+)
+def test_turns_run_out(config: AgentConfig, reason: EndReason, trust: Trust) -> None:
     def script(scene: Scene) -> Line:
         return act("bash", command=f"echo {len(scene.prompt_text)}")
 
-    seen = run(script, limits=AgentLimits(turns=3, context_tokens=100_000))
-    assert seen.ending.reason is EndReason.TURN_LIMIT
+    seen = run(script, limits=AgentLimits(turns=3, context_tokens=100_000), config=config)
+    assert seen.ending == Ending(reason=reason, detail="3 turns are used up")
+    assert seen.ending.reason.trust is trust
     assert len(seen.turns) == 3
 
 

@@ -37,12 +37,13 @@ def test_the_trust_table_decides_baseline_and_loss() -> None:
                 member(2, 0.0, EndReason.TURN_LIMIT),
                 member(3, 0.0, EndReason.INFRASTRUCTURE),
                 member(4, 0.0, EndReason.CANCELLED),
+                member(5, 0.0, EndReason.TOO_LATE),
             )
         ],
         dr_grpo,
     )
-    assert [(row.sample.key.sample, row.in_loss) for row in batch.rows] == [(0, True), (1, True), (2, False)]
-    assert [row.advantage for row in batch.rows] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    assert [(row.sample.key.sample, row.in_loss) for row in batch.rows] == [(0, True), (1, True), (2, False), (5, True)]
+    assert [row.advantage for row in batch.rows] == pytest.approx([3 / 4, -1 / 4, -1 / 4, -1 / 4])
 
 
 def test_a_rollout_that_hit_its_own_limit_is_in_the_baseline_and_outside_the_loss() -> None:

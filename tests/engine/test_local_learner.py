@@ -13,6 +13,7 @@ from slipstream.engine.config import EngineConfig
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.learning import InThread
 from slipstream.engine.microbatches import Masked
 
 SAMPLES = [row([1, 2, digit], [0, 1, 1]).sample for digit in range(8)]
@@ -50,7 +51,7 @@ class Watched(TorchLearner):
 
 async def local(learner: TorchLearner) -> LocalLearner:
     engine = TorchEngine.from_folder(model_folder(), EngineConfig(num_slots=1, device="cpu", num_threads=1))
-    return LocalLearner(learner, engine, num_threads=1)
+    return LocalLearner(InThread(learner, num_threads=1), engine)
 
 
 def test_a_cancelled_warm_start_ends_soon_and_leaves_the_weights_as_they_were() -> None:

@@ -73,5 +73,9 @@ class AgentConfig:
     """What a task without a system prompt of its own gets. `code`: find the place first, read little, change little."""
     stuck: StuckRules = StuckRules()
     """When a rollout is given up because the agent goes round in circles; it is graded and trained on all the same."""
+    out_of_turns: Literal["cut_off", "failed"] = "cut_off"
+    """What it is to use up the turns of a task. `cut_off`: nobody knows what would have come, so the rollout counts in
+    the baseline and is not trained on. `failed`: to be done within them is part of the task, so it is trained on too:
+    otherwise nothing tells an agent not to dawdle where it will not succeed."""
     hints: HintRules = HintRules()
     """Advice that is added to the answers of tools, on record with the turn that reads it."""

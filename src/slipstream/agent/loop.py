@@ -120,7 +120,8 @@ class ToolAgent:
                     if isinstance(result.outcome, ContextEdit):
                         dialogue, incoming = dialogue.rewrite(result.outcome.messages), ()
                         break
-        return Ending(reason=EndReason.TURN_LIMIT, detail=f"{brief.limits.turns} turns are used up")
+        reason = EndReason.TOO_LATE if self._config.out_of_turns == "failed" else EndReason.TURN_LIMIT
+        return Ending(reason=reason, detail=f"{brief.limits.turns} turns are used up")
 
     def _adviser(self, brief: Brief) -> Adviser:
         known = self._toolset.tools

@@ -30,14 +30,13 @@ from slipstream.config import apply_overrides, to_json
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.hub import find_model
-from slipstream.placement.inprocess import InProcess
 from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import EvalConfig, TrainConfig, check_settings
 from slipstream.tasks.source import load_tasks
 from slipstream.types import Job, JobKey, Rollout, Task
-from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_crew
+from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_placement
 
 logger = logging.getLogger(__name__)
 
@@ -147,14 +146,14 @@ class Driver:
         await self.completer.probe(self._renderer.encode_text("Hello.").tolist())
         async with AsyncExitStack() as stack:
             pacing = Pacing(self.config.dispatch)
-            crew_for = await stack.enter_async_context(
-                open_crew(self.config, self.tasks, pacing=pacing, policy=self.completer)
+            placed = await stack.enter_async_context(
+                open_placement(self.config, self.tasks, pacing=pacing, policy=self.completer)
             )
             settings = {"driven": True, "settings": to_json(self.config)}
             store = RunStore.create(_next_session(self.folder), config=settings)
             await stack.enter_async_context(store)
             dispatcher = Dispatcher(
-                InProcess(crew_for(store), self.tasks),
+                placed(store),
                 policy=pacing.policy,
                 journal=store,
                 limits=pacing.limits,

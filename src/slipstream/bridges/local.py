@@ -1,39 +1,31 @@
-"""The embedded trainer: the torch engine samples, the torch learner learns, in this process.
+"""The embedded trainer: the torch engine samples, the torch learner learns.
 
-Always holds: `update` returns when the engine samples from the new weights. The learner works in a thread, so rollouts
-go on meanwhile; the engine changes weights between two of its steps. A policy's version counts its batches: one with
-nothing to learn from counts too, and a warm start does not.
+Always holds: `update` returns when the engine samples from the new weights. The learner works in a thread, or in a
+process of its own, so rollouts go on meanwhile; the engine changes weights between two of its steps. A policy's version
+counts its batches: one with nothing to learn from counts too, and a warm start does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import torch
-
-from slipstream.aio import outlast
+from slipstream.engine.device import find_device
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.learning import InThread, Learning
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
 
-T = TypeVar("T")
-
 
 class LocalLearner:
-    def __init__(self, learner: TorchLearner, engine: TorchEngine, *, num_threads: int | None = None) -> None:
-        """`num_threads`: CPU threads of one operation of the learner; None leaves it to torch."""
+    def __init__(self, learning: Learning, engine: TorchEngine) -> None:
         self.version = 0
-        self._num_threads = num_threads
-        self._torch = learner
+        self._learning = learning
         self._engine = engine
 
     @property
@@ -41,71 +33,70 @@ class LocalLearner:
         return self._engine
 
     async def update(self, batch: Batch) -> UpdateResult:
-        result = await asyncio.to_thread(self._with_threads, lambda: self._torch.update(batch))
+        result = await self._learning.update(batch)
         self.version += 1
         await self._publish()
         return replace(result, version=self.version)
 
     async def _publish(self) -> None:
         """Let the engine sample from the learner's weights as they are."""
-        await asyncio.to_thread(self._engine.update_weights, self._torch.named_weights(), version=self.version)
+        weights = await self._learning.weights()
+        await asyncio.to_thread(self._engine.update_weights, weights, version=self.version)
 
     async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
         """Imitate `demonstrations`; the version stays as it is.
 
         Cancelled, it ends with the optimiser step under way, and the weights are as they were.
         """
-        stop = threading.Event()
-        work = partial(self._torch.warm_start, demonstrations, config, should_stop=stop.is_set)
-        working = asyncio.get_running_loop().run_in_executor(None, self._with_threads, work)
-        try:
-            await asyncio.wait([working])
-        except asyncio.CancelledError:
-            stop.set()
-            try:
-                await outlast([working])
-            finally:
-                working.exception()  # that it was stopped is news to nobody
-            raise
-        metrics = working.result()
+        metrics = await self._learning.warm_start(demonstrations, config)
         await self._publish()
         return metrics
 
     async def save(self, folder: Path) -> None:
-        await asyncio.to_thread(self._save, folder)
-
-    async def load(self, folder: Path) -> None:
-        self.version = await asyncio.to_thread(self._load, folder)
-        await self._publish()
-
-    def _with_threads(self, work: Callable[[], T]) -> T:
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
-        return work()
-
-    def _save(self, folder: Path) -> None:
         partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        self._torch.save(partial / "learner")
+        await asyncio.to_thread(_make_anew, partial)
+        await self._learning.save(partial / "learner")
         (partial / "version").write_text(str(self.version))
         partial.rename(folder)
 
-    def _load(self, folder: Path) -> int:
-        self._torch.load(folder / "learner")
-        return int((folder / "version").read_text())
+    async def load(self, folder: Path) -> None:
+        await self._learning.load(folder / "learner")
+        self.version = int((folder / "version").read_text())
+        await self._publish()
 
     async def export(self, folder: Path) -> None:
         """The policy as it is, as a model folder that any program can read."""
-        await asyncio.to_thread(self._torch.export_folder, folder)
+        await self._learning.export(folder)
 
     async def aclose(self) -> None:
-        await self._engine.aclose()
+        try:
+            await self._engine.aclose()
+        finally:
+            await self._learning.aclose()
 
 
-def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LocalLearner:
+async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LocalLearner:
     """The learner and the engine over the model in a folder, both as the folder has it."""
     context_tokens = model.engine.context_tokens or model.context_tokens
-    engine = TorchEngine.from_folder(folder, replace(model.engine, context_tokens=context_tokens))
-    learner = TorchLearner(folder, config, device=model.engine.device, seed=seed)
-    return LocalLearner(learner, engine, num_threads=model.engine.num_threads)
+    settings = replace(model.engine, context_tokens=context_tokens)
+    engine = await asyncio.to_thread(TorchEngine.from_folder, folder, settings)
+    try:
+        return LocalLearner(await _open_learning(folder, model, config, seed=seed), engine)
+    except BaseException:
+        await engine.aclose()
+        raise
+
+
+async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> Learning:
+    device, num_threads = model.engine.device, model.engine.num_threads
+    if config.is_apart_on(find_device(device).type):
+        from slipstream.engine.learner_process import LearnerProcess
+
+        return await LearnerProcess.open(folder, config, device=device, seed=seed, num_threads=num_threads)
+    learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
+    return InThread(learner, num_threads=num_threads)
+
+
+def _make_anew(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from slipstream.types import Job
 
 AHEAD = 1.5
 """How many times the sandboxes that will be needed are started: ends come in bursts."""
+REMEMBERED = 256
+"""Of how many cases it is remembered how long they took."""
 KNOWN = 8
 """From how many cases on something counts as known."""
 NO_LIMIT = 1 << 30
@@ -29,14 +32,21 @@ class Knee:
     """How many may be in a stage before more of them only slow each other down.
 
     What the stage takes now is held against what the fastest quarter took. While they are alike the limit grows by its
-    square root; if the stage takes more than `TOLERANCE` times as long the limit shrinks in proportion.
+    square root; if the stage takes more than `TOLERANCE` times as long the limit shrinks in proportion. Where more wait
+    for the stage than may be in it, all the run waits for it: what slows it down may be the other stages, so it may
+    take `BEHIND` times as long again.
     """
 
     TOLERANCE = 2.0
+    BEHIND = 2.0
 
     def __init__(self) -> None:
         self.limit = math.inf
-        self._times: deque[float] = deque(maxlen=256)
+        self.waiting = 0
+        """How many would enter if they might."""
+        self._times: deque[float] = deque()
+        self._in_order: list[float] = []
+        """The same, the shortest first."""
         self.seconds = 0.0
         """What the stage takes of late."""
 
@@ -46,6 +56,9 @@ class Knee:
 
     def note(self, seconds: float, inside: int) -> None:
         self._times.append(seconds)
+        insort(self._in_order, seconds)
+        if len(self._times) > REMEMBERED:
+            del self._in_order[bisect_left(self._in_order, self._times.popleft())]
         self.seconds = seconds if len(self._times) == 1 else 0.9 * self.seconds + 0.1 * seconds
         if len(self._times) < KNOWN:
             return
@@ -53,8 +66,9 @@ class Knee:
             self.limit = float(max(inside, KNOWN))
         if inside < self.limit / 2:
             return  # it is not the limit that decides here
-        fast = sorted(self._times)[: max(2, len(self._times) // 4)]
-        wanted = self.TOLERANCE * sum(fast) / len(fast)
+        fast = self._in_order[: max(2, len(self._times) // 4)]
+        tolerance = self.TOLERANCE * (self.BEHIND if self.waiting > self.limit else 1.0)
+        wanted = tolerance * sum(fast) / len(fast)
         slowdown = min(1.0, max(0.5, wanted / self.seconds)) if self.seconds > 0 else 1.0
         self.limit += 0.1 * (self.limit * slowdown + math.sqrt(self.limit) - self.limit)
 
@@ -88,8 +102,10 @@ class Adaptive:
         return memory
 
     def decide(self, view: View, memory: Seen) -> tuple[Decision, Seen]:
+        ahead = max(0, self._ahead(view, memory))
+        memory.init.waiting, memory.grade.waiting = min(ahead, view.waiting), view.ended
         decision = Decision(
-            init=max(0, min(self._ahead(view, memory), memory.init.below(view.initialising))),
+            init=min(ahead, memory.init.below(view.initialising)),
             run=view.ready if view.room is None else max(view.room, 0 if view.running else 1),
             grade=memory.grade.below(view.grading),
         )

@@ -135,9 +135,10 @@ class TorchLearner:
         scale_of = dict(zip(step, scales, strict=True))
         total = 0.0
         for group in self._groups(rows, step):
-            batch = collate([rows[place] for place in group], [scale_of[place] for place in group], self._device)
-            with memory_guard(batch.ids, self._microbatch_tokens):
-                scores = self._model.score(batch.ids, batch.places, batch.targets, temperature=self._config.temperature)
+            chosen = [rows[place] for place in group]
+            batch = collate(chosen, [scale_of[place] for place in group], self._device, pack=self._model.packs)
+            with memory_guard(batch, self._microbatch_tokens):
+                scores = self._model.score_batch(batch, temperature=self._config.temperature)
                 current = scores.logprobs
                 known = torch.cat([proximal[place] for place in group]) if proximal else current.detach()
                 terms = token_losses(
@@ -167,21 +168,16 @@ class TorchLearner:
         found: dict[int, torch.Tensor] = {}
         for group in self._groups(rows, range(len(rows))):
             chosen = [rows[place] for place in group]
-            batch = collate(chosen, [0.0] * len(chosen), self._device)
-            with torch.no_grad(), memory_guard(batch.ids, self._microbatch_tokens):
-                scores = self._model.score(
-                    batch.ids,
-                    batch.places,
-                    batch.targets,
-                    temperature=self._config.temperature,
-                    with_entropy=False,
-                )
+            batch = collate(chosen, [0.0] * len(chosen), self._device, pack=self._model.packs)
+            with torch.no_grad(), memory_guard(batch, self._microbatch_tokens):
+                scores = self._model.score_batch(batch, temperature=self._config.temperature, with_entropy=False)
             found |= zip(group, torch.split(scores.logprobs, [row.num_tokens for row in chosen]), strict=True)
         return found
 
     def _groups(self, rows: Sequence[TrainRow], places: Sequence[int]) -> list[list[int]]:
         """The micro-batches of these rows, by place."""
-        groups = plan([len(rows[place].inputs) for place in places], self._microbatch_tokens)
+        lengths = [len(rows[place].inputs) for place in places]
+        groups = plan(lengths, self._microbatch_tokens, pack=self._model.packs)
         return [[places[number] for number in group] for group in groups]
 
     def _learning_rate(self, step: int) -> float:

@@ -100,6 +100,10 @@ class LearnerConfig:
     None is 4,096 on a CPU and 32,768 on a GPU."""
     gradient_checkpointing: bool = False
     """Compute activations twice rather than keep them: less memory, more time."""
+    process: Literal["auto", "own", "shared"] = "auto"
+    """Where the learner works. `own`: in a process of its own, so that its Python does not wait for the engine's and
+    the agents'. `shared`: in a thread of the run's. `auto` is `own` on a GPU and `shared` on a CPU, whose cores all
+    share anyway."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
     the head are float32 always."""
@@ -108,6 +112,8 @@ class LearnerConfig:
         _need(self.method in ("full", "lora"), f"method={self.method}: give full or lora")
         kinds = ("auto", "float32", "bfloat16")
         _need(self.compute in kinds, f"compute={self.compute}: give auto, float32 or bfloat16")
+        places = ("auto", "own", "shared")
+        _need(self.process in places, f"process={self.process}: give auto, own or shared")
         for name in ("temperature", "learning_rate", "adam_eps"):
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
         _need(
@@ -129,6 +135,10 @@ class LearnerConfig:
     def tokens_on(self, device: str) -> int:
         """Tokens in one forward pass on a `cpu` or a GPU."""
         return self.tokens_per_microbatch or (4_096 if device == "cpu" else 32_768)
+
+    def is_apart_on(self, device: str) -> bool:
+        """Whether the learner has a process of its own there."""
+        return self.process == "own" or (self.process == "auto" and device != "cpu")
 
     def rounds_on(self, device: str) -> bool:
         """Whether passes are computed in bfloat16 there."""

@@ -1,8 +1,9 @@
-"""Rows to what a forward pass takes: padded, few rows at a time, only what the trained tokens need.
+"""Rows to what a forward pass takes: few rows at a time, only what the trained tokens need.
 
-Enters: rows, or samples with ids and mask. Leaves: micro-batches. Rows of about the same length go together, the
-longest first, padded on the right. Attention is causal, so that what is on the right of a token never reaches it: the
-padding needs no mask, and what follows a row's last trained token is left out.
+Enters: rows, or samples with ids and mask. Leaves: micro-batches. They are packed, one row after another, where there
+is a kernel for that (`packing`). Otherwise rows of about the same length go together, the longest first, padded on the
+right. Attention is causal, so that what is on the right of a token never reaches it: the padding needs no mask, and
+what follows a row's last trained token is left out.
 Always holds: a row is in exactly one micro-batch and whole; rows without a trained token are in none. The first token
 of a row is never trained: nothing of its own row comes before it.
 """
@@ -18,6 +19,7 @@ from typing import Protocol
 
 import torch
 
+from slipstream.engine.packing import Packed
 from slipstream.errors import ConfigError
 from slipstream.types import Row
 
@@ -61,7 +63,9 @@ class TrainRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     ids: torch.Tensor
-    """Rows by tokens, padded with 0."""
+    """Rows by tokens, padded with 0; or, packed, a single line."""
+    packed: Packed | None
+    num_rows: int
     places: torch.Tensor
     """For each trained token, which of all places of `ids` predicts it."""
     targets: torch.Tensor
@@ -99,11 +103,14 @@ def sample_rows(samples: Iterable[Masked], *, vocab_size: int) -> list[TrainRow]
     return [row for row in made if row is not None]
 
 
-def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Which rows go together, by their places: the longest first, each group padded to at most `budget` tokens.
+def plan(lengths: Sequence[int], budget: int, *, pack: bool = False) -> list[list[int]]:
+    """Which rows go together, by their places: the longest first, each group padded to at most `budget` tokens; or, if
+    they are packed, with at most so many.
 
     A row that is longer than the budget goes alone.
     """
+    if pack:
+        return _plan_packed(lengths, budget)
     groups: list[list[int]] = []
     widest = 0
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
@@ -112,6 +119,19 @@ def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             groups.append([place])
             widest = lengths[place]
+    return groups
+
+
+def _plan_packed(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    left = 0
+    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
+        if groups and lengths[place] <= left:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+            left = budget
+        left -= lengths[place]
     return groups
 
 
@@ -131,15 +151,24 @@ def deal_out(rollouts: Sequence[Hashable], num_minibatches: int, chance: random.
     return [[place for rollout in dealt[number::num_steps] for place in rollout] for number in range(num_steps)]
 
 
-def collate(rows: Sequence[TrainRow], scales: Sequence[float], device: torch.device) -> MicroBatch:
-    width = max(len(row.inputs) for row in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row.inputs)] = row.inputs
+def collate(
+    rows: Sequence[TrainRow], scales: Sequence[float], device: torch.device, *, pack: bool = False
+) -> MicroBatch:
+    lengths = torch.tensor([len(row.inputs) for row in rows])
     counts = torch.tensor([row.num_tokens for row in rows])
+    if pack:
+        packed = Packed.of(lengths)
+        ids, starts = torch.cat([row.inputs for row in rows])[None], packed.ends[:-1].long()
+    else:
+        packed, width = None, int(lengths.max())
+        ids, starts = torch.zeros(len(rows), width, dtype=torch.int64), torch.arange(len(rows)) * width
+        for number, row in enumerate(rows):
+            ids[number, : len(row.inputs)] = row.inputs
     return MicroBatch(
         ids=ids.to(device),
-        places=torch.cat([row.positions + number * width for number, row in enumerate(rows)]).to(device),
+        packed=None if packed is None else packed.on(device),
+        num_rows=len(rows),
+        places=(torch.cat([row.positions for row in rows]) + starts.repeat_interleave(counts)).to(device),
         targets=torch.cat([row.targets for row in rows]).to(device),
         rows=torch.arange(len(rows)).repeat_interleave(counts).to(device),
         behaviour=torch.cat([row.behaviour for row in rows]).to(device),

@@ -73,11 +73,11 @@ def _backward(model: Trainable, rows: Sequence[TrainRow], tokens_per_microbatch:
     """Adds up the gradient of the mean over the step's tokens, and returns that mean."""
     scale = 1 / sum(row.num_tokens for row in rows)
     total = 0.0
-    for group in plan([len(row.inputs) for row in rows], tokens_per_microbatch):
+    for group in plan([len(row.inputs) for row in rows], tokens_per_microbatch, pack=model.packs):
         chosen = [rows[place] for place in group]
-        batch = collate(chosen, [scale] * len(chosen), device)
-        with memory_guard(batch.ids, tokens_per_microbatch):
-            scores = model.score(batch.ids, batch.places, batch.targets, temperature=1.0, with_entropy=False)
+        batch = collate(chosen, [scale] * len(chosen), device, pack=model.packs)
+        with memory_guard(batch, tokens_per_microbatch):
+            scores = model.score_batch(batch, temperature=1.0, with_entropy=False)
             loss = -scores.logprobs.sum() * scale
             torch.autograd.backward(loss)
         total += float(loss.detach())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream.engine.microbatches import MicroBatch
 from slipstream.errors import ConfigError, LearnerError
 
 
@@ -61,17 +62,17 @@ def make_step(
 
 
 @contextmanager
-def memory_guard(ids: torch.Tensor, tokens_per_microbatch: int) -> Iterator[None]:
-    """Around a pass over `ids`."""
+def memory_guard(batch: MicroBatch, tokens_per_microbatch: int) -> Iterator[None]:
+    """Around a pass over `batch`."""
     try:
         yield
     except (MemoryError, RuntimeError) as raised:
         if not _is_out_of_memory(raised):
             raise
-        num_rows, width = ids.shape
-        remedy = "make batches with a smaller max_tokens" if num_rows == 1 else "lower it"
+        remedy = "make batches with a smaller max_tokens" if batch.num_rows == 1 else "lower it"
+        rows = f"{batch.num_rows} rows with {batch.ids.numel()} tokens"
         raise ConfigError(
-            f"a pass over {num_rows} x {width} tokens does not fit in memory, with tokens_per_microbatch="
+            f"a pass over {rows} does not fit in memory, with tokens_per_microbatch="
             f"{tokens_per_microbatch}: {remedy}, or set gradient_checkpointing"
         ) from raised
 

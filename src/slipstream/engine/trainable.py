@@ -10,19 +10,24 @@ written to: what is published is base and adapter added up anew each time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.engine.learner_config import LearnerConfig, LoraConfig
+from slipstream.engine.microbatches import MicroBatch
+from slipstream.engine.packing import Packed, can_pack, register
 from slipstream.errors import ConfigError
 
 LARGEST_LOGITS = 1 << 25
-"""Numbers in one piece of logits: 128 MiB. More are computed a piece at a time, and twice."""
+"""Numbers in one piece of logits on a CPU: 128 MiB. More are computed a piece at a time, and twice."""
+LOGITS_SHARE = 64
+"""On a GPU, so that they fit beside all else, one piece is at most this part of its memory."""
 
 _EXTRA = "pip install 'slipstream[local]'"
 
@@ -46,9 +51,12 @@ class Trainable:
         *,
         device: torch.device,
         seed: int,
-        largest_logits: int = LARGEST_LOGITS,
+        largest_logits: int | None = None,
     ) -> None:
-        self._model = _load(folder)
+        self._compute = torch.bfloat16 if config.rounds_on(device.type) else None
+        self.packs = can_pack(device, self._compute)
+        """Whether micro-batches are to be packed."""
+        self._model = _load(folder, attention=register() if self.packs else "sdpa")
         if config.method == "lora":
             _add_adapter(self._model, config.lora, seed)
         self._model.eval().to(device)
@@ -56,9 +64,8 @@ class Trainable:
             _checkpoint_layers(self._model)
         self._decoder: Any = self._model.base_model
         self._head: Any = self._model.get_output_embeddings()
-        self._compute = torch.bfloat16 if config.rounds_on(device.type) else None
         self._device = device
-        self._largest_logits = largest_logits
+        self._largest_logits = largest_logits or _largest_logits(device)
         self._check_head(folder)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad
@@ -77,9 +84,11 @@ class Trainable:
         *,
         temperature: float,
         with_entropy: bool = True,
+        packed: Packed | None = None,
     ) -> Scores:
-        """`ids` are rows by tokens, padded on the right; `places` say which of all its places predict the targets."""
-        hidden = self._hidden(ids).flatten(0, 1).index_select(0, places).float()
+        """`ids` are rows by tokens, padded on the right, or packed into a line; `places` say which of all its places
+        predict the targets."""
+        hidden = self._hidden(ids, packed).flatten(0, 1).index_select(0, places).float()
         size = max(1, self._largest_logits // self.vocab_size)
         if len(targets) <= size:
             return self._score(hidden, targets, temperature, with_entropy)
@@ -101,6 +110,16 @@ class Trainable:
             entropy=torch.cat(entropies) if with_entropy else None,
         )
 
+    def score_batch(self, batch: MicroBatch, *, temperature: float, with_entropy: bool = True) -> Scores:
+        return self.score(
+            batch.ids,
+            batch.places,
+            batch.targets,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            packed=batch.packed,
+        )
+
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights by their Hugging Face names; a head that is tied to the embedding is left out.
 
@@ -119,10 +138,11 @@ class Trainable:
                     tensor = tensor + modules[adapted].get_delta_weight("default")
             yield key.replace(".base_layer.", "."), tensor.detach()
 
-    def _hidden(self, ids: torch.Tensor) -> torch.Tensor:
+    def _hidden(self, ids: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         mixed = torch.autocast(self._device.type, self._compute) if self._compute is not None else nullcontext()
-        with mixed:
-            hidden: torch.Tensor = self._decoder(input_ids=ids, use_cache=False).last_hidden_state
+        with mixed, _attention_on(self._device):
+            lying = {} if packed is None else packed.arguments()
+            hidden: torch.Tensor = self._decoder(input_ids=ids, use_cache=False, **lying).last_hidden_state
         return hidden
 
     def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool) -> Scores:
@@ -145,7 +165,23 @@ class Trainable:
             raise ConfigError(f"{folder}: this family scales or bends its logits, which is not supported; use another")
 
 
-def _load(folder: Path) -> Any:
+def _largest_logits(device: torch.device) -> int:
+    if device.type != "cuda":
+        return LARGEST_LOGITS
+    return max(LARGEST_LOGITS, torch.cuda.get_device_properties(device).total_memory // LOGITS_SHARE // 4)
+
+
+def _attention_on(device: torch.device) -> AbstractContextManager[Any]:
+    """Without that of cuDNN, which compiles a program for every shape it has not seen: batches hardly ever have the
+    same one."""
+    if device.type == "cpu":
+        return nullcontext()
+    kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    context: AbstractContextManager[Any] = sdpa_kernel(kinds)
+    return context
+
+
+def _load(folder: Path, *, attention: str) -> Any:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: give a Hugging Face model folder")
     try:
@@ -159,7 +195,7 @@ def _load(folder: Path) -> Any:
             model, report = auto.from_pretrained(
                 folder,
                 dtype=torch.float32,
-                attn_implementation="sdpa",
+                attn_implementation=attention,
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,

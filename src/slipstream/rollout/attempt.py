@@ -54,6 +54,11 @@ class Crew:
     """Is told of the sandbox of each job that is to come."""
 
 
+def weight_of_grading(job: Job, grader: Grader, ended: RunEnded) -> int:
+    """Sandbox units that grading this will take."""
+    return max(1, job.weight) if ended.ending.reason.trust.graded and grader.needs_sandbox else 0
+
+
 class RolloutAttempt:
     """An Attempt of the dispatcher's, made real."""
 
@@ -76,8 +81,7 @@ class RolloutAttempt:
 
     @property
     def grade_weight(self) -> int:
-        graded = self._ended is not None and self._ended.ending.reason.trust.graded
-        return max(1, self._job.weight) if graded and self._grader.needs_sandbox else 0
+        return 0 if self._ended is None else weight_of_grading(self._job, self._grader, self._ended)
 
     async def init(self) -> None:
         if self._task.sandbox is None:

@@ -67,7 +67,7 @@ async def _open_local(config: TrainConfig, folder: Path) -> AsyncIterator[Policy
         raise ConfigError(
             f"training here needs torch and transformers ({raised}): pip install 'slipstream[local]'"
         ) from raised
-    learner = await asyncio.to_thread(open_local, folder, config.model, config.learner, seed=config.seed)
+    learner = await open_local(folder, config.model, config.learner, seed=config.seed)
     try:
         yield learner
     finally:

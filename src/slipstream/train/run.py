@@ -16,7 +16,6 @@ from slipstream.batch.advantages import ESTIMATORS
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
-from slipstream.placement.inprocess import InProcess
 from slipstream.record import RunStore, plan_resume, sampling
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
@@ -27,7 +26,7 @@ from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
-from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_crew
+from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_placement
 
 WARM_UP, TIMES = "warm_up", "times"
 OnProgress = Callable[[TrainProgress], None]
@@ -160,11 +159,11 @@ async def _loop(
     config = plan.config
     pacing = Pacing(config.dispatch)
     async with (
-        open_crew(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as crew_for,
+        open_placement(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as placed,
         sampling(store, config.hardware.every_s),
     ):
         dispatcher = Dispatcher(
-            InProcess(crew_for(store), plan.tasks),
+            placed(store),
             policy=pacing.policy,
             journal=store,
             limits=pacing.limits,

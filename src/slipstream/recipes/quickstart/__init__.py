@@ -13,14 +13,15 @@ from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStar
 from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 
-STEPS, GROUPS = 64, 16
+STEPS, GROUPS = 48, 16
 EPOCHS, MINIBATCHES = 2, 4
 FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
 
-AGENT = AgentConfig(stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0))
-"""Babble is given up after two turns, so that it is trained on and unlearnt: a rollout that runs out of turns is not.
-To repeat oneself is no sign of being stuck for a model this small: it draws its choice anew each time."""
+AGENT = AgentConfig(stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0), out_of_turns="failed")
+"""Babble is given up after two turns. To repeat oneself is no sign of being stuck for a model this small: it draws its
+choice anew each time. To be done in six turns is part of the task: were rollouts that run out of them not trained on,
+nothing would keep the model from wandering about where it does not succeed."""
 
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
 
@@ -41,7 +42,7 @@ def recipe() -> TrainConfig:
         agent=AGENT,
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
-            args={"num": 2_000, "quality": 0.45},
+            args={"num": 2_000, "quality": 0.5},
             learning=WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=LearnerConfig(

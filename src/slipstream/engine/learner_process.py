@@ -1,0 +1,163 @@
+"""The learner in a process of its own, beside a run on a GPU: its thousands of small operations, each of which needs
+Python's lock, do not wait there for the engine's and the agents'.
+
+    python -m slipstream.engine.learner_process FD
+
+Enters: over a link, what a TorchLearner is to do. Leaves: what comes of it. Weights on a GPU are not sent: the other
+process is told where they lie, and copies them on the device.
+Always holds: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from slipstream.engine.learner import TorchLearner
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.learning import InThread, Weights
+from slipstream.errors import LearnerError
+from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
+from slipstream.types import Batch, Sample, UpdateResult
+
+CLOSE_S = 30.0
+
+
+class LearnerProcess:
+    """The run's end of the link: a Learning."""
+
+    def __init__(self, link: Link, process: subprocess.Popen[bytes]) -> None:
+        self._link = link
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @staticmethod
+    async def open(
+        folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
+    ) -> LearnerProcess:
+        """Raises what making a TorchLearner raises."""
+        link = Link(calls={}, tells={}, whom="the learner's process")
+        process = await start_linked(__name__, link)
+        learner = LearnerProcess(link, process)
+        try:
+            await learner._call("open", folder, config, device, seed, num_threads)
+        except BaseException:
+            await learner.aclose()
+            raise
+        return learner
+
+    async def update(self, batch: Batch) -> UpdateResult:
+        result: UpdateResult = await self._call("update", batch)
+        return result
+
+    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
+        metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config)
+        return metrics
+
+    async def weights(self) -> Weights:
+        told = await self._call("weights")
+        return await asyncio.to_thread(lambda: [(name, _found(portable)) for name, portable in told])
+
+    async def save(self, folder: Path) -> None:
+        await self._call("save", folder)
+
+    async def load(self, folder: Path) -> None:
+        await self._call("load", folder)
+
+    async def export(self, folder: Path) -> None:
+        await self._call("export", folder)
+
+    async def aclose(self) -> None:
+        self._link.close()
+        await wait_or_kill(self._process, CLOSE_S)
+
+    async def _call(self, what: str, *arguments: Any) -> Any:
+        try:
+            return await self._link.call(what, *arguments)
+        except LinkLost:
+            code = await asyncio.to_thread(self._process.wait)
+            raise LearnerError(f"the learner's process ended ({_spoken(code)}): see what it printed") from None
+
+
+def _spoken(code: int) -> str:
+    return f"killed by signal {-code}; was there not enough memory?" if code < 0 else f"exit code {code}"
+
+
+# ---------------------------------------------------------------- weights between processes
+
+
+def _portable(tensor: torch.Tensor) -> Any:
+    """What to send of a tensor: itself, or where it lies on the device."""
+    share: Any = reductions.reduce_tensor
+    return share(tensor) if tensor.is_cuda else tensor.clone()
+
+
+def _found(portable: Any) -> torch.Tensor:
+    if isinstance(portable, torch.Tensor):
+        return portable
+    rebuild, arguments = portable
+    tensor: torch.Tensor = rebuild(*arguments)
+    return tensor
+
+
+# ---------------------------------------------------------------- the process
+
+
+class _Served:
+    def __init__(self) -> None:
+        self._learner: InThread | None = None
+        self._lent: Weights = ()
+        """What the other process may be copying from."""
+        names = ("update", "warm_start", "save", "load", "export")
+        self.link = Link(
+            calls={"open": self._open, "weights": self._weights, **{name: self._work(name) for name in names}},
+            tells={},
+            whom="the run's own process",
+        )
+
+    async def _open(self, folder: Path, config: LearnerConfig, device: str, seed: int, num_threads: int | None) -> None:
+        learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
+        self._learner = InThread(learner, num_threads=num_threads)
+
+    def _work(self, name: str) -> Any:
+        async def work(*arguments: Any) -> Any:
+            assert self._learner is not None, "it is opened first"
+            self._lent = ()
+            return await getattr(self._learner, name)(*arguments)
+
+        return work
+
+    def let_go(self) -> None:
+        """Of what was lent: the other process has closed its engine."""
+        self._lent = ()
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
+            cuda.ipc_collect()
+
+    async def _weights(self) -> list[tuple[str, Any]]:
+        assert self._learner is not None, "it is opened first"
+        self._lent = await self._learner.weights()
+        if any(tensor.is_cuda for _, tensor in self._lent):
+            torch.cuda.synchronize()
+        return [(name, _portable(tensor)) for name, tensor in self._lent]
+
+
+async def _serve() -> None:
+    served = _Served()
+    await served.link.connect(own_end(sys.argv))
+    await served.link.over(grace_s=CLOSE_S / 2)
+    served.let_go()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

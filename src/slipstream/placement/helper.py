@@ -1,0 +1,225 @@
+"""A helper process of a run: agents, tools, sandboxes and graders, away from the process that has the model.
+
+    python -m slipstream.placement.helper FD
+
+Enters: over a link to the run's own process, attempts and what is to be done with them. Leaves: what comes of it; and,
+while they go on, requests to the model, to the turn gate and to the journal, all of which are over there.
+Always holds: when the link is lost all attempts end, their sandboxes are closed, and the process exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from slipstream.aio import collect_rarely
+from slipstream.link import Link, own_end
+from slipstream.model.base import ChatReply
+from slipstream.names import load_object
+from slipstream.placement.inprocess import InProcess
+from slipstream.rollout.attempt import RolloutAttempt
+from slipstream.seams import Event, PastAttempt, TurnPass
+from slipstream.types import (
+    Ending,
+    EndReason,
+    EngineLoad,
+    Job,
+    JobKey,
+    Message,
+    Rollout,
+    Sampled,
+    SampleParams,
+    ToolSpec,
+)
+
+logger = logging.getLogger(__name__)
+
+NICENESS = 5
+"""Of a helper and its sandboxes: where all cores are busy, engine and learner come first, since all wait for them."""
+GRACE_S = 10.0
+"""For what is under way to end when the run's own process is gone."""
+LAST_S = 25.0
+"""For all of it: then this process ends, whatever hangs in it."""
+_SO_FAR = Ending(reason=EndReason.INFRASTRUCTURE)
+
+
+class FarModel:
+    """The model of the run's own process, as a Completer and as a ChatModel: the settings say which it is."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        params: SampleParams,
+        *,
+        session: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> Sampled:
+        sampled: Sampled = await self._link.call(
+            "complete", prompt_ids, params, session, priority, cache_salt, timeout_s
+        )
+        return sampled
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        params: SampleParams,
+        *,
+        session: str = "",
+        timeout_s: float | None = None,
+    ) -> ChatReply:
+        reply: ChatReply = await self._link.call("chat", tuple(messages), tuple(tools), params, session, timeout_s)
+        return reply
+
+    def end_session(self, session: str) -> None:
+        self._link.tell("end_session", session)
+
+    def load(self) -> EngineLoad | None:
+        return None
+
+    async def aclose(self) -> None: ...
+
+
+class FarGate:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+        number = next(self._numbers)
+        try:
+            yield await self._link.call("turn", number, key, num_context_tokens)
+        finally:
+            self._link.tell("turn_over", number)
+
+
+class FarJournal:
+    """Whoever asks for a flush while one is under way shares the next with all who do."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._under_way: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    def append(self, event: Event) -> None:
+        self._link.tell("append", event)
+
+    async def flush(self) -> None:
+        if self._next is None:
+            self._next = asyncio.create_task(self._flush_after(self._under_way))
+        shared = self._next
+        await asyncio.wait([shared])  # whoever is cancelled does not cancel the others' flush
+        shared.result()
+
+    async def _flush_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._under_way, self._next = self._next, None
+        await self._link.call("flush")
+
+
+class Helper:
+    """The helper's end of the link."""
+
+    def __init__(self) -> None:
+        stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
+        self.link = Link(
+            calls={"open_crew": self._open_crew, "open": self._open, **stages},
+            tells={"expect": self._expect, "forget": self._forget},
+            whom="the run's own process",
+        )
+        self._stack = AsyncExitStack()
+        self._placement: InProcess | None = None
+        self._attempts: dict[int, RolloutAttempt] = {}
+        self._num_told: dict[int, int] = {}
+        """Spans of an attempt that the other process knows."""
+
+    async def _open_crew(self, maker: str, order: Any) -> None:
+        """`maker` names a function of the order, the model, the gate and the journal that opens a crew and the tasks
+        it may work on."""
+        make: Any = load_object(maker, "the maker of a helper's crew")
+        opened = make(order, model=FarModel(self.link), gate=FarGate(self.link), journal=FarJournal(self.link))
+        self._placement = InProcess(*await self._stack.enter_async_context(opened))
+
+    async def _open(self, number: int, job: Job, attempt: int, past: PastAttempt | None) -> None:
+        assert self._placement is not None, "the crew comes first"
+        self._attempts[number] = self._placement.open(job, attempt, past)
+        self._num_told[number] = 0
+
+    def _expect(self, job: Job) -> None:
+        if self._placement is not None:
+            self._placement.expect(job)
+
+    def _forget(self, number: int) -> None:
+        self._attempts.pop(number, None)
+        self._num_told.pop(number, None)
+
+    def _stage(self, name: str) -> Any:
+        async def work(number: int) -> Rollout | None:
+            attempt = self._attempts[number]
+            try:
+                result = await getattr(attempt, name)()
+                # The turns went there as they were taken, and the spans go now.
+                return replace(result, turns=(), spans=()) if isinstance(result, Rollout) else None
+            finally:
+                spans = attempt.as_ended(_SO_FAR).spans
+                num_told = self._num_told.get(number, len(spans))
+                if len(spans) > num_told or name == "run":
+                    self.link.tell("so_far", number, spans[num_told:], attempt.grade_weight)
+                    self._num_told[number] = len(spans)
+
+        return work
+
+    async def serve(self, own: socket.socket) -> None:
+        """Until the link is lost. Attempts that are deaf to their cancellation are left behind."""
+        await self.link.connect(own)
+        await self.link.over(grace_s=GRACE_S)
+        await self._stack.aclose()
+
+
+def main() -> None:
+    collect_rarely()
+    os.nice(NICENESS)
+    own = own_end(sys.argv)
+    threading.Thread(target=exit_after, args=(own.fileno(), LAST_S), daemon=True).start()
+    asyncio.run(_serve(own))
+
+
+async def _serve(own: socket.socket) -> None:
+    try:
+        await Helper().serve(own)
+    except Exception:
+        logger.exception("a helper process could not close all it had")
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # whoever is deaf would be waited for, and nothing is left to be done
+
+
+def exit_after(descriptor: int, seconds: float) -> None:
+    """So long after the other end of a socket was closed end this process, even if its event loop hangs."""
+    waiting = select.poll()
+    waiting.register(descriptor, 0)  # nothing but the end
+    waiting.poll()
+    time.sleep(seconds)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

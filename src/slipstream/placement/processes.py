@@ -1,0 +1,407 @@
+"""Attempts in helper processes on this machine, so that none waits for another's Python, nor the engine's or the
+learner's for theirs.
+
+Enters: how many processes, and what each is to open its crew from. Leaves: attempts, each in the process that has the
+fewest, of those with room for its sandbox. The model, the turn gate and the journal stay in this process, and the
+helpers ask for them: see `helper`.
+Always holds: what a helper does is in this journal before it goes on, and in the same order. A helper that dies fails
+the stages that were under way in it and nothing else: another takes its place, and a run that had ended is graded
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slipstream.aio import outlast
+from slipstream.errors import GraderError, InfrastructureError, JournalError
+from slipstream.link import Link, start_linked, wait_or_kill
+from slipstream.model.base import ChatModel, Completer, SessionKeeper
+from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
+from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 30.0
+"""After which a helper that was told to close is killed."""
+MOST_DEATHS = 5
+"""Of helpers in a row, with nothing done between: then something is wrong that another would not mend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a helper opens its crew from: the name of a function, as `helper` says, and what to give it."""
+
+    maker: str
+    crews: tuple[Any, ...]
+    """One for each process."""
+    rooms: tuple[int | None, ...] = ()
+    """How many sandboxes each may have at once; None is no limit, and so is nothing at all."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Helper:
+    place: int
+    """Which of the order's crews it has."""
+    room: int | None
+    link: Link = field(init=False)
+    process: subprocess.Popen[bytes] = field(init=False)
+    attempts: dict[int, FarAttempt] = field(default_factory=dict)
+    turns: dict[int, AbstractAsyncContextManager[TurnPass]] = field(default_factory=dict)
+    """That it was let into and has not left."""
+
+    num_held: int = 0
+    """Sandboxes that its attempts have, or are about to have."""
+
+    def has_room(self, num: int) -> bool:
+        """For so many more sandboxes."""
+        return self.room is None or num == 0 or self.num_held + num <= self.room
+
+
+class Processes:
+    """A Placement. Open it with `open_processes`; `journal` is set before the first attempt."""
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        model: Completer | ChatModel,
+        gate: TurnGate,
+        grade_weight: Callable[[Job, RunEnded], int],
+    ) -> None:
+        self.journal: Journal | None = None
+        self.num_lost = 0
+        """Helpers that died."""
+        self._order = order
+        self._model = model
+        self._gate = gate
+        self._grade_weight = grade_weight
+        self._helpers: list[_Helper] = []
+        self._coming: set[_Helper] = set()
+        """That open their crew."""
+        self._starting: set[asyncio.Task[_Helper]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._numbers = itertools.count()
+        self._attempts: dict[tuple[JobKey, int], FarAttempt] = {}
+        self._expected = itertools.count()
+        self._num_deaths = 0
+        self._refused: JournalError | None = None
+        """What the journal said to an event that it did not take."""
+        self._is_open = False
+        """From when all have started until they are let go: those that die meanwhile are replaced."""
+
+    # ---------------------------------------------------------------- the Placement
+
+    def expect(self, job: Job) -> None:
+        if self._helpers:
+            self._helpers[next(self._expected) % len(self._helpers)].link.tell("expect", job)
+
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> FarAttempt:
+        ended = None if past is None else past.run_ended
+        return FarAttempt(self, job, number, past, grade_weight=0 if ended is None else self._grade_weight(job, ended))
+
+    # ---------------------------------------------------------------- attempts and their places
+
+    async def place(self, attempt: FarAttempt, past: PastAttempt | None) -> tuple[_Helper, int]:
+        """Put an attempt where there is room for what it is about to hold, and are fewest. Waits while there is no
+        helper at all."""
+        while not self._helpers:
+            if not self._starting:
+                raise InfrastructureError(f"{self._num_deaths} helper processes died one after another")
+            self._changed.clear()
+            await self._changed.wait()
+        num = attempt.num_held
+        helper = min(self._helpers, key=lambda each: (not each.has_room(num), len(each.attempts)))
+        number = next(self._numbers)
+        helper.attempts[number] = attempt
+        helper.num_held += num
+        self._attempts[attempt.job.key, attempt.number] = attempt
+        try:
+            await helper.link.call("open", number, attempt.job, attempt.number, past)
+        except BaseException:
+            self.forget(helper, number)
+            raise
+        return helper, number
+
+    def has_room(self, num: int) -> bool:
+        """Whether any has."""
+        return any(helper.has_room(num) for helper in self._helpers)
+
+    def forget(self, helper: _Helper, number: int) -> None:
+        attempt = helper.attempts.pop(number, None)
+        helper.link.tell("forget", number)
+        if attempt is not None:
+            helper.num_held -= attempt.num_held
+            self._attempts.pop((attempt.job.key, attempt.number), None)
+
+    # ---------------------------------------------------------------- helpers
+
+    async def start(self) -> None:
+        """All of them, side by side. Raises what any of them raises."""
+        starts = [self._start_soon(place) for place in range(len(self._order.crews))]
+        await asyncio.wait(starts)
+        failed = [raised for start in starts if (raised := start.exception()) is not None]
+        if failed:
+            raise failed[0]
+        self._is_open = True
+
+    def _start_soon(self, place: int) -> asyncio.Task[_Helper]:
+        task = asyncio.create_task(self._start(place), name=f"starting helper process {place}")
+        self._starting.add(task)
+        task.add_done_callback(lambda task: self._started(task, place))
+        return task
+
+    async def _start(self, place: int) -> _Helper:
+        helper = _Helper(place=place, room=self._order.rooms[place] if self._order.rooms else None)
+        helper.link = Link(
+            calls=self._calls(helper),
+            tells=self._tells(helper),
+            on_lost=lambda: self._lost(helper),
+            whom=f"helper process {place}",
+        )
+        helper.process = await start_linked("slipstream.placement.helper", helper.link)
+        self._coming.add(helper)
+        try:
+            await helper.link.call("open_crew", self._order.maker, self._order.crews[place])
+        except BaseException:
+            helper.link.close()
+            await wait_or_kill(helper.process, CLOSE_S)
+            raise
+        finally:
+            self._coming.discard(helper)
+        self._helpers.append(helper)
+        if helper.link.is_lost:  # since it answered
+            self._lost(helper)
+        return helper
+
+    def _started(self, task: asyncio.Task[_Helper], place: int) -> None:
+        self._starting.discard(task)
+        if self._is_open and not task.cancelled() and (raised := task.exception()) is not None:
+            logger.warning("a helper process did not start: %s", raised)
+            self._replace(place)
+        self._changed.set()
+
+    def _replace(self, place: int) -> None:
+        self._num_deaths += 1
+        if self._num_deaths < MOST_DEATHS:
+            self._start_soon(place)
+
+    def _lost(self, helper: _Helper) -> None:
+        if helper not in self._helpers:  # it never came up: whoever started it knows
+            return
+        self._helpers.remove(helper)
+        for number in list(helper.turns):
+            self._end_turn(helper, number)
+        leaving = asyncio.create_task(wait_or_kill(helper.process, CLOSE_S))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        if self._is_open:
+            self.num_lost += 1
+            logger.warning("helper process %d is gone, with %d attempts", helper.process.pid, len(helper.attempts))
+            self._replace(helper.place)
+
+    async def aclose(self) -> None:
+        """Let all of them go, and wait until they are gone."""
+        self._is_open = False
+        await outlast([asyncio.create_task(self._let_go())])
+
+    async def _let_go(self) -> None:
+        helpers = list(self._helpers)
+        for helper in (*helpers, *self._coming):
+            helper.link.close()
+        for start in self._starting:
+            start.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(helper.link.over(grace_s=CLOSE_S) for helper in helpers))
+        await asyncio.gather(*self._leaving)
+
+    # ---------------------------------------------------------------- what helpers ask for
+
+    def _calls(self, helper: _Helper) -> Mapping[str, Callable[..., Awaitable[Any]]]:
+        async def complete(
+            ids: Sequence[int], params: Any, session: str, priority: int, cache_salt: str, timeout_s: float | None
+        ) -> Any:
+            model: Any = self._model
+            return await model.complete(
+                ids, params, session=session, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+            )
+
+        async def chat(messages: Any, tools: Any, params: Any, session: str, timeout_s: float | None) -> Any:
+            model: Any = self._model
+            return await model.chat(messages, tools, params, session=session, timeout_s=timeout_s)
+
+        async def turn(number: int, key: JobKey, num_context_tokens: int) -> TurnPass:
+            entered = self._gate.turn(key, num_context_tokens)
+            passed = await entered.__aenter__()
+            helper.turns[number] = entered
+            if helper.link.is_lost:  # nobody would end it
+                self._end_turn(helper, number)
+            return passed
+
+        async def flush() -> None:
+            assert self.journal is not None, "the journal is there before the first attempt"
+            if self._refused is not None:
+                raise self._refused
+            await self.journal.flush()
+
+        return {"complete": complete, "chat": chat, "turn": turn, "flush": flush}
+
+    def _tells(self, helper: _Helper) -> Mapping[str, Callable[..., None]]:
+        def so_far(number: int, spans: Sequence[Span], grade_weight: int) -> None:
+            if (attempt := helper.attempts.get(number)) is not None:
+                attempt.learn(spans, grade_weight)
+
+        def end_session(session: str) -> None:
+            if isinstance(self._model, SessionKeeper):
+                self._model.end_session(session)
+
+        return {
+            "append": self._append,
+            "so_far": so_far,
+            "end_session": end_session,
+            "turn_over": lambda number: self._end_turn(helper, number),
+        }
+
+    def _append(self, event: Event) -> None:
+        assert self.journal is not None, "the journal is there before the first attempt"
+        self._num_deaths = 0
+        if isinstance(event, TurnTaken | RunEnded):
+            attempt = self._attempts.get((event.key, event.attempt))
+            if attempt is not None:
+                attempt.see(event)
+        try:
+            self.journal.append(event)
+        except JournalError as raised:  # whoever wrote it does not wait to hear that, but for its next flush
+            self._refused = raised
+
+    def _end_turn(self, helper: _Helper, number: int) -> None:
+        entered = helper.turns.pop(number, None)
+        if entered is not None:
+            leaving = asyncio.create_task(_leave(entered))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+
+class FarAttempt:
+    """An attempt in a helper process. It has a place from its first stage on."""
+
+    def __init__(
+        self, processes: Processes, job: Job, number: int, past: PastAttempt | None, *, grade_weight: int
+    ) -> None:
+        self.job = job
+        self.number = number
+        self.grade_weight = grade_weight
+        self.num_held = 0
+        """Sandboxes that it has, or is about to have."""
+        self._processes = processes
+        self._past = past
+        self._ended = None if past is None else past.run_ended
+        self._turns: list[Turn] = [] if past is None or past.run_ended is None else list(past.turns)
+        self._spans: list[Span] = []
+        self._place: tuple[_Helper, int] | None = None
+
+    async def init(self) -> None:
+        self._hold(self.job.weight)
+        self._place = await self._processes.place(self, self._past)
+        await self._do("init")
+
+    async def run(self) -> None:
+        if self._past is not None:
+            self._turns = list(self._past.turns)
+        await self._do("run")
+
+    async def release(self) -> None:
+        try:
+            if self._has_place:
+                await self._do("release")
+        finally:
+            self._hold(0)
+
+    async def grade(self) -> Rollout:
+        if self._ended is None:
+            raise GraderError("there is nothing to grade: the agent's run did not end")
+        weight = self.grade_weight
+        if self._place is not None and not self._place[0].has_room(weight) and self._processes.has_room(weight):
+            await self.aclose()  # others came meanwhile: it would wait for their sandboxes
+        self._hold(weight)
+        try:
+            if not self._has_place:
+                past = PastAttempt(attempt=self.number, turns=tuple(self._turns), run_ended=self._ended)
+                self._place = await self._processes.place(self, past)
+            graded = await self._do("grade")
+        finally:
+            self._hold(0)
+        assert isinstance(graded, Rollout), "that is what grading gives"
+        return replace(graded, turns=tuple(self._turns), spans=tuple(self._spans))
+
+    def as_ended(self, ending: Ending) -> Rollout:
+        return Rollout(
+            job=self.job, attempt=self.number, ending=ending, turns=tuple(self._turns), spans=tuple(self._spans)
+        )
+
+    async def aclose(self) -> None:
+        place, alive, self._place = self._place, self._has_place, None
+        if place is None:
+            return
+        helper, number = place
+        try:
+            if alive:
+                await helper.link.call("aclose", number)
+        finally:
+            self._processes.forget(helper, number)
+
+    def see(self, event: TurnTaken | RunEnded) -> None:
+        """What the helper wrote into the journal."""
+        if isinstance(event, RunEnded):
+            self._ended = event
+        else:
+            self._turns.append(event.turn)
+
+    def learn(self, spans: Sequence[Span], grade_weight: int) -> None:
+        self._spans += spans
+        self.grade_weight = grade_weight
+
+    def _hold(self, num: int) -> None:
+        if self._place is not None:
+            self._place[0].num_held += num - self.num_held
+        self.num_held = num
+
+    @property
+    def _has_place(self) -> bool:
+        return self._place is not None and not self._place[0].link.is_lost
+
+    async def _do(self, stage: str) -> Rollout | None:
+        if self._place is None:
+            raise InfrastructureError(f"{stage} of an attempt that has no place")
+        helper, number = self._place
+        result: Rollout | None = await helper.link.call(stage, number)
+        return result
+
+
+@asynccontextmanager
+async def open_processes(
+    order: Order,
+    *,
+    model: Completer | ChatModel,
+    gate: TurnGate,
+    grade_weight: Callable[[Job, RunEnded], int],
+) -> AsyncIterator[Processes]:
+    """`grade_weight`: what `Attempt.grade_weight` is once the agent's run has ended."""
+    processes = Processes(order, model=model, gate=gate, grade_weight=grade_weight)
+    try:
+        await processes.start()
+        yield processes
+    finally:
+        await processes.aclose()
+
+
+async def _leave(entered: AbstractAsyncContextManager[TurnPass]) -> None:
+    await entered.__aexit__(None, None, None)
