@@ -11,6 +11,7 @@ Always holds: when the link is lost the process ends; when the process ends, who
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -155,8 +156,12 @@ class _Served:
 async def _serve() -> None:
     served = _Served()
     await served.link.connect(own_end(sys.argv))
-    await served.link.over(grace_s=CLOSE_S / 2)
-    served.let_go()
+    try:
+        await served.link.over(grace_s=CLOSE_S / 2)
+        served.let_go()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # torch would wait for a thread that is still at work, and complain of what it has lent
 
 
 if __name__ == "__main__":
