@@ -76,10 +76,11 @@ async def open_placement(
 
     `policy` samples in place of what the settings of the model name, and is not closed here.
     """
+    shares = _shares(config, pacing.limits.sandboxes)
     async with AsyncExitStack() as stack:
-        in_helpers = config.dispatch.processes > 0
-        share = _shares(config, pacing.limits.sandboxes)[0]
-        crew_for = None if in_helpers else await stack.enter_async_context(_open_crew(config, tasks, share))
+        crew_for = None
+        if not config.dispatch.processes:
+            crew_for = await stack.enter_async_context(_open_crew(config, tasks, shares[0]))
         if policy is None:
             model = await stack.enter_async_context(_open_model(config.model, pacing))
         else:
@@ -88,7 +89,6 @@ async def open_placement(
             make_dialogue = _dialogue_maker(config.model, model, pacing.gate)
             yield lambda journal: InProcess(crew_for(journal, make_dialogue), tasks)
             return
-        shares = _shares(config, pacing.limits.sandboxes)
         crews = tuple((config, tasks, share) for share in shares)
         processes = await stack.enter_async_context(
             open_processes(

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -47,6 +48,26 @@ def test_before_anything_is_known_there_is_no_limit() -> None:
     assert knee.limit == pytest.approx(50 + 0.1 * math.sqrt(50))
     assert knee.below(50) == 0
     assert knee.below(45) == 5
+
+
+def test_a_stage_that_all_wait_for_may_take_longer_before_it_is_cut() -> None:
+    limits = {}
+    for waiting in (0, 1_000):
+        knee = Knee()
+        knee.waiting = waiting
+        for number in range(400):
+            inside = 40 if knee.limit == math.inf else int(knee.limit)
+            knee.note(10.0 if number % 3 == 0 else 34.0, inside)
+        limits[waiting] = knee.limit
+    assert limits[0] < 40 < limits[1_000]
+
+
+def test_what_waits_for_a_stage_is_what_would_enter_it() -> None:
+    policy, memory = Adaptive(), seen(init_s=10.0, run_s=100.0)
+    policy.decide(replace(view(waiting=7, running=10, room=50), ended=12), memory)
+    assert (memory.init.waiting, memory.grade.waiting) == (7, 12)
+    policy.decide(view(waiting=70, running=10, ready=5, room=0), memory)
+    assert memory.init.waiting == 0
 
 
 def test_the_limit_grows_while_durations_stay() -> None:
