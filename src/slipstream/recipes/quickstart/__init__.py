@@ -42,7 +42,7 @@ def recipe() -> TrainConfig:
         agent=AGENT,
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
-            args={"num": 2_000, "quality": 0.5},
+            args={"num": 2_000, "quality": 0.45},
             learning=WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=LearnerConfig(
