@@ -9,15 +9,14 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "link", "packing", "__init__"}
+GROUND = {"types", "errors", "seams", "names", "aio", "link", "__init__"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
-    "link": {"errors", "packing"},
-    "packing": set(),
+    "link": {"errors"},
     "names": {"errors"},
     "seams": {"types"},
     "__init__": set(),
@@ -139,7 +138,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "aio": set(),
     "link": set(),
-    "packing": set(),
     "names": set(),
     "seams": set(),
     "batch": set(),

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import InfrastructureError
-from slipstream.packing import packed, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -144,12 +143,12 @@ class Link(asyncio.Protocol):
     def _send(self, kind: int, number: int, *message: Any) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        data = packed(message)
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._transport.write(_HEAD.pack(len(data), kind, number) + data)
 
     def _take(self, kind: int, number: int, message: memoryview) -> None:
         try:
-            parts = unpacked(message)
+            parts = pickle.loads(message)
         except Exception as raised:  # it may be made of what this end does not have
             told = InfrastructureError(f"what {self._whom} sent cannot be read: {type(raised).__name__}: {raised}")
             self._take_unread(kind, number, told)

@@ -138,13 +138,6 @@ class _Served:
 
         return work
 
-    def let_go(self) -> None:
-        """Of what was lent: the other process has closed its engine."""
-        self._lent = ()
-        cuda: Any = torch.cuda
-        if cuda.is_initialized():
-            cuda.ipc_collect()
-
     async def _weights(self) -> list[tuple[str, Any]]:
         assert self._learner is not None, "it is opened first"
         self._lent = await self._learner.weights()
@@ -158,7 +151,6 @@ async def _serve() -> None:
     await served.link.connect(own_end(sys.argv))
     try:
         await served.link.over(grace_s=CLOSE_S / 2)
-        served.let_go()
     finally:
         sys.stderr.flush()
         os._exit(0)  # torch would wait for a thread that is still at work, and complain of what it has lent
