@@ -151,6 +151,8 @@ def test_nothing_is_missing_from_a_table(machine: str) -> None:
         ("personality", (0xFFFFFFFF,), ALLOW),
         ("personality", (0x0400000,), refused(errno.EPERM)),
         ("personality", (0x0040000,), refused(errno.EPERM)),
+        ("fcntl", (0, 1), ALLOW),
+        ("fcntl", (0, 1024), refused(errno.EPERM)),
         ("ioctl", (0, 0x5413), ALLOW),
         ("ioctl", (0, 0x5412), refused(errno.EPERM)),
         ("ioctl", (0, 0x541C), refused(errno.EPERM)),

@@ -1,6 +1,6 @@
 """bubblewrap: which program to run, and with which arguments.
 
-Enters: a SandboxSpec and where its writable layer lies. Leaves: the argument list of one sandbox.
+Enters: a SandboxSpec, the view it is shown and where its writable layer lies. Leaves: the argument list of one sandbox.
 Always holds: nothing of the host is visible inside but its programs, or the base, read-only; all that is written goes
 to the layer; a machine that cannot give this is refused with a ConfigError, never worked around.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
+from slipstream.sandbox.view import SHARED_MEMORY, TERMINALS, View, devices_view, host_view
 from slipstream.types import SandboxSpec
 
 OLDEST_BWRAP = (0, 11)
@@ -31,8 +32,6 @@ COMPILE = (
 )
 COMPILE_TIMEOUT_S = 30.0
 ENDPOINTS = "/run/endpoints"
-SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-ETC_FROM_HOST = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
 """Top folders that the sandbox itself makes, so that the workdir cannot be there."""
 MB = 1 << 20
@@ -180,7 +179,7 @@ def areas_of(spec: SandboxSpec, tree: str | None) -> tuple[Area, ...]:
 
 def folders_of(areas: Sequence[Area], workdir: str) -> dict[str, int]:
     """The folders of a layer for such areas, and their modes."""
-    folders = {"shm": 0o1777, "ends": 0o755}
+    folders = {"shm": 0o1777, "ends": 0o755, "pts": 0o755}
     for area in areas:
         folders[area.name] = 0o1777 if area.place == "/tmp" else 0o755
         if area.lowers:
@@ -231,12 +230,13 @@ def arguments(
     *,
     home: Path | None,
     data: Mapping[str, int],
+    view: str,
     layer: str,
     areas: Sequence[Area],
     seccomp_fd: int | None = None,
 ) -> list[str]:
-    """Everything before the command. `home` is the interpreter's, where bwrap finds it; `data` has the descriptors of
-    files that are made up, by path."""
+    """Everything before the command. `view` is where that of `view_of` lies. On a base of its own, `home` is the
+    interpreter's, where bwrap finds it, and `data` has the descriptors of files that are made up, by path."""
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
     args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
@@ -244,37 +244,29 @@ def arguments(
     args += ["--setenv", "LANG", "C.UTF-8"]
     if seccomp_fd is not None:
         args += ["--seccomp", str(seccomp_fd)]
-    args += _host_programs() if spec.base == "host" else []
-    args += [arg for area in areas if area.place == "/" for arg in _mount(area, layer)]
-    for path, fd in data.items():
-        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     if home is not None:  # moved, it finds its own library no more
-        args += ["--ro-bind", str(home), PYTHON_HOME, "--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
-    args += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{layer}/shm", "/dev/shm"]
+        args += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
+    # A view is read-only as it is, and has devices in it: bwrap must leave what lies in it alone.
+    if spec.base == "host":
+        args += ["--dev-bind", view, "/", "--proc", "/proc"]
+    else:
+        args += _base_system(home, data, [area for area in areas if area.place == "/"], view, layer)
+    args += ["--dev-bind", f"{layer}/pts", TERMINALS, "--bind", f"{layer}/shm", SHARED_MEMORY]
     args += ["--ro-bind", f"{layer}/ends", ENDPOINTS]
     args += [arg for area in areas if area.place != "/" for arg in _mount(area, layer)]
-    args += ["--remount-ro", "/dev"]
-    if spec.base == "host":
-        args += ["--remount-ro", "/"]
-    elif not any(area.name == "files" for area in areas):
+    if spec.base != "host" and not any(area.name == "files" for area in areas):
         args += ["--dir", workdir_of(spec)]
     return [*args, "--chdir", workdir_of(spec)]
 
 
-def _host_programs() -> list[str]:
-    """A minimal view of this machine."""
-    args = ["--ro-bind", "/usr", "/usr"]
-    for name in SYSTEM_FOLDERS:
-        folder = Path("/", name)
-        if folder.is_symlink():
-            args += ["--symlink", str(folder.readlink()), str(folder)]
-        elif folder.is_dir():
-            args += ["--ro-bind", str(folder), str(folder)]
-    for folder_name in ("/etc", "/opt", "/run", "/var"):
-        args += ["--perms", "0755", "--dir", folder_name]
-    for name in ETC_FROM_HOST:
-        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return [*args, "--symlink", "../tmp", "/var/tmp"]
+def _base_system(home: Path | None, data: Mapping[str, int], roots: Sequence[Area], view: str, layer: str) -> list[str]:
+    """A system of its own, and what is ours in it."""
+    args = [arg for area in roots for arg in _mount(area, layer)]
+    for path, fd in data.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    if home is not None:
+        args += ["--ro-bind", str(home), PYTHON_HOME]
+    return [*args, "--proc", "/proc", "--dev-bind", f"{view}/dev", "/dev"]
 
 
 def _mount(area: Area, layer: str) -> list[str]:
@@ -304,12 +296,24 @@ def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
     return COMPILED_SUPERVISOR, made.stdout
 
 
-def made_up_files(spec: SandboxSpec, supervisor: tuple[str, bytes]) -> dict[str, bytes]:
-    """Files that a sandbox has of us, by path."""
-    files = dict([supervisor])
+def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> View:
+    """What a sandbox is shown; `home` is as for `arguments`."""
     if spec.base != "host":
-        return files | _with_agent(Path(spec.base), workdir_of(spec))
-    return files | {
+        return devices_view()
+    return host_view(
+        files=dict([supervisor]) | _etc(spec),
+        mount_points=("/tmp", ENDPOINTS, workdir_of(spec)),
+        shown={} if home is None else {PYTHON_HOME: str(home)},
+    )
+
+
+def files_in_base(spec: SandboxSpec, supervisor: tuple[str, bytes]) -> dict[str, bytes]:
+    """Files that a sandbox with a system of its own has of us, by path."""
+    return {} if spec.base == "host" else dict([supervisor]) | _with_agent(Path(spec.base), workdir_of(spec))
+
+
+def _etc(spec: SandboxSpec) -> dict[str, bytes]:
+    return {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
             f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir_of(spec)}:/bin/bash\n"

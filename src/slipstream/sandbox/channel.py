@@ -16,8 +16,8 @@ import marshal
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.types import Json
@@ -31,6 +31,8 @@ MAX_REPLY_FDS = 4
 
 ENDED = "the sandbox is gone: its supervisor has ended"
 
+Request: TypeAlias = Mapping[str, Any]
+"""Of what `marshal` can write."""
 Reply: TypeAlias = dict[str, Json]
 
 ERROR_KINDS = {"file": SandboxFileError, "limit": SandboxLimitError}
@@ -60,11 +62,11 @@ def seal(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
 
 
-def _packed(message: Reply) -> bytes:
+def _packed(message: Request) -> bytes:
     try:
-        return marshal.dumps(message, MARSHAL_VERSION)
+        return marshal.dumps(dict(message), MARSHAL_VERSION)
     except ValueError:  # an enum's member, say: JSON knows what it stands for
-        return marshal.dumps(json.loads(json.dumps(message)), MARSHAL_VERSION)
+        return marshal.dumps(json.loads(json.dumps(dict(message))), MARSHAL_VERSION)
 
 
 def _look_at(future: asyncio.Future[Reply]) -> None:
@@ -95,7 +97,7 @@ class Channel:
         self._lost: str | None = None
         self._loop.add_reader(control.fileno(), self._on_readable)
 
-    def request(self, message: Reply, fds: Sequence[int] = ()) -> tuple[int, asyncio.Future[Reply]]:
+    def request(self, message: Request, fds: Sequence[int] = ()) -> tuple[int, asyncio.Future[Reply]]:
         """Send a request that is answered: its id, and the future of its reply. `fds` stay the caller's."""
         self._last_id += 1
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -108,10 +110,10 @@ class Channel:
             raise
         return self._last_id, future
 
-    async def ask(self, message: Reply, fds: Sequence[int] = ()) -> Reply:
+    async def ask(self, message: Request, fds: Sequence[int] = ()) -> Reply:
         return await self.request(message, fds)[1]
 
-    def tell(self, message: Reply, fds: Sequence[int] = ()) -> None:
+    def tell(self, message: Request, fds: Sequence[int] = ()) -> None:
         """Send a request that is not answered. Never waits; raises SandboxError if the other side is gone."""
         if self._lost is not None:
             raise SandboxError(self._lost)

@@ -1,20 +1,21 @@
-"""The keeper: one small process beside a run that holds the writable layers of its local sandboxes and starts them. A
-standalone program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
+"""The keeper: one small process beside a run that holds the layers of its local sandboxes and starts them. A standalone
+program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
 
 Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: a reply as
 JSON for each request, with a descriptor beside it where the request says so.
-Always holds: a layer is a tmpfs of its own that cannot hold more than it was made for; nobody but this process and the
-sandboxes it started can come to it, and when they are gone so is all that was in it; what it starts has no
-capabilities; it follows no link in an agent's files; when the control socket closes it exits.
+Always holds: a layer is a tmpfs of its own that cannot hold more than it was made for; a view is one that nobody can
+write to; nobody but this process and the sandboxes it started can come to either, and when they are gone so is all that
+was in it; what it starts has no capabilities; it follows no link in an agent's files; when the control socket closes it
+exits.
 
     keeper.py CONTROL_FD LAYERS slipstream-lease=ID
 
-Requests: `make` a layer of so many bytes with folders in it (a descriptor of it comes back), `spawn` a program (its
-pidfd comes back), `listen` at a Unix socket in a layer (which comes back), `copy` folders of one layer into another,
-`drop` a layer.
+Requests: `make` a layer of so many bytes with folders in it, or `furnish` one with a view (a descriptor of it comes
+back), `spawn` a program (its pidfd comes back), `listen` at a Unix socket in a layer (which comes back), `copy` folders
+of one layer into another, `drop` a layer.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH106, PTH118, SIM105
+# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH118, PTH120, PTH123, PTH211, SIM105
 
 from __future__ import annotations
 
@@ -44,7 +45,18 @@ FIRST_SPARE_FD = 300
 COPY_BYTES = 1 << 20
 BYTES_PER_FILE = 4096
 """How many files a layer can hold goes by its size: an empty one takes memory too."""
-MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
+VIEW_BYTES = 64 << 20
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 0x20, 0x1000, 0x4000
+MNT_DETACH = 2
+MOUNT_FLAGS = {
+    "ro": MS_RDONLY,
+    "nosuid": MS_NOSUID,
+    "nodev": MS_NODEV,
+    "noexec": MS_NOEXEC,
+    "noatime": 0x400,
+    "nodiratime": 0x800,
+    "relatime": 0x200000,
+}
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 OVERLAY_XATTRS = ("user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy")
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,24 +73,102 @@ def checked(result: int, what: str) -> None:
 # ---------------------------------------------------------------- layers
 
 
-def make_layer(place: str, num_bytes: int, folders: dict[str, int]) -> None:
+def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> None:
+    result = libc.mount(os.fsencode(source), os.fsencode(place), kind.encode(), flags, options.encode())
+    checked(result, f"mounting {place}")
+
+
+def make_layer(place: str, num_bytes: int, folders: dict[str, int], terminals: str = "") -> None:
+    """`terminals` is the folder in it for pseudo-terminals, if it is to have any."""
     os.mkdir(place)
     try:
         options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
-        mounted = libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode())
-        checked(mounted, "mounting a layer")
+        mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
     except OSError:
         os.rmdir(place)
         raise
-    for name, mode in folders.items():
-        os.mkdir(os.path.join(place, name))
-        os.chmod(os.path.join(place, name), mode)
+    try:
+        for name, mode in folders.items():
+            os.mkdir(os.path.join(place, name))
+            os.chmod(os.path.join(place, name), mode)
+        if terminals:
+            options = "newinstance,ptmxmode=0666,mode=620"
+            mount("devpts", os.path.join(place, terminals), "devpts", MS_NOSUID | MS_NOEXEC, options)
+    except OSError:
+        drop_layer(place)
+        raise
 
 
 def drop_layer(place: str) -> None:
     """A sandbox that still has it mounted keeps it for as long as it lives."""
     checked(libc.umount2(os.fsencode(place), MNT_DETACH), "unmounting a layer")
     os.rmdir(place)
+
+
+def furnish(place: str, view: Request) -> None:
+    """Fill a layer with a view, then let nobody write to it."""
+
+    def inside(path: str) -> str:
+        target = place + path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        return target
+
+    for path in view["folders"]:
+        os.makedirs(place + path, exist_ok=True)
+    for path, content in view["files"]:
+        with open(inside(path), "wb") as file:
+            file.write(content)
+        os.chmod(place + path, 0o444)
+    for path, target in view["links"]:
+        os.symlink(target, inside(path))
+    for path in view["copied"]:
+        copy_of_host(path, inside(path))
+    for path, source in view["shown"]:
+        os.makedirs(place + path, exist_ok=True)
+        mount(source, place + path, "", MS_BIND | MS_REC)
+    for path in view["devices"]:
+        os.close(os.open(inside(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        mount(path, place + path, "", MS_BIND)
+    devices = {place + path for path in view["devices"]}
+    for path, flags in mounts_below(place):
+        wanted = flags | MS_NOSUID if path in devices else flags | MS_NOSUID | MS_NODEV | MS_RDONLY
+        if wanted != flags:
+            mount("none", path, "", wanted | MS_REMOUNT | MS_BIND)
+
+
+def copy_of_host(path: str, target: str) -> None:
+    """What is not there, or not ours to read, is left out."""
+    folder, name = os.path.split(path)
+    try:
+        here = os.open(folder, FOLDER)
+    except OSError:
+        return
+    there = os.open(os.path.dirname(target), FOLDER)
+    try:
+        below = copy_entry(name, here, there)
+        if below:
+            copy_folder(*below)
+            for fd in below:
+                os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES):
+            raise
+    finally:
+        os.close(here)
+        os.close(there)
+
+
+def mounts_below(place: str) -> list[tuple[str, int]]:
+    """What is mounted at a place and below it, and how."""
+    found = []
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split()
+            path = os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))
+            if path == place or path.startswith(place + "/"):
+                flags = [MOUNT_FLAGS.get(name, 0) for name in fields[5].decode().split(",")]
+                found.append((path, sum(flags)))
+    return found
 
 
 def copy_folder(source: int, target: int) -> None:
@@ -214,7 +304,20 @@ class Keeper:
 
     def do_make(self, request: Request, fds: list[int]) -> None:
         place = self.place(request["layer"])
-        make_layer(place, request["num_bytes"], request["folders"])
+        make_layer(place, request["num_bytes"], request["folders"], request["terminals"])
+        self.show(request, place)
+
+    def do_furnish(self, request: Request, fds: list[int]) -> None:
+        place = self.place(request["layer"])
+        make_layer(place, VIEW_BYTES, {})
+        try:
+            furnish(place, request["view"])
+        except OSError:
+            drop_layer(place)
+            raise
+        self.show(request, place)
+
+    def show(self, request: Request, place: str) -> None:
         folder = os.open(place, FOLDER)
         try:
             self.reply(request["id"], [folder])

@@ -1,6 +1,6 @@
-"""Our side of the keeper: layers to write to, and the processes of sandboxes.
+"""Our side of the keeper: layers to write to, views, and the processes of sandboxes.
 
-Enters: how large a layer is to be, or what to start. Leaves: a Layer, or a process known by its pidfd.
+Enters: how large a layer is to be, what to show, or what to start. Leaves: a Layer, or a process known by its pidfd.
 Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more.
 """
 
@@ -14,13 +14,14 @@ import select
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox import bwrap
-from slipstream.sandbox.channel import Channel, Reply, memory_file
+from slipstream.sandbox.channel import Channel, Reply, Request, memory_file
 from slipstream.sandbox.launch import Passed, end_of, kill, readable, runnable, spawn_unprivileged, visible_home
+from slipstream.sandbox.view import View
 
 LAYERS = "/slipstream/layers"
 PROGRAM = "/slipstream/keeper.py"
@@ -31,7 +32,7 @@ CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Where a sandbox writes to. `path` is how bwrap finds it; `fd` is ours, and leads to the same folder."""
+    """Where a sandbox writes to, or a view. `path` is how bwrap finds it; `fd` is ours, and leads to the same place."""
 
     name: str
     path: str
@@ -113,11 +114,17 @@ class Keeper:
     def stderr(self) -> str:
         return end_of(self._stderr)
 
-    async def make(self, num_bytes: int, folders: dict[str, int]) -> Layer:
-        """A layer of that size, with folders of those modes in it."""
+    async def make(self, num_bytes: int, folders: dict[str, int], *, terminals: str = "") -> Layer:
+        """A layer of that size, with folders of those modes in it; `terminals` names the one for pseudo-terminals."""
+        return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders, "terminals": terminals})
+
+    async def furnish(self, view: View) -> Layer:
+        """A layer with that view in it."""
+        return await self._layer({"op": "furnish", "view": asdict(view)})
+
+    async def _layer(self, message: Request) -> Layer:
         name = str(next(self._numbers))
-        asked = self._ask({"op": "make", "layer": name, "num_bytes": num_bytes, "folders": {**folders}})
-        return Layer(name=name, path=f"{LAYERS}/{name}", fd=await _fd_of(asked))
+        return Layer(name=name, path=f"{LAYERS}/{name}", fd=await _fd_of(self._ask({**message, "layer": name})))
 
     async def listen(self, layer: Layer, path: str) -> socket.socket:
         """A Unix socket that listens at a path in a layer."""
@@ -151,15 +158,19 @@ class Keeper:
         with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:
-                message: Reply = {"op": "spawn", "argv": [path, *args], "env": {**env}}
-                message["targets"] = [0, 1, 2, *passed.numbers]
+                message = {
+                    "op": "spawn",
+                    "argv": [path, *args],
+                    "env": env,
+                    "targets": [0, 1, 2, *passed.numbers],
+                }
                 asked = self._ask(message, [null, null, stderr, *passed.fds, *doors])
             finally:
                 os.close(null)
         pidfd = await _fd_of(asked)
         return int(str(asked.result()["pid"])), pidfd
 
-    def _ask(self, message: Reply, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
+    def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
         return self._channel.request(message, fds)[1]
 
     async def aclose(self) -> None:

@@ -4,8 +4,9 @@ Enters: a SandboxSpec. Leaves: a Sandbox whose process 1 is our supervisor (`ins
 Always holds: nothing of a sandbox lies on the host's disk; when `aclose` returns, or `open` raises or is cancelled,
 none of its processes is left; a sandbox that was lost says so at once, in every call.
 
-What a sandbox writes goes to a layer that the keeper holds (`keeper.py`); the base, a tree and snapshots lie below it
-and are shared. A snapshot is one more layer, made of what was written until then; forks lie on top of it.
+What a sandbox writes goes to a layer that the keeper holds (`keeper.py`); the view of this machine, the base, a tree
+and snapshots lie below it and are shared. A snapshot is one more layer, made of what was written until then; forks lie
+on top of it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
 from slipstream.sandbox.bwrap import can_be_reached
 from slipstream.sandbox.channel import Channel, memory_file
-from slipstream.sandbox.copying import copy_tree
 from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.keeping import Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
@@ -37,12 +37,11 @@ from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.meter import UNLEASED, Limit, Meter, Meters
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
+from slipstream.sandbox.shared import Shared
 from slipstream.sandbox.supervised import SupervisedSandbox
 from slipstream.types import SandboxSpec
 
 MB = 1 << 20
-TREE_BYTES = 1 << 36
-"""Of a layer that holds a tree: as much as there is."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _numbers = itertools.count(1)
@@ -86,10 +85,11 @@ class LocalHost:
     """What holds up one sandbox, outside."""
 
     def __init__(
-        self, launched: Launched, keeper: Keeper, layer: Layer, meter: Meter, below: Sequence[Layer] = ()
+        self, launched: Launched, shared: Shared, layer: Layer, meter: Meter, below: Sequence[Layer] = ()
     ) -> None:
         self.launched = launched
-        self.keeper = keeper
+        self.shared = shared
+        self.keeper = shared.keeper
         self.layer = layer
         self.meter = meter
         self.below = below
@@ -195,7 +195,7 @@ class LocalSandbox(SupervisedSandbox):
             upper = stack.enter_context(self._upper(area))
             base = None
             if area.lowers and not area.starts_empty:
-                base = stack.enter_context(self._provider._folder(area.lowers[0]))
+                base = stack.enter_context(self._outside.shared.folder(area.lowers[0]))
             snapshots = []
             for snapshot in self._ground.snapshots:
                 snapshots.append(os.open(area.name, FOLDER, dir_fd=snapshot.fd))
@@ -254,6 +254,18 @@ class LocalSnapshot:
             self._closed = True
             for layer in self._ground.snapshots:
                 await self._keeper.release(layer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """What bwrap is to be started with."""
+
+    ground: Ground
+    interpreter: bwrap.Interpreter
+    program: tuple[str, bytes]
+    """The supervisor: its path inside, and its bytes."""
+    view: Layer
+    layer: Layer
 
 
 @functools.cache
@@ -316,9 +328,8 @@ class LocalProvider:
         self._given = None if program is None or interpreter is None else (program, interpreter)
         self._meters = meters
         self._open_ones: set[LocalSandbox] = set()
-        self._keeper: Keeper | None = None
+        self._shared: Shared | None = None
         self._lost: list[Keeper] = []
-        self._trees: dict[str, asyncio.Task[Layer]] = {}
         self._works: dict[str, bwrap.Interpreter] = {}
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
@@ -338,7 +349,7 @@ class LocalProvider:
     async def open(self, spec: SandboxSpec) -> LocalSandbox:
         self.check_spec(spec)
         with boundary(SandboxError, "the host could not start a sandbox"):
-            tree = await self._tree(spec.tree) if spec.tree else None
+            tree = await self._shared_now().tree(spec.tree) if spec.tree else None
             sandbox = await self._open(Ground(spec=spec, areas=bwrap.areas_of(spec, tree)))
         if spec.files or spec.base != "host":
             async with _closed_on_error(sandbox):
@@ -349,37 +360,35 @@ class LocalProvider:
     async def aclose(self) -> None:
         for sandbox in list(self._open_ones):
             await sandbox.aclose()
-        if self._keeper is not None:
-            self._lost.append(self._keeper)
+        if self._shared is not None:
+            self._lost.append(self._shared.keeper)
         for keeper in self._lost:
             await keeper.aclose()
-        self._keeper, self._lost = None, []
-        self._trees.clear()
+        self._shared, self._lost = None, []
         if self._meters is not None:
             await self._meters.aclose()
             self._meters = None
 
     # ---------------------------------------------------------------- starting one
 
-    def _keeper_now(self) -> Keeper:
-        if self._keeper is None or self._keeper.is_lost:
+    def _shared_now(self) -> Shared:
+        if self._shared is None or self._shared.keeper.is_lost:
             program, interpreter = self._tools()
-            if self._keeper is not None:
-                self._lost.append(self._keeper)
-                self._trees.clear()
-            self._keeper = Keeper(program, interpreter, self._lease)
-        return self._keeper
+            if self._shared is not None:
+                self._lost.append(self._shared.keeper)
+            self._shared = Shared(Keeper(program, interpreter, self._lease))
+        return self._shared
 
     async def _open(self, ground: Ground) -> LocalSandbox:
         """Start a sandbox. If that is cancelled, what was begun is brought to an end first."""
-        keeper = self._keeper_now()
+        shared = self._shared_now()
         candidates = self._interpreters(ground.spec.base)
         for interpreter in candidates[:-1]:
             try:
-                return await self._open_with(keeper, interpreter, ground)
+                return await self._open_with(shared, interpreter, ground)
             except SandboxError:
                 continue
-        sandbox = await self._open_with(keeper, candidates[-1], ground)
+        sandbox = await self._open_with(shared, candidates[-1], ground)
         self._works.setdefault(ground.spec.base, candidates[-1])
         return sandbox
 
@@ -392,8 +401,8 @@ class LocalProvider:
         has_own = os.path.lexists(f"{base}{bwrap.base_interpreter().path}")
         return [bwrap.base_interpreter(), bwrap.own_interpreter()] if has_own else [bwrap.own_interpreter()]
 
-    async def _open_with(self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
-        starting = asyncio.ensure_future(self._start(keeper, interpreter, ground))
+    async def _open_with(self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
+        starting = asyncio.ensure_future(self._start(shared, interpreter, ground))
         try:
             sandbox = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -404,29 +413,36 @@ class LocalProvider:
             await sandbox._greet(self._start_timeout_s)
         return sandbox
 
-    async def _start(self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
+    async def _start(self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
         """Have bwrap running; nothing has answered yet."""
-        spec = ground.spec
+        keeper, spec = shared.keeper, ground.spec
+        # The Python of another base may be of another version.
+        is_known = spec.base == "host" or interpreter.home is not None
+        program = bwrap.supervisor_for(interpreter) if is_known else (bwrap.SUPERVISOR, bwrap.supervisor_source())
+        wanted = bwrap.view_of(spec, home=visible_home(interpreter), supervisor=program)
         async with contextlib.AsyncExitStack() as undo:
-            for below in ground.snapshots:
-                keeper.hold(below)
-                undo.push_async_callback(keeper.release, below)
-            layer = await keeper.make(spec.limits.disk_mb * MB, bwrap.folders_of(ground.areas, bwrap.workdir_of(spec)))
+            view = await shared.hold_view(wanted)
+            undo.push_async_callback(keeper.release, view)
+            for snapshot in ground.snapshots:
+                keeper.hold(snapshot)
+                undo.push_async_callback(keeper.release, snapshot)
+            folders = bwrap.folders_of(ground.areas, bwrap.workdir_of(spec))
+            layer = await keeper.make(spec.limits.disk_mb * MB, folders, terminals="pts")
             undo.push_async_callback(keeper.drop, layer)
             if self._meters is None:
                 self._meters = Meters(self._lease)
             meter = self._meters.open(spec.limits, num_own=2)
             undo.push_async_callback(meter.aclose)
-            launched, channel = await self._launch(keeper, interpreter, ground, layer, meter)
+            launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view, layer=layer)
+            launched, channel = await self._launch(keeper, launching, meter)
             undo.pop_all()
-        sandbox = LocalSandbox(self, ground, LocalHost(launched, keeper, layer, meter, ground.snapshots), channel)
+        host = LocalHost(launched, shared, layer, meter, below=(view, *ground.snapshots))
+        sandbox = LocalSandbox(self, ground, host, channel)
         self._open_ones.add(sandbox)
         return sandbox
 
-    async def _launch(
-        self, keeper: Keeper, interpreter: bwrap.Interpreter, ground: Ground, layer: Layer, meter: Meter
-    ) -> tuple[Launched, Channel]:
-        spec = ground.spec
+    async def _launch(self, keeper: Keeper, what: Launching, meter: Meter) -> tuple[Launched, Channel]:
+        spec, interpreter, program = what.ground.spec, what.interpreter, what.program
         passed = Passed(renumbered=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as lent:
@@ -442,18 +458,16 @@ class LocalProvider:
                 lent.callback(os.close, fd)
                 return passed.add(fd)
 
-            # The Python of another base may be of another version.
-            is_known = spec.base == "host" or interpreter.home is not None
-            program = bwrap.supervisor_for(interpreter) if is_known else (bwrap.SUPERVISOR, bwrap.supervisor_source())
-            data = {path: lend(memory_file(content)) for path, content in bwrap.made_up_files(spec, program).items()}
+            data = {path: lend(memory_file(content)) for path, content in bwrap.files_in_base(spec, program).items()}
             args = ["--info-fd", str(passed.add(info_write))]
             passed.add(info)  # so that it can write even if we are dead by then
             args += bwrap.arguments(
                 spec,
                 home=visible_home(interpreter),
                 data=data,
-                layer=layer.path,
-                areas=ground.areas,
+                view=what.view.path,
+                layer=what.layer.path,
+                areas=what.ground.areas,
                 seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
             )
             args += ["--", interpreter.path, "-I", "-S", "-B", program[0], str(passed.add(theirs.fileno()))]
@@ -493,58 +507,6 @@ class LocalProvider:
         for below in forked.snapshots:
             host.keeper.hold(below)
         return LocalSnapshot(self, host.keeper, forked)
-
-    async def _tree(self, folder: str) -> str:
-        """Where the sandboxes' user finds a tree: at its place if the files are his own, else in a layer with a copy,
-        made once, since he could not change what belongs to another, not even in a layer above it."""
-        if os.geteuid() != 0:
-            return folder
-        keeper = self._keeper_now()
-        if folder not in self._trees:
-            self._trees[folder] = asyncio.ensure_future(_copied(keeper, folder))
-        try:
-            layer = await asyncio.shield(self._trees[folder])
-        except SlipstreamError:
-            self._trees.pop(folder, None)
-            raise
-        return f"{layer.path}/tree"
-
-    @contextlib.contextmanager
-    def _folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a base or a tree."""
-        made = [task.result() for task in self._trees.values() if task.done() and task.exception() is None]
-        layer = next((layer for layer in made if path == f"{layer.path}/tree"), None)
-        if layer is None:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        else:
-            fd = os.open("tree", FOLDER, dir_fd=layer.fd)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-
-async def _copied(keeper: Keeper, folder: str) -> Layer:
-    """A layer with the files of a folder, as the sandboxes' user's own."""
-    layer = await keeper.make(TREE_BYTES, {"tree": 0o755})
-
-    def copy() -> None:
-        source = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            target = os.open("tree", FOLDER, dir_fd=layer.fd)
-            try:
-                copy_tree(source, target, uid=NOBODY, gid=NOBODY)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-
-    try:
-        await asyncio.to_thread(copy)
-    except OSError as error:
-        await keeper.drop(layer)
-        raise SandboxError(f"the tree {folder} cannot be copied: {error}") from error
-    return layer
 
 
 @contextlib.asynccontextmanager

@@ -40,11 +40,15 @@ OF_A_USER = 2
 RENAME_WHITEOUT = 4
 """Leaves a device node behind."""
 
+SET_LEASE = 1024
+"""F_SETLEASE: whoever opens the file next waits. Some files are shared with other sandboxes, whose user owns them."""
+
 X86_64: Mapping[str, int] = {
     "ioctl": 16,
     "socket": 41,
     "socketpair": 53,
     "clone": 56,
+    "fcntl": 72,
     "ptrace": 101,
     "syslog": 103,
     "mknod": 133,
@@ -119,6 +123,7 @@ X86_64: Mapping[str, int] = {
 
 AARCH64: Mapping[str, int] = {
     "lookup_dcookie": 18,
+    "fcntl": 25,
     "ioctl": 29,
     "ioprio_set": 30,
     "mknodat": 33,
@@ -196,7 +201,7 @@ WHOSE: Mapping[str, int] = {
 """Calls that a process may make of itself, and the argument that says whom they are about: 0 is the caller. About
 others they would let the agent starve the supervisor, whose user it is too."""
 BY_ARGUMENT = frozenset(
-    {"clone", "personality", "ioctl", "mknod", "mknodat", "renameat2", "socket", "socketpair", *WHOSE}
+    {"clone", "personality", "fcntl", "ioctl", "mknod", "mknodat", "renameat2", "socket", "socketpair", *WHOSE}
 )
 """Refused for some arguments alone."""
 ABSENT = frozenset({"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"})
@@ -248,6 +253,8 @@ def _by_argument(name: str) -> list[Instruction]:
         return [*of_users, _load(WHOSE[name]), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EPERM), _allow()]
     if name == "renameat2":
         return [_load(4), (JUMP_ANY_BIT, 0, 1, RENAME_WHITEOUT), _refuse(errno.EPERM), _allow()]
+    if name == "fcntl":
+        return [_load(1), *_if_one_of((SET_LEASE,), _refuse(errno.EPERM)), _allow()]
     if name == "ioctl":
         return [_load(1), *_if_one_of(TERMINAL_REQUESTS, _refuse(errno.EPERM)), _allow()]
     if name in ("mknod", "mknodat"):

@@ -1,0 +1,169 @@
+"""The view that local sandboxes share: nobody can change it, or hold others up with it, and there are never many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from slipstream.sandbox import LocalProvider, Sandbox, bwrap
+from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.shared import MAX_VIEWS
+from slipstream.sandbox.view import DEVICES, View
+from slipstream.types import SandboxSpec
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
+
+
+@contextlib.asynccontextmanager
+async def provided() -> AsyncIterator[LocalProvider]:
+    provider = LocalProvider()
+    try:
+        async with asyncio.timeout(60):
+            yield provider
+    finally:
+        await provider.aclose()
+
+
+async def python(sandbox: Sandbox, script: str) -> str:
+    result = await sandbox.exec(["python3", "-c", script], timeout_s=30)
+    assert result.exit_code == 0, result.stderr.text()
+    return result.stdout.text().strip()
+
+
+def mounts_of(pid: int) -> dict[str, set[str]]:
+    """Where something is mounted, as a process sees it, and with which options."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    return {fields[4]: set(fields[5].split(",")) for fields in lines}
+
+
+def keeper_pid(sandbox: LocalSandbox) -> int:
+    """The process that holds the layers: the one below bwrap."""
+    outer = sandbox._outside.keeper.pid
+    return int(Path(f"/proc/{outer}/task/{outer}/children").read_text().split()[0])
+
+
+def test_all_of_a_view_is_read_only_and_only_its_devices_are_devices() -> None:
+    async def main() -> None:
+        async with provided() as provider:
+            sandbox = await provider.open(SandboxSpec())
+            pid = sandbox._outside.launched.first_pid
+            assert pid is not None
+            mounts = mounts_of(pid)
+            assert {"ro", "nosuid", "nodev"} <= mounts["/"] & mounts["/usr"]
+            own = {"/dev/pts", "/dev/shm", "/tmp", "/work", "/proc"}
+            writable = {place for place, options in mounts.items() if "ro" not in options}
+            assert writable == own | set(DEVICES)
+            assert all("nosuid" in options for options in mounts.values())
+            assert {place for place, options in mounts.items() if "nodev" not in options} == {"/dev/pts", *DEVICES}
+
+    asyncio.run(main())
+
+
+def test_a_start_makes_few_mounts() -> None:
+    spec = SandboxSpec()
+    args = bwrap.arguments(spec, home=None, data={}, view="/v", layer="/l", areas=bwrap.areas_of(spec, None))
+    mounting = [arg for arg in args if arg in ("--proc", "--dev", "--tmpfs", "--overlay") or "bind" in arg]
+    assert len(mounting) <= 7
+
+
+def test_the_owner_of_shared_files_can_neither_change_them_nor_take_a_lease() -> None:
+    script = """
+import errno, fcntl, os
+said = []
+for path in ("/etc/passwd", "/run/slipstream/inside.pyc"):
+    for attempt in (
+        lambda: os.chmod(path, 0o777),
+        lambda: os.utime(path),
+        lambda: os.open(path, os.O_WRONLY),
+        lambda: fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK),
+    ):
+        try:
+            attempt()
+            said.append("done")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            said.append(errno.errorcode[error.errno])
+print(*said)
+"""
+
+    async def main() -> None:
+        async with provided() as provider:
+            said = (await python(await provider.open(SandboxSpec()), script)).split()
+            assert said[:4] == ["EROFS", "EROFS", "EACCES", "EPERM"]
+            assert "done" not in said
+
+    asyncio.run(main())
+
+
+def test_pseudo_terminals_are_each_sandboxes_own() -> None:
+    hold = "import os, pty, time; main, side = pty.openpty(); print(os.ttyname(side), flush=True); time.sleep(60)"
+
+    async def main() -> None:
+        async with provided() as provider:
+            one, other = await provider.open(SandboxSpec()), await provider.open(SandboxSpec())
+            held = asyncio.ensure_future(one.exec(["python3", "-c", hold], timeout_s=50))
+            while (await python(one, "import os; print(*sorted(os.listdir('/dev/pts')))")) != "0 ptmx":
+                assert not held.done()
+            assert await python(other, "import os; print(*sorted(os.listdir('/dev/pts')))") == "ptmx"
+            held.cancel()
+            await asyncio.gather(held, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_many_workdirs_do_not_make_many_views() -> None:
+    async def main() -> None:
+        async with provided() as provider:
+            first = await provider.open(SandboxSpec(workdir="/place0"))
+            for number in range(1, MAX_VIEWS + 4):
+                sandbox = await provider.open(SandboxSpec(workdir=f"/place{number}"))
+                assert await python(sandbox, "import os; print(os.getcwd())") == f"/place{number}"
+                await sandbox.aclose()
+            assert await python(first, "import os; print(os.getcwd())") == "/place0"
+            views = {
+                place
+                for place in mounts_of(keeper_pid(first))
+                if re.fullmatch(r"/slipstream/layers/\d+/dev/null", place)
+            }
+            assert len(views) == MAX_VIEWS + 1  # those kept, and the one still in use
+            await first.aclose()
+            again = await provider.open(SandboxSpec(workdir="/place0"))
+            assert await python(again, "import pwd; print(pwd.getpwuid(1000).pw_dir)") == "/place0"
+            views = {
+                place
+                for place in mounts_of(keeper_pid(again))
+                if re.fullmatch(r"/slipstream/layers/\d+/dev/null", place)
+            }
+            assert len(views) == MAX_VIEWS
+
+    asyncio.run(main())
+
+
+def test_sandboxes_that_start_at_once_share_one_view() -> None:
+    async def main() -> None:
+        async with provided() as provider:
+            opened = await asyncio.gather(*(provider.open(SandboxSpec()) for _ in range(5)))
+            assert len({sandbox._outside.below[0].path for sandbox in opened}) == 1
+
+    asyncio.run(main())
+
+
+def test_a_view_that_cannot_be_made_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with provided() as provider:
+            broken = View(shown=(("/usr", "/nowhere"),))
+            with monkeypatch.context() as patched:
+                patched.setattr(bwrap, "view_of", lambda *args, **kwargs: broken)
+                for _ in range(2):
+                    with pytest.raises(Exception, match="No such file or directory"):
+                        await provider.open(SandboxSpec())
+            assert await python(await provider.open(SandboxSpec()), "print(1)") == "1"
+
+    asyncio.run(main())
