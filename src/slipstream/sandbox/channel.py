@@ -76,7 +76,7 @@ def _look_at(future: asyncio.Future[Reply]) -> None:
 
 
 class Channel:
-    """Owns `control`. With `takes_fds` the descriptor that comes with a reply is its `fd`, the caller's to close."""
+    """Owns `control`. With `takes_fds` the descriptors that come with a reply are its `fds`, the caller's to close."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Channel:
                 os.close(fd)
             return
         if fds:
-            reply["fd"] = fds[0]
+            reply["fds"] = fds
         if "error" in reply:
             waiting.set_exception(ERROR_KINDS.get(reply["error"], SandboxError)(str(reply.get("message"))))
         else:

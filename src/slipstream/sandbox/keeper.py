@@ -1,8 +1,8 @@
-"""The keeper: one small process beside a run that holds the layers of its local sandboxes and starts them. A standalone
+"""The keeper: one small process beside a run that makes the layers of its local sandboxes and starts them. A standalone
 program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
 
 Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: a reply as
-JSON for each request, with a descriptor beside it where the request says so.
+JSON for each request, with descriptors beside it where the request says so.
 Always holds: a layer is a tmpfs of its own that cannot hold more than it was made for; a view is one that nobody can
 write to; nobody but this process and the sandboxes it started can come to either, and when they are gone so is all that
 was in it; what it starts has no capabilities; it follows no link in an agent's files; when the control socket closes it
@@ -10,9 +10,12 @@ exits.
 
     keeper.py CONTROL_FD LAYERS slipstream-lease=ID
 
-Requests: `make` a layer of so many bytes with folders in it, or `furnish` one with a view (a descriptor of it comes
-back), `spawn` a program (its pidfd comes back), `listen` at a Unix socket in a layer (which comes back), `copy` folders
-of one layer into another, `drop` a layer.
+Requests: `spawn` a program with a layer of its own (its pidfd and a descriptor of the layer come back), `make` a layer
+to share, or `furnish` one with a view (a descriptor of it comes back), `drop` such a layer, `listen` at a Unix socket
+in a layer (which comes back), `copy` folders of one layer into another.
+
+The layer of a program is mounted where that program and its sandbox alone can see it. Were all of them mounted here,
+each new sandbox would copy the mounts of all the others, and take them down again, with the kernel's one lock held.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH118, PTH120, PTH123, PTH211, SIM105
@@ -33,6 +36,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     Request = Any
@@ -45,9 +49,8 @@ FIRST_SPARE_FD = 300
 COPY_BYTES = 1 << 20
 BYTES_PER_FILE = 4096
 """How many files a layer can hold goes by its size: an empty one takes memory too."""
-VIEW_BYTES = 64 << 20
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 0x20, 0x1000, 0x4000
-MNT_DETACH = 2
+MNT_DETACH, CLONE_NEWNS = 2, 0x20000
 MOUNT_FLAGS = {
     "ro": MS_RDONLY,
     "nosuid": MS_NOSUID,
@@ -80,23 +83,14 @@ def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> 
 
 def make_layer(place: str, num_bytes: int, folders: dict[str, int], terminals: str = "") -> None:
     """`terminals` is the folder in it for pseudo-terminals, if it is to have any."""
-    os.mkdir(place)
-    try:
-        options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
-        mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
-    except OSError:
-        os.rmdir(place)
-        raise
-    try:
-        for name, mode in folders.items():
-            os.mkdir(os.path.join(place, name))
-            os.chmod(os.path.join(place, name), mode)
-        if terminals:
-            options = "newinstance,ptmxmode=0666,mode=620"
-            mount("devpts", os.path.join(place, terminals), "devpts", MS_NOSUID | MS_NOEXEC, options)
-    except OSError:
-        drop_layer(place)
-        raise
+    options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
+    mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for name, mode in folders.items():
+        os.mkdir(os.path.join(place, name))
+        os.chmod(os.path.join(place, name), mode)
+    if terminals:
+        options = "newinstance,ptmxmode=0666,mode=620"
+        mount("devpts", os.path.join(place, terminals), "devpts", MS_NOSUID | MS_NOEXEC, options)
 
 
 def drop_layer(place: str) -> None:
@@ -281,9 +275,11 @@ class Keeper:
     def __init__(self, control: socket.socket, layers: str) -> None:
         self.control = control
         self.layers = layers
-
-    def place(self, name: str) -> str:
-        return os.path.join(self.layers, name)
+        self.own_layer = os.path.join(layers, "own")
+        """Where every program finds the layer that it alone has."""
+        self.answering: dict[int, Request] = {}
+        """By pid, the requests that are answered by a process of their own."""
+        os.mkdir(self.own_layer)
 
     def reply(self, request_id: int, fds: list[int], **values: int | str) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds))]
@@ -299,67 +295,95 @@ class Keeper:
         kind = "limit" if error.errno == errno.ENOSPC else "host"
         self.reply(request["id"], [], error=kind, message=f"{request['op']}: {error.strerror or error}")
 
-    def do_hello(self, request: Request, fds: list[int]) -> None:
-        self.reply(request["id"], [])
-
-    def do_make(self, request: Request, fds: list[int]) -> None:
-        place = self.place(request["layer"])
-        make_layer(place, request["num_bytes"], request["folders"], request["terminals"])
-        self.show(request, place)
-
-    def do_furnish(self, request: Request, fds: list[int]) -> None:
-        place = self.place(request["layer"])
-        make_layer(place, VIEW_BYTES, {})
+    def in_own_process(self, request: Request, answer: Callable[[], None]) -> None:
+        """So that nobody else waits for it."""
+        pid = os.fork()
+        if pid:
+            self.answering[pid] = request
+            return
         try:
-            furnish(place, request["view"])
-        except OSError:
-            drop_layer(place)
-            raise
-        self.show(request, place)
+            answer()
+        except OSError as error:
+            self.refuse(request, error)
+        finally:
+            os._exit(0)
 
-    def show(self, request: Request, place: str) -> None:
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            request = self.answering.pop(pid, None)
+            if request and os.WIFSIGNALED(status):  # perhaps it never answered; nobody minds a second answer
+                self.refuse(request, OSError(errno.ECHILD, "the process that was to do it was killed"))
+
+    # ---------------------------------------------------------------- layers
+
+    def new_layer(self, request: Request, fill: Callable[[str], None]) -> None:
+        place = os.path.join(self.layers, request["layer"])
+        os.mkdir(place)
+        try:
+            make_layer(place, request["num_bytes"], request["folders"])
+            fill(place)
+        except OSError:
+            if os.path.ismount(place):
+                drop_layer(place)
+            else:
+                os.rmdir(place)
+            raise
         folder = os.open(place, FOLDER)
         try:
             self.reply(request["id"], [folder])
         finally:
             os.close(folder)
 
+    def do_make(self, request: Request, fds: list[int]) -> None:
+        self.new_layer(request, lambda place: None)
+
+    def do_furnish(self, request: Request, fds: list[int]) -> None:
+        self.new_layer(request, lambda place: furnish(place, request["view"]))
+
     def do_drop(self, request: Request, fds: list[int]) -> None:
-        reap()  # whoever lets a layer go has seen the end of what was started on it
-        drop_layer(self.place(request["layer"]))
+        drop_layer(os.path.join(self.layers, request["layer"]))
         self.reply(request["id"], [])
 
     def do_copy(self, request: Request, fds: list[int]) -> None:
-        """Copies folders of a layer. In a process of its own: there may be much to copy."""
-        if os.fork():
-            return
-        try:
+        """Copies folders of the first layer into the second."""
+        source, target = fds
+
+        def copy() -> None:
             for name in request["folders"]:
-                source = os.open(os.path.join(self.place(request["source"]), name), FOLDER)
-                copy_folder(source, os.open(os.path.join(self.place(request["layer"]), name), FOLDER))
+                here = os.open(name, FOLDER, dir_fd=source)
+                copy_folder(here, os.open(name, FOLDER, dir_fd=target))
             self.reply(request["id"], [])
-        except OSError as error:
-            self.refuse(request, error)
-        finally:
-            os._exit(0)
+
+        self.in_own_process(request, copy)
 
     def do_listen(self, request: Request, fds: list[int]) -> None:
-        path = os.path.join(self.place(request["layer"]), request["path"])
+        path = f"/proc/self/fd/{fds[0]}/{request['path']}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.bind(path)
             os.chmod(path, 0o777)  # whoever may see it may connect
             listening.listen(64)
             self.reply(request["id"], [listening.fileno()])
 
+    # ---------------------------------------------------------------- programs
+
+    def do_hello(self, request: Request, fds: list[int]) -> None:
+        self.reply(request["id"], [])
+
     def do_spawn(self, request: Request, fds: list[int]) -> None:
-        pid = os.fork()
-        if pid == 0:
+        def start() -> None:
+            checked(libc.unshare(CLONE_NEWNS), "making a mount namespace")
+            make_layer(self.own_layer, request["num_bytes"], request["folders"], request["terminals"])
+            layer, pid = os.open(self.own_layer, FOLDER), os.getpid()
+            self.reply(request["id"], [pidfd_open(pid), layer], pid=pid)
             become(request, fds)
-        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else pidfd_open(pid)
-        try:
-            self.reply(request["id"], [pidfd], pid=pid)
-        finally:
-            os.close(pidfd)
+
+        self.in_own_process(request, start)
 
     def receive(self) -> bool:
         """Take one request. False at the end of the control socket."""
@@ -392,24 +416,18 @@ class Keeper:
             ready = {fd for fd, _ in poll.poll()}
             if wakeup in ready:
                 os.read(wakeup, 4096)
-                reap()
+                self.reap()
             if self.control.fileno() in ready and not self.receive():
                 return
 
 
 def pidfd_open(pid: int) -> int:
-    """For Python 3.8, which lacks it."""
-    return int(libc.syscall(434, pid, 0))
-
-
-def reap() -> None:
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    fd = int(libc.syscall(434, pid, 0))  # Python 3.8 lacks it
+    checked(min(fd, 0), "opening a pidfd")
+    fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    return fd
 
 
 def main() -> None:

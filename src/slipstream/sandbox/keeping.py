@@ -24,6 +24,9 @@ from slipstream.sandbox.launch import Passed, end_of, kill, readable, runnable, 
 from slipstream.sandbox.view import View
 
 LAYERS = "/slipstream/layers"
+OWN_LAYER = f"{LAYERS}/own"
+"""Where the bwrap of a sandbox finds the layer that this sandbox alone has."""
+VIEW_BYTES = 64 << 20
 PROGRAM = "/slipstream/keeper.py"
 END_GRACE_S = 5.0
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
@@ -35,8 +38,27 @@ class Layer:
     """Where a sandbox writes to, or a view. `path` is how bwrap finds it; `fd` is ours, and leads to the same place."""
 
     name: str
+    """How the keeper knows it; empty of a sandbox's own, which goes with the sandbox."""
     path: str
     fd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a sandbox's own layer is to be."""
+
+    num_bytes: int
+    folders: dict[str, int]
+    """With their modes; outer ones first."""
+    terminals: str
+    """The folder for pseudo-terminals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawned:
+    pid: int
+    pidfd: int
+    layer: Layer
 
 
 def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
@@ -114,25 +136,27 @@ class Keeper:
     def stderr(self) -> str:
         return end_of(self._stderr)
 
-    async def make(self, num_bytes: int, folders: dict[str, int], *, terminals: str = "") -> Layer:
-        """A layer of that size, with folders of those modes in it; `terminals` names the one for pseudo-terminals."""
-        return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders, "terminals": terminals})
+    async def make(self, num_bytes: int, folders: dict[str, int]) -> Layer:
+        """A layer of that size to share, with folders of those modes in it."""
+        return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders})
 
     async def furnish(self, view: View) -> Layer:
         """A layer with that view in it."""
-        return await self._layer({"op": "furnish", "view": asdict(view)})
+        return await self._layer({"op": "furnish", "num_bytes": VIEW_BYTES, "folders": {}, "view": asdict(view)})
 
     async def _layer(self, message: Request) -> Layer:
         name = str(next(self._numbers))
-        return Layer(name=name, path=f"{LAYERS}/{name}", fd=await _fd_of(self._ask({**message, "layer": name})))
+        (fd,) = await _fds_of(self._ask({**message, "layer": name}))
+        return Layer(name=name, path=f"{LAYERS}/{name}", fd=fd)
 
     async def listen(self, layer: Layer, path: str) -> socket.socket:
         """A Unix socket that listens at a path in a layer."""
-        return socket.socket(fileno=await _fd_of(self._ask({"op": "listen", "layer": layer.name, "path": path})))
+        (fd,) = await _fds_of(self._ask({"op": "listen", "path": path}, [layer.fd]))
+        return socket.socket(fileno=fd)
 
     async def copy(self, source: Layer, target: Layer, folders: Sequence[str]) -> None:
         """Copy folders of one layer into those of another."""
-        await self._ask({"op": "copy", "source": source.name, "layer": target.name, "folders": list(folders)})
+        await self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
 
     def hold(self, layer: Layer) -> None:
         """Count one more who needs a layer that is shared."""
@@ -148,27 +172,23 @@ class Keeper:
     async def drop(self, layer: Layer) -> None:
         """Let a layer go. If the keeper is gone, it went with it."""
         os.close(layer.fd)
-        with contextlib.suppress(SandboxError):
-            await self._ask({"op": "drop", "layer": layer.name})
+        if layer.name:
+            with contextlib.suppress(SandboxError):
+                await self._ask({"op": "drop", "layer": layer.name})
 
     async def spawn(
-        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int] = ()
-    ) -> tuple[int, int]:
-        """Run bwrap with `args`: its pid and its pidfd. `passed` is renumbered; `doors` are a meter's."""
+        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: Room
+    ) -> Spawned:
+        """Run bwrap with `args`, in which its layer is at OWN_LAYER. `passed` is renumbered; `doors` are a meter's."""
         with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:
-                message = {
-                    "op": "spawn",
-                    "argv": [path, *args],
-                    "env": env,
-                    "targets": [0, 1, 2, *passed.numbers],
-                }
-                asked = self._ask(message, [null, null, stderr, *passed.fds, *doors])
+                message = {"op": "spawn", "argv": [path, *args], "env": env, "targets": [0, 1, 2, *passed.numbers]}
+                asked = self._ask({**message, **asdict(room)}, [null, null, stderr, *passed.fds, *doors])
             finally:
                 os.close(null)
-        pidfd = await _fd_of(asked)
-        return int(str(asked.result()["pid"])), pidfd
+        pidfd, fd = await _fds_of(asked)
+        return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=Layer(name="", path=OWN_LAYER, fd=fd))
 
     def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
         return self._channel.request(message, fds)[1]
@@ -184,18 +204,24 @@ class Keeper:
         os.close(self._stderr)
 
 
-async def _fd_of(asked: asyncio.Future[Reply]) -> int:
-    """The descriptor that comes with a reply. It is closed if nobody waits for it any more."""
+async def _fds_of(asked: asyncio.Future[Reply]) -> list[int]:
+    """The descriptors that come with a reply. They are closed if nobody waits for them any more."""
     try:
-        return int(str((await asyncio.shield(asked))["fd"]))
+        return _fds_in(await asyncio.shield(asked))
     except asyncio.CancelledError:
-        asked.add_done_callback(_close_fd)
+        asked.add_done_callback(_close_fds)
         raise
 
 
-def _close_fd(asked: asyncio.Future[Reply]) -> None:
+def _fds_in(reply: Reply) -> list[int]:
+    fds = reply["fds"]
+    return [int(str(fd)) for fd in fds] if isinstance(fds, list) else []
+
+
+def _close_fds(asked: asyncio.Future[Reply]) -> None:
     if not asked.cancelled() and asked.exception() is None:
-        os.close(int(str(asked.result()["fd"])))
+        for fd in _fds_in(asked.result()):
+            os.close(fd)
 
 
 def wait_for(pidfd: int, timeout_s: float) -> bool:

@@ -30,7 +30,7 @@ from slipstream.sandbox.beneath import acting_as, open_inside
 from slipstream.sandbox.bwrap import can_be_reached
 from slipstream.sandbox.channel import Channel, memory_file
 from slipstream.sandbox.differences import differences, take
-from slipstream.sandbox.keeping import Keeper, Layer
+from slipstream.sandbox.keeping import OWN_LAYER, Keeper, Layer, Room
 from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
 from slipstream.sandbox.layer import Layer as Marked
 from slipstream.sandbox.limits import check_limits
@@ -265,7 +265,6 @@ class Launching:
     program: tuple[str, bytes]
     """The supervisor: its path inside, and its bytes."""
     view: Layer
-    layer: Layer
 
 
 @functools.cache
@@ -426,22 +425,19 @@ class LocalProvider:
             for snapshot in ground.snapshots:
                 keeper.hold(snapshot)
                 undo.push_async_callback(keeper.release, snapshot)
-            folders = bwrap.folders_of(ground.areas, bwrap.workdir_of(spec))
-            layer = await keeper.make(spec.limits.disk_mb * MB, folders, terminals="pts")
-            undo.push_async_callback(keeper.drop, layer)
             if self._meters is None:
                 self._meters = Meters(self._lease)
             meter = self._meters.open(spec.limits, num_own=2)
             undo.push_async_callback(meter.aclose)
-            launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view, layer=layer)
-            launched, channel = await self._launch(keeper, launching, meter)
+            launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view)
+            launched, layer, channel = await self._launch(keeper, launching, meter)
             undo.pop_all()
         host = LocalHost(launched, shared, layer, meter, below=(view, *ground.snapshots))
         sandbox = LocalSandbox(self, ground, host, channel)
         self._open_ones.add(sandbox)
         return sandbox
 
-    async def _launch(self, keeper: Keeper, what: Launching, meter: Meter) -> tuple[Launched, Channel]:
+    async def _launch(self, keeper: Keeper, what: Launching, meter: Meter) -> tuple[Launched, Layer, Channel]:
         spec, interpreter, program = what.ground.spec, what.interpreter, what.program
         passed = Passed(renumbered=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -466,7 +462,7 @@ class LocalProvider:
                 home=visible_home(interpreter),
                 data=data,
                 view=what.view.path,
-                layer=what.layer.path,
+                layer=OWN_LAYER,
                 areas=what.ground.areas,
                 seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
             )
@@ -477,17 +473,22 @@ class LocalProvider:
             doors = meter.open_doors()
             for door in doors:
                 lent.callback(os.close, door)
-            pid, pidfd = await keeper.spawn(args, passed, stderr=stderr, doors=doors)
+            room = Room(
+                num_bytes=spec.limits.disk_mb * MB,
+                folders=bwrap.folders_of(what.ground.areas, bwrap.workdir_of(spec)),
+                terminals="pts",
+            )
+            spawned = await keeper.spawn(args, passed, stderr=stderr, doors=doors, room=room)
             undo.pop_all()
         channel = Channel(ours)
         launched = Launched(
-            pid=pid,
-            pidfd=pidfd,
+            pid=spawned.pid,
+            pidfd=spawned.pidfd,
             info_fd=info,
             stderr_fd=stderr,
             on_end=lambda: channel.lose("the sandbox is gone: bwrap has ended"),
         )
-        return launched, channel
+        return launched, spawned.layer, channel
 
     def _forget(self, sandbox: LocalSandbox) -> None:
         self._open_ones.discard(sandbox)
