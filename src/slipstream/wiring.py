@@ -114,6 +114,8 @@ class Share:
 
     warm: int
     live: int | None
+    sharers: int = 1
+    """How many processes there are."""
 
 
 def _shares(config: Config, max_live: int | None) -> list[Share]:
@@ -129,6 +131,7 @@ def _shares(config: Config, max_live: int | None) -> list[Share]:
         Share(
             warm=warm // num + (place < warm % num),
             live=None if max_live is None else max_live // num + (place < max_live % num),
+            sharers=num,
         )
         for place in range(num)
     ]
@@ -178,7 +181,7 @@ async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[P
         log.warning("what a run that was killed has left cannot be removed: %s", problem)
     lease = take_lease(home)
     pool = Pool(
-        make_provider(config, lease),
+        make_provider(config, lease, share.sharers),
         max_warm=share.warm,
         max_live=share.live,
         start_timeout_s=config.start_timeout_s / 2,
@@ -192,13 +195,14 @@ async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[P
             lease.release()
 
 
-def make_provider(config: SandboxConfig, lease: Lease | None = None) -> SandboxProvider:
-    """What starts sandboxes. `lease` ties them to the run."""
+def make_provider(config: SandboxConfig, lease: Lease | None = None, sharers: int = 1) -> SandboxProvider:
+    """What starts sandboxes. `lease` ties them to the run, `sharers` is how many processes of the run start any."""
     if config.provider == "oci":
         from slipstream.sandbox.oci import OciProvider
 
         return OciProvider(engine=config.engine or None, lease=lease, start_timeout_s=config.start_timeout_s)
-    return LocalProvider(lease="" if lease is None else lease.id, start_timeout_s=config.start_timeout_s)
+    lease_id = "" if lease is None else lease.id
+    return LocalProvider(lease=lease_id, start_timeout_s=config.start_timeout_s, sharers=sharers)
 
 
 def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:

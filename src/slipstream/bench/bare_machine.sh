@@ -36,7 +36,7 @@ for step in $steps; do
     engine) told engine.json slipstream bench engine --device cuda --json ;;
     loop)
       told loop.json slipstream bench loop --json --model smollm2 --device cuda --policies adaptive,pipeline,bounded \
-        --steps 8 --skip 2 --seed 1 --runs "$work/runs" staleness=2 groups=48 dispatch.processes=14 \
+        --steps 12 --skip 2 --seed 1 --runs "$work/runs" staleness=2 groups=48 dispatch.processes=14 \
         dispatch.slots=384 dispatch.limits.sandboxes=384 model.engine.num_slots=256 \
         warm_start.args.num=400 checkpoint_every=100
       ;;

@@ -45,7 +45,7 @@ from slipstream.types import (
 
 logger = logging.getLogger(__name__)
 
-NICENESS = 5
+NICENESS = 12
 """Of a helper and its sandboxes: where all cores are busy, engine and learner come first, since all wait for them."""
 GRACE_S = 10.0
 """For what is under way to end when the run's own process is gone."""

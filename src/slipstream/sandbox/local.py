@@ -42,6 +42,8 @@ from slipstream.sandbox.supervised import SupervisedSandbox
 from slipstream.types import SandboxSpec
 
 MB = 1 << 20
+STARTS_PER_CORE = 2
+"""How many may be starting at once: a start is work for a core, and more of them get in each other's way."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _numbers = itertools.count(1)
@@ -307,6 +309,7 @@ class LocalProvider:
 
     `use_base_python` lets the supervisor run on the base's own Python where that can do it; without, on the one that
     runs now. `program` and `interpreter` are found if they are not given. `lease` is written on every process.
+    `sharers` is how many processes of a run start sandboxes on this machine.
     """
 
     capabilities = frozenset(Capability)
@@ -320,7 +323,9 @@ class LocalProvider:
         program: bwrap.Program | None = None,
         interpreter: bwrap.Interpreter | None = None,
         meters: Meters | None = None,
+        sharers: int = 1,
     ) -> None:
+        self._starting = asyncio.Semaphore(max(STARTS_PER_CORE, STARTS_PER_CORE * _num_cores() // sharers))
         self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._use_base_python = use_base_python
@@ -380,14 +385,15 @@ class LocalProvider:
 
     async def _open(self, ground: Ground) -> LocalSandbox:
         """Start a sandbox. If that is cancelled, what was begun is brought to an end first."""
-        shared = self._shared_now()
-        candidates = self._interpreters(ground.spec.base)
-        for interpreter in candidates[:-1]:
-            try:
-                return await self._open_with(shared, interpreter, ground)
-            except SandboxError:
-                continue
-        sandbox = await self._open_with(shared, candidates[-1], ground)
+        async with self._starting:
+            shared = self._shared_now()
+            candidates = self._interpreters(ground.spec.base)
+            for interpreter in candidates[:-1]:
+                try:
+                    return await self._open_with(shared, interpreter, ground)
+                except SandboxError:
+                    continue
+            sandbox = await self._open_with(shared, candidates[-1], ground)
         self._works.setdefault(ground.spec.base, candidates[-1])
         return sandbox
 
@@ -521,6 +527,10 @@ async def _closed_on_error(sandbox: LocalSandbox) -> AsyncIterator[None]:
     except BaseException:
         await sandbox.aclose()
         raise
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_folder(what: str, folder: str) -> None:
