@@ -7,7 +7,7 @@ from slipstream.errors import ConfigError
 from slipstream.simulate.chores import Sample, engine_level, fit_cores, wanted_by_others
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.fit import Fit, admissions, fit_engine
-from slipstream.simulate.recorded import Call, Kind, Recorded, recorded
+from slipstream.simulate.recorded import Call, Kind, Piece, Recorded, recorded
 
 SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 4_096)
 
@@ -112,3 +112,17 @@ def test_what_others_wanted_of_a_full_machine_is_what_the_run_does_not_account_f
     assert found(100.0, asked / 4) == pytest.approx(4 * CORES - own), "it got a quarter of what it asked for"
     assert found(60.0, asked / 4) == 0.0, "the machine had room"
     assert found(100.0, asked) == pytest.approx(max(0.0, CORES - own))
+
+
+def test_of_what_agents_do_themselves_most_is_waiting_for_the_thread_they_share() -> None:
+    """Eight agents for a second, in one thread and in four: an eighth of it, or half of it, is work."""
+    run = made(TRUE, num_tasks=2)
+    own = tuple(Piece(kind=Kind.OWN, start_s=100.0, end_s=101.0) for _ in range(8))
+    busy = replace(run, lives=(replace(run.lives[0], start=own), *run.lives[1:]))
+    for threads, work_s in ((1, 1 / 8), (4, 1 / 2), (16, 1.0)):
+        cores = fit_cores(busy, cores=CORES, engine_cores=0.0, threads=threads)
+        assert cores.wanted.mean(100.0, 101.0) == pytest.approx(min(threads, 8))
+        chore = cores.alone(own[:1])
+        stretch = max(1.0, min(threads, 8) / CORES)
+        assert chore.cpu_s * stretch + chore.wait_s == pytest.approx(1.0)
+        assert chore.cpu_s / (chore.cpu_s + chore.wait_s) == pytest.approx(work_s)

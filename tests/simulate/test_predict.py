@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from run_stage import CORES, EVAL, TRAIN, TRUE, jobs, ran, store, with_dispatch,
 from slipstream.errors import ConfigError
 from slipstream.settings import ModelConfig, TrainConfig
 from slipstream.simulate.predict import Prediction, Simulator, predict, sentence
+from slipstream.simulate.replay import Model, calibrated
 from slipstream.simulate.workload import SimJob
 from slipstream.types import EndReason
 
@@ -180,3 +182,22 @@ def test_what_had_to_be_assumed_is_told(tmp_path: Path) -> None:
     found = predict(store(tmp_path / "r", rollouts, EVAL, cores=None), ["dispatch.limits.cpus=2"], gains=False)
     assert any("how many cores" in note for note in found.notes)
     assert any("memory_mb and cpus are left out" in note for note in found.notes)
+
+
+def test_a_calibration_that_led_away_is_taken_back(plain: Simulator) -> None:
+    """Sums that answer to their scale so strongly that a step overshoots: the nearest replay counts."""
+    model = replace(plain.model, engine_scale=1.0, chore_scale=1.0)
+    calls_s = sum(call.seconds for call in model.run.calls)
+    chores_s = sum(piece.seconds for life in model.run.lives for piece in life.pieces)
+    tried: list[float] = []
+
+    def again(model: Model) -> tuple[float, float]:
+        tried.append(off(model))
+        return calls_s * (model.engine_scale / 1.2) ** 5, chores_s * (model.chore_scale / 0.8) ** 5
+
+    def off(model: Model) -> float:
+        return abs(math.log(model.engine_scale / 1.2)) + abs(math.log(model.chore_scale / 0.8))
+
+    found = calibrated(model, again)
+    assert max(tried) > tried[0], "it did overshoot"
+    assert off(found) == min(tried) < tried[0] / 3

@@ -5,6 +5,9 @@ on the cores, and each piece as a Chore. A piece of which a share is such work t
 what it takes alone, where the stretch is how many times more cores were wanted than there are, at least 1. Those shares
 are taken under which pieces of one kind and task come out most alike and, where the engine works on the same cores, its
 calls are explained best.
+
+What the agents themselves do has one thread in every process of the run: of what it took where many were at it, most
+was waiting for the others.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream.simulate.levels import Interval, Level
 from slipstream.simulate.recorded import Kind, Life, Piece, Recorded
@@ -56,12 +59,19 @@ class Cores:
     shares: Mapping[Kind, float]
     wanted: Level
     """Cores that the run itself wanted."""
+    harness: Level = field(default_factory=lambda: Level(()))
+    """Agents that were at work themselves, between calls and tools."""
+    threads: int = 1
+    """For them."""
 
     def alone(self, pieces: Sequence[Piece]) -> Chore:
         """These pieces, on an idle machine."""
         wait_s = cpu_s = 0.0
         for piece in pieces:
             share = self.shares[piece.kind]
+            if piece.kind is Kind.OWN:
+                at_once = max(1.0, self.harness.mean(piece.start_s, piece.end_s))
+                share *= min(1.0, self.threads / at_once)
             alone_s = piece.seconds / _slowdown(share, self.stretch_of(piece.start_s, piece.end_s))
             wait_s += (1 - share) * alone_s
             cpu_s += share * alone_s
@@ -72,16 +82,24 @@ class Cores:
 
 
 def fit_cores(
-    run: Recorded, *, cores: float, engine_cores: float, explain: Explain | None = None, others: float = 0.0
+    run: Recorded,
+    *,
+    cores: float,
+    engine_cores: float,
+    explain: Explain | None = None,
+    others: float = 0.0,
+    threads: int = 1,
 ) -> Cores:
     """`engine_cores`: what the engine takes of the same machine while it works; 0 if it has one of its own. `others`:
-    what somebody else wanted of it all the while."""
+    what somebody else wanted of it all the while. `threads`: those that agents work in."""
+    own = [(piece.start_s, piece.end_s, 1.0) for life in run.lives for piece in life.pieces if piece.kind is Kind.OWN]
+    harness = Level(own)
     pieces = {kind: _grouped(run.lives, kind) for kind in SOUGHT}
 
     def made(shares: Mapping[Kind, float]) -> Cores:
-        wanted = _wanted(run, shares, engine_cores)
+        wanted = _wanted(run, shares, engine_cores, Level(own, lambda level: min(threads, level)))
         stretch = Level(wanted.pieces(), lambda level: max(1.0, (level + others) / cores))
-        return Cores(stretch=stretch, shares=shares, wanted=wanted)
+        return Cores(stretch=stretch, shares=shares, wanted=wanted, harness=harness, threads=threads)
 
     def off(found: Cores) -> float:
         spreads = [_spread(groups, kind, found) for kind, groups in pieces.items() if groups]
@@ -124,13 +142,13 @@ def engine_level(run: Recorded, engine_cores: float) -> Level:
     return Level(calls, lambda level: engine_cores if level else 0.0)
 
 
-def _wanted(run: Recorded, shares: Mapping[Kind, float], engine_cores: float) -> Level:
-    intervals: list[Interval] = []
-    own: list[Interval] = []
-    for life in run.lives:
-        for piece in life.pieces:
-            (own if piece.kind is Kind.OWN else intervals).append((piece.start_s, piece.end_s, shares[piece.kind]))
-    harness = Level(own, lambda level: min(1.0, level))  # one thread, however many rollouts
+def _wanted(run: Recorded, shares: Mapping[Kind, float], engine_cores: float, harness: Level) -> Level:
+    intervals: list[Interval] = [
+        (piece.start_s, piece.end_s, shares[piece.kind])
+        for life in run.lives
+        for piece in life.pieces
+        if piece.kind is not Kind.OWN
+    ]
     intervals += harness.pieces()
     if engine_cores:
         intervals += engine_level(run, engine_cores).pieces()

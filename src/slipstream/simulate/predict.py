@@ -251,6 +251,7 @@ def known_of(
     known = Known(
         engine=EngineSpec(kv_tokens=kv_tokens, slots=slots, contexts=slots, cores=engine_cores),
         cores=cores,
+        processes=max(1, settings.dispatch.processes),
         reuses=not (settings.model.kind == "local" and engine.deterministic),
         staleness=settings.staleness if isinstance(settings, TrainConfig) else None,
         deadlines=settings.dispatch.deadlines,

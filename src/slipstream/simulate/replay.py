@@ -9,10 +9,11 @@ at least as far.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.dispatch.base import Deadlines, Limits, Retries
@@ -24,14 +25,17 @@ from slipstream.simulate.run import HELD_OUT, MakePolicy, Trace, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
 from slipstream.types import EndReason
 
-CALIBRATIONS = 4
+CALIBRATIONS = 6
 """How often the fitted model is held against the run it was fitted on, and scaled."""
+NEAR = 0.02
+"""How far off, as a logarithm, the sums may be together when it is near enough."""
 FURTHEST = 3.0
 """No scale goes further than this, up or down."""
 UNKNOWN_CACHE = 1 << 50
 """Tokens of a cache that nothing is known of: whatever it is asked to hold fits."""
 CACHE_TRIES = 10
 STEP = 0.7
+"""How much of the way a scale goes at once, as what the one gains the other loses. Halved where that led away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,8 @@ class Known:
     engine: EngineSpec
     """Its cache, slots and cores; the speeds in it are not looked at."""
     cores: float
+    processes: int = 1
+    """Those that agents are at work in."""
     reuses: bool = True
     """Whether the engine keeps what it computed from call to call."""
     staleness: int | None = None
@@ -172,29 +178,50 @@ class Way:
 
 
 def fit_run(run: Recorded, known: Known, own: Way) -> Model:
-    """The machine of a run. `own` is the way it was recorded: the model is held against it, and its two speeds are
-    scaled until calls and chores take as long in all as they took."""
+    """The machine of a run. `own` is the way it was recorded: the model is held against it."""
     engine, others = known.engine, 0.0
     off = explain(run.calls, engine.slots) if engine.cores else None
-    cores = fit_cores(run, cores=known.cores, engine_cores=engine.cores, explain=off)
+    cores = fit_cores(run, cores=known.cores, engine_cores=engine.cores, explain=off, threads=known.processes)
     if known.samples and engine.cores:
         level = engine_level(run, engine.cores)
         others = wanted_by_others(known.samples, cores, cores=known.cores, engine=level)
     if others:
-        cores = fit_cores(run, cores=known.cores, engine_cores=engine.cores, explain=off, others=others)
+        cores = fit_cores(
+            run,
+            cores=known.cores,
+            engine_cores=engine.cores,
+            explain=off,
+            others=others,
+            threads=known.processes,
+        )
     fit = fit_engine(run.calls, known.engine, cores, name=run.name)
     model = Model(run=run, known=known, cores=cores, fit=fit, others=others)
     if known.engine.kv_tokens == UNKNOWN_CACHE and run.again:
         model = _with_cache(model, own)
-    calls_s, chores_s = _totals(run)
+    return calibrated(model, lambda tried: _totals(recorded(replay(tried, own).rollouts, name=run.name)))
+
+
+def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> Model:
+    """The model, its two speeds scaled until calls and chores take as long in all as they took. `again` is how long
+    they take in a replay."""
+    calls_s, chores_s = _totals(model.run)
+    best, least, ways, step = model, math.inf, (0.0, 0.0), STEP
     for _ in range(CALIBRATIONS):
-        calls_again_s, chores_again_s = _totals(recorded(replay(model, own).rollouts, name=run.name))
+        calls_again_s, chores_again_s = again(model)
+        found = _way(calls_s, calls_again_s), _way(chores_s, chores_again_s)
+        off = sum(map(abs, found))
+        if off < least:
+            best, least, ways = model, off, found
+        else:
+            step /= 2
+        if least < NEAR:
+            break
         model = replace(
-            model,
-            engine_scale=_within(model.engine_scale * _ratio(calls_s, calls_again_s)),
-            chore_scale=_within(model.chore_scale * _ratio(chores_s, chores_again_s)),
+            best,
+            engine_scale=_within(best.engine_scale * math.exp(step * ways[0])),
+            chore_scale=_within(best.chore_scale * math.exp(step * ways[1])),
         )
-    return model
+    return best
 
 
 def replay(model: Model, way: Way, *, seed: int = 0) -> Trace:
@@ -223,9 +250,9 @@ def _totals(run: Recorded) -> tuple[float, float]:
     )
 
 
-def _ratio(recorded_s: float, again_s: float) -> float:
-    """By how much to scale: not all of the way at once, as what the one gains the other loses."""
-    return (recorded_s / again_s) ** STEP if recorded_s > 0 and again_s > 0 else 1.0
+def _way(recorded_s: float, again_s: float) -> float:
+    """How far it is from the one to the other, as a logarithm."""
+    return math.log(recorded_s / again_s) if recorded_s > 0 and again_s > 0 else 0.0
 
 
 def _within(scale: float) -> float:
