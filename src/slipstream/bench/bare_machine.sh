@@ -3,13 +3,13 @@
 #
 # It needs Python 3.12 with torch, transformers and peft, this checkout as the working folder, and PARTS as
 # scripts/parts.sh packs it. OUT gets one file for each measurement, with what it said on the way beside it. Nothing is
-# written elsewhere but below $WORK. STEPS says which measurements: "engine loop" if it is not set.
+# written elsewhere but below $WORK. STEPS says which measurements: "engine starts loop" if it is not set.
 set -eu
 parts=$(cd "$1" && pwd)
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 work=${WORK:-/tmp/slipstream-bare}
-steps=${STEPS-"engine loop"}
+steps=${STEPS-"engine starts loop"}
 export PYTHONPATH="$work/deps:$PWD/src" SLIPSTREAM_HOME="$work/home" TRITON_CACHE_DIR="$work/triton"
 slipstream() { python3 -m slipstream "$@"; }
 
@@ -34,6 +34,7 @@ told() {
 for step in $steps; do
   case $step in
     engine) told engine.json slipstream bench engine --device cuda --json ;;
+    starts) told starts.json slipstream bench starts --processes 14 --concurrent 27 --json ;;
     loop)
       told loop.json slipstream bench loop --json --model smollm2 --device cuda --policies adaptive,pipeline,bounded \
         --steps 12 --skip 2 --seed 1 --runs "$work/runs" staleness=2 groups=48 dispatch.processes=14 \

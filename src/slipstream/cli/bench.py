@@ -119,6 +119,20 @@ def sandbox(
 
 
 @bench_app.command()
+def starts(
+    processes: Annotated[int, typer.Option(min=1, help="Processes that start sandboxes.")] = 2,
+    concurrent: Annotated[int, typer.Option(min=1, help="Sandboxes of each at once.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For how long.")] = 5.0,
+    hold_s: Annotated[float, typer.Option(min=0.0, help="How long each sandbox is kept.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """How many local sandboxes a second start, by several processes at once, and what they take of the cores."""
+    from slipstream.bench.starts import Load, run
+
+    _print(run(Load(processes=processes, concurrent=concurrent, seconds=seconds, hold_s=hold_s)), as_json)
+
+
+@bench_app.command()
 def localise(
     tasks: Annotated[Path, typer.Option(help="A folder of made tasks.")],
     num: Annotated[int | None, typer.Option(min=1, help="How many of them; all if not given.")] = None,
