@@ -36,7 +36,8 @@ class ByteTokenizer:
         self.name_or_path = "bytes"
         self.special_tokens = tuple(special_tokens)
         self._ids = {token: 256 + index for index, token in enumerate(special_tokens)}
-        self._tokens = {index: token.encode() for token, index in self._ids.items()}
+        self._bytes = {index: bytes((index,)) for index in range(256)}
+        self._bytes |= {index: token.encode() for token, index in self._ids.items()}
         self._split = re.compile("(" + "|".join(re.escape(token) for token in special_tokens) + ")")
         self.unk_token_id: int | None = None
         self.eos_token_id: int | None = self._ids.get("<|im_end|>")
@@ -51,8 +52,7 @@ class ByteTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str:
-        data = b"".join(self._tokens[index] if index in self._tokens else bytes((index,)) for index in token_ids)
-        return data.decode("utf-8", "replace")
+        return b"".join(map(self._bytes.__getitem__, token_ids)).decode("utf-8", "replace")
 
     def convert_tokens_to_ids(self, tokens: str) -> int | None:
         return self._ids.get(tokens)

@@ -13,6 +13,7 @@ memory, is said not to exist, and C libraries use `clone` instead.
 from __future__ import annotations
 
 import errno
+import functools
 import platform
 import struct
 from collections.abc import Mapping
@@ -223,6 +224,7 @@ MACHINES: Mapping[str, Machine] = {
 }
 
 
+@functools.cache
 def program(machine: str | None = None) -> bytes | None:
     """The filter for a machine, by default this one. None where the numbers of its calls are not known here."""
     known = MACHINES.get(machine or platform.machine())
