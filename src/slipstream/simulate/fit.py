@@ -40,9 +40,14 @@ LEAST_S = 1e-6
 NO_TIME_S = 0.003
 """An engine whose calls take less answers from memory: there is nothing to fit."""
 FASTEST_PREFILL = 1e9
-RIDGES = (1e-5, 1e-5, 1e-3, 1e-3, 1e-5, 1e-5)
-"""What it costs a term to be used at all, in their order. Where the run cannot tell, a step takes as long however many
-take part in it, which is so as long as reading the weights is most of it."""
+RIDGE = 1e-5
+"""What it costs a term to be used at all."""
+PRIORS = (0.0, 0.0, 1e-3, 3e-2, 0.0, 0.0)
+"""What it costs besides, in their order, where the calls of a run are off by UNSURE. Where the run cannot tell, a step
+takes as long however many take part in it, and however long their contexts are, which is so as long as reading the
+weights is most of it."""
+UNSURE, LEAST_UNSURE = 0.15, 0.04
+"""How far calls are off, as a share of themselves: by so much, and no less, in the median."""
 LEAST_SHARE = 0.3
 """Of the median length of a call: a shorter one is not held to more than this."""
 
@@ -207,16 +212,18 @@ def _computed(calls: Sequence[Call], admitted: Sequence[float], token_s: float) 
 def _solve(rows: Sequence[_Row], rounds: int = ROUNDS) -> tuple[float, ...]:
     """Parameters, none below 0, for which the lengths of calls come out best: each counts by its share of itself."""
     weights = [1.0] * len(rows)
+    unsure = UNSURE
     found: tuple[float, ...] = ()
     for _ in range(rounds):
-        found = _not_negative(rows, weights)
-        for place, row in enumerate(rows):
-            off = abs(row.of(found) - row.seconds) / row.scale_s
-            weights[place] = 1.0 if off <= TOLERANCE else TOLERANCE / off
+        ridges = [RIDGE + prior * (unsure / UNSURE) ** 2 for prior in PRIORS]
+        found = _not_negative(rows, weights, ridges)
+        offs = [abs(row.of(found) - row.seconds) / row.scale_s for row in rows]
+        weights = [1.0 if off <= TOLERANCE else TOLERANCE / off for off in offs]
+        unsure = max(LEAST_UNSURE, min(unsure, statistics.median(offs)))
     return found
 
 
-def _not_negative(rows: Sequence[_Row], weights: Sequence[float]) -> tuple[float, ...]:
+def _not_negative(rows: Sequence[_Row], weights: Sequence[float], ridges: Sequence[float]) -> tuple[float, ...]:
     """One term after the other is left out, the most negative first, until none is below 0."""
     num = len(rows[0].terms)
     scales = [max(abs(row.terms[place]) / row.scale_s for row in rows) or 1.0 for place in range(num)]
@@ -233,8 +240,8 @@ def _not_negative(rows: Sequence[_Row], weights: Sequence[float]) -> tuple[float
             square[j][i] = square[i][j]
     used = list(range(num))
     while used:
-        ridge = max(square[i][i] for i in used)
-        matrix = [[square[i][j] + (RIDGES[i] * ridge if i == j else 0.0) for j in used] for i in used]
+        largest = max(square[i][i] for i in used)
+        matrix = [[square[i][j] + (ridges[i] * largest if i == j else 0.0) for j in used] for i in used]
         solved = _gauss(matrix, [right[i] for i in used])
         worst = min(range(len(used)), key=lambda place: solved[place])
         if solved[worst] >= 0:
