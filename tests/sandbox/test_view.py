@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from slipstream.errors import SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox, bwrap
 from slipstream.sandbox.local import LocalSandbox
 from slipstream.sandbox.shared import MAX_VIEWS
@@ -167,3 +170,24 @@ def test_a_view_that_cannot_be_made_is_told_and_tried_again(monkeypatch: pytest.
             assert await python(await provider.open(SandboxSpec()), "print(1)") == "1"
 
     asyncio.run(main())
+
+
+def test_a_provider_that_is_closed_leaves_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    spec = SandboxSpec(tree=str(tmp_path / "tree"))
+
+    async def main(kills: bool) -> None:
+        async with provided() as provider:
+            sandbox = await provider.open(spec)
+            if kills:
+                os.kill(keeper_pid(sandbox), signal.SIGKILL)
+                while not sandbox._outside.keeper.is_lost:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.01)
+                with contextlib.suppress(SandboxError):
+                    await provider.open(spec)
+
+    asyncio.run(main(kills=False))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for kills in (False, True):
+        asyncio.run(main(kills))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -333,7 +333,7 @@ class LocalProvider:
         self._meters = meters
         self._open_ones: set[LocalSandbox] = set()
         self._shared: Shared | None = None
-        self._lost: list[Keeper] = []
+        self._lost: list[Shared] = []
         self._works: dict[str, bwrap.Interpreter] = {}
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
@@ -365,9 +365,9 @@ class LocalProvider:
         for sandbox in list(self._open_ones):
             await sandbox.aclose()
         if self._shared is not None:
-            self._lost.append(self._shared.keeper)
-        for keeper in self._lost:
-            await keeper.aclose()
+            self._lost.append(self._shared)
+        for shared in self._lost:
+            await shared.aclose()
         self._shared, self._lost = None, []
         if self._meters is not None:
             await self._meters.aclose()
@@ -379,7 +379,7 @@ class LocalProvider:
         if self._shared is None or self._shared.keeper.is_lost:
             program, interpreter = self._tools()
             if self._shared is not None:
-                self._lost.append(self._shared.keeper)
+                self._lost.append(self._shared)
             self._shared = Shared(Keeper(program, interpreter, self._lease))
         return self._shared
 

@@ -25,7 +25,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Shared:
-    """What one keeper has made. It goes with the keeper."""
+    """What one keeper has made. Owns the keeper."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
@@ -59,6 +59,19 @@ class Shared:
             made = self._views.pop(next(iter(self._views)))
             with contextlib.suppress(SlipstreamError):
                 await self.keeper.release(await asyncio.shield(made))
+
+    async def aclose(self) -> None:
+        """Let go of all of it, and of the keeper. No sandbox may stand on it any more."""
+        views, trees = [*self._views.values()], [*self._trees.values()]
+        self._views.clear()
+        self._trees.clear()
+        for made in views:
+            with contextlib.suppress(SlipstreamError):
+                await self.keeper.release(await made)
+        for made in trees:
+            with contextlib.suppress(SlipstreamError):
+                await self.keeper.drop(await made)
+        await self.keeper.aclose()
 
     async def tree(self, folder: str) -> str:
         """Where the sandboxes' user finds a tree: at its place if the files are his own, else in a layer with a copy,
