@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import re
@@ -12,10 +11,10 @@ import stat
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from local_stage import provided
 
 from slipstream.errors import ConfigError, SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.sandbox import LocalProvider, Sandbox, open_sandbox
@@ -29,16 +28,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root becomes someone else")
 
 SMALL = SandboxLimits(memory_mb=256, processes=64, disk_mb=32, file_mb=32)
-
-
-@contextlib.asynccontextmanager
-async def provided() -> AsyncIterator[LocalProvider]:
-    provider = LocalProvider()
-    try:
-        async with asyncio.timeout(60):
-            yield provider
-    finally:
-        await provider.aclose()
 
 
 async def sh(sandbox: Sandbox, script: str) -> str:

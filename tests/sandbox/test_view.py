@@ -8,29 +8,19 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from local_stage import provided
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox import LocalProvider, Sandbox, bwrap
+from slipstream.sandbox import Sandbox, bwrap
 from slipstream.sandbox.local import LocalSandbox
 from slipstream.sandbox.shared import MAX_VIEWS
 from slipstream.sandbox.view import DEVICES, View
 from slipstream.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
-
-
-@contextlib.asynccontextmanager
-async def provided() -> AsyncIterator[LocalProvider]:
-    provider = LocalProvider()
-    try:
-        async with asyncio.timeout(60):
-            yield provider
-    finally:
-        await provider.aclose()
 
 
 async def python(sandbox: Sandbox, script: str) -> str:
