@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
-from slipstream.sandbox.view import SHARED_MEMORY, TERMINALS, View, devices_view, host_view
+from slipstream.sandbox.view import SHARED_MEMORY, TERMINALS, View, host_view
 from slipstream.types import SandboxSpec
 
 OLDEST_BWRAP = (0, 11)
@@ -299,7 +299,7 @@ def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
 def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> View:
     """What a sandbox is shown; `home` is as for `arguments`."""
     if spec.base != "host":
-        return devices_view()
+        return View()
     return host_view(
         files=dict([supervisor]) | _etc(spec),
         mount_points=("/tmp", ENDPOINTS, workdir_of(spec)),

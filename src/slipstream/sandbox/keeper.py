@@ -56,6 +56,7 @@ MOUNT_FLAGS = {
     "nosuid": MS_NOSUID,
     "nodev": MS_NODEV,
     "noexec": MS_NOEXEC,
+    "nosymfollow": 0x100,
     "noatime": 0x400,
     "nodiratime": 0x800,
     "relatime": 0x200000,
@@ -126,8 +127,13 @@ def furnish(place: str, view: Request) -> None:
     devices = {place + path for path in view["devices"]}
     for path, flags in mounts_below(place):
         wanted = flags | MS_NOSUID if path in devices else flags | MS_NOSUID | MS_NODEV | MS_RDONLY
-        if wanted != flags:
+        if wanted == flags:
+            continue
+        try:
             mount("none", path, "", wanted | MS_REMOUNT | MS_BIND)
+        except OSError as error:
+            if error.errno != errno.EACCES or path == place:  # nobody inside can come to it either
+                raise
 
 
 def copy_of_host(path: str, target: str) -> None:

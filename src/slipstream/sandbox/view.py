@@ -31,7 +31,7 @@ DEVICE_LINKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything in it is named by its path inside."""
+    """Everything in it is named by its path inside. As it is by default it has /dev alone."""
 
     folders: tuple[str, ...] = (TERMINALS, SHARED_MEMORY)
     files: tuple[tuple[str, bytes], ...] = ()
@@ -41,11 +41,6 @@ class View:
     shown: tuple[tuple[str, str], ...] = ()
     """Folders of this machine: where they are inside, and where here."""
     devices: tuple[str, ...] = DEVICES
-
-
-def devices_view() -> View:
-    """No more than /dev, for a sandbox with a system of its own."""
-    return View()
 
 
 def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> View:
