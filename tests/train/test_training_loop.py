@@ -52,6 +52,18 @@ def test_when_the_learner_was_at_work_is_on_record(tmp_path: Path) -> None:
         assert max(ended_s[key] for key in record.taken) <= update.start_s
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_the_jobs_after_an_update_are_expected_when_it_begins_and_once(tmp_path: Path, staleness: int) -> None:
+    settings = replace(SETTINGS, staleness=staleness)
+    run = ran(tmp_path, learner=SlowLearner(seconds=10), settings=settings, held_out=())
+    run_virtual(run.journal.flush())
+    expected = [(time_s, job.key) for time_s, job in run.placement.expected]
+    assert sorted(key for _, key in expected) == sorted(key for record in run.journal.steps() for key in record.planned)
+    began_s = {each.step: each.start_s for each in run.journal.learner_work() if each.work is LearnerWork.UPDATE}
+    ahead = [(time_s, key) for time_s, key in expected if key.step > staleness]
+    assert ahead and all(time_s == began_s[key.step - staleness - 1] for time_s, key in ahead)
+
+
 def test_without_staleness_everything_is_on_policy(tmp_path: Path) -> None:
     assert ran(tmp_path).ages() == [0, 0, 0, 0]
 

@@ -43,8 +43,10 @@ class TokenPlacement(SimulatedPlacement):
     def __init__(self, plan: Callable[[Job, int], Plan], version: Callable[[], int]) -> None:
         super().__init__(plan)
         self._version = version
+        self.expected: list[tuple[float, Job]] = []
 
-    def expect(self, job: Job) -> None: ...
+    def expect(self, job: Job) -> None:
+        self.expected.append((asyncio.get_running_loop().time(), job))
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))

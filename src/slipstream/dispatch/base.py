@@ -64,7 +64,7 @@ class Placement(Protocol):
     """Where attempts live. `open` is cheap and local: bringing things up is `Attempt.init`'s work."""
 
     def expect(self, job: Job) -> None:
-        """A job was submitted: an attempt at it will be opened, sooner or later."""
+        """An attempt at this job will be opened, sooner or later. Said once of each job."""
         ...
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> Attempt:

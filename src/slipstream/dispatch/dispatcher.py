@@ -67,6 +67,8 @@ class Dispatcher:
         self._enough: dict[JobKey, Enough] = {}
         self._num_kept: dict[tuple[str, int, str], int] = {}
         self._submitted: set[JobKey] = set()
+        self._expected: set[JobKey] = set()
+        """Jobs that were announced and have not come."""
         self._at_the_door: set[JobKey] = set()
         """Of these, those that wait for room."""
         self._finished: asyncio.Queue[Rollout | None] = asyncio.Queue()
@@ -100,13 +102,21 @@ class Dispatcher:
         self._admission.check(job)
         await self._take_in(job)
         self._journal.append(JobAdmitted(job=job))
-        self._placement.expect(job)
+        self.expect([job])
+        self._expected.discard(job.key)
         self._lives[job.key] = life = self._life(job)
         if self._past_total:
             life.stop(_OUT_OF_TIME)
         elif job.key in self._asked:
             life.stop(self._asked.pop(job.key))
         self._tasks[job.key] = asyncio.create_task(self._drive(job, life), name=f"job {job.key}")
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """These will be submitted: what they need may be made ready meanwhile."""
+        for job in jobs:
+            if job.key not in self._expected:
+                self._expected.add(job.key)
+                self._placement.expect(job)
 
     async def _take_in(self, job: Job) -> None:
         """Wait for room. A submission that is cancelled meanwhile was none."""

@@ -162,8 +162,8 @@ class Trainer:
             if record.taken is None:
                 break
             groups = self._groups(step, self._recorded(step))
+            self._note(groups)
             if step < self._learner.version:
-                self._note(groups)
                 continue
             self._tell(f"step {step} again")
             await self._update(step, groups, is_new=record.version is None)
@@ -216,6 +216,12 @@ class Trainer:
         self._store.append(StepPlanned(step=step, jobs=before + more))
         return more
 
+    def _expect(self, step: int) -> None:
+        """Plan the step that begins after the update to come, so that sandboxes can be started meanwhile. Steps are
+        planned in their order, so not if the one before it still waits for room."""
+        if step < self._settings.steps and step - 1 in self._steps:
+            self._dispatcher.expect(job for job in self._plan(step) if job.key not in self._done)
+
     async def _submit(self, jobs: Sequence[Job], step: int) -> None:
         await self._store.flush()
         wanted = {job.key for job in jobs}
@@ -246,8 +252,11 @@ class Trainer:
         self._steps[step] = replace(self._steps[step], taken=taken)
         self._store.append(BatchTaken(step=step, jobs=taken))
         await self._store.flush()
+        groups = self._groups(step, found)
+        self._note(groups)
+        self._expect(step + self._lag + 1)
         self._tell("update")
-        await self._update(step, self._groups(step, found), is_new=True)
+        await self._update(step, groups, is_new=True)
         await self._evaluate_if_due()
 
     async def _gather(self, step: int) -> tuple[dict[JobKey, Rollout], tuple[JobKey, ...]]:
@@ -303,7 +312,6 @@ class Trainer:
         )
         result = await self._learner.update(batch)
         self._worked(LearnerWork.UPDATE, step, start_s)
-        self._note(groups)
         self._metrics = {**batch.metrics, **result.metrics}
         if is_new:
             await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
