@@ -210,6 +210,22 @@ def write_all(fd: int, piece: bytes) -> None:
 
 
 def open_for_writing(path: str) -> int:
+    """Most are new, so that is tried first."""
+    try:
+        return create(path)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return create(path)
+    except FileExistsError:
+        return open_existing(path)
+
+
+def create(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def open_existing(path: str) -> int:
+    """A file that is there; or a new one in its place, where it cannot be written to."""
     try:
         fd = open_regular(path, os.O_WRONLY)
     except FileNotFoundError:
@@ -223,16 +239,13 @@ def open_for_writing(path: str) -> int:
             raise Refused("file", f"{path}: not a place for files")
         return fd
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
         os.unlink(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        pass
+    return create(path)
 
 
 def write_file(path: str, mode: int, source: int, start: int, size: int) -> None:
-    folder = os.path.dirname(path)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
     fd = open_for_writing(path)
     try:
         os.ftruncate(fd, 0)
