@@ -208,7 +208,7 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
-        *("oversample", "replace_flat", "hardware.every_s", "dispatch.processes"),
+        *("oversample", "replace_flat", "hardware.every_s", "dispatch.processes", "sandbox.warm"),
         *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
         *(
             "learner.weight_decay",

@@ -74,6 +74,7 @@ TRAINING = TrainConfig(name="x", tasks=TasksConfig(source="tasks.jsonl"))
     ("pairs", "says"),
     [
         (["oversample=-1"], "oversample=-1: give a number from 0"),
+        (["sandbox.warm=-1"], "sandbox.warm=-1: give a number from 0"),
         (["oversample=2", "deterministic=true"], "oversample=2: which rollouts come first differs from run to run"),
         (["carry=true", "staleness=1"], "carry=true: it is for rollouts besides `samples`, so set oversample above 0"),
         (["carry=true", "oversample=2"], "carry=true: what is carried over is a version old at its update"),

@@ -1,10 +1,11 @@
-"""A real provider of local sandboxes, for the length of a test."""
+"""A real provider of local sandboxes, for the length of a test; and the processes of this machine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from slipstream.sandbox import LocalProvider
 
@@ -17,3 +18,16 @@ async def provided() -> AsyncIterator[LocalProvider]:
             yield provider
     finally:
         await provider.aclose()
+
+
+def children(parent: int) -> list[int]:
+    """Live and dead children of a process of this machine."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found

@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from local_stage import children
 
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox
 from slipstream.sandbox.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
 from slipstream.sandbox.launch import revealed
-from slipstream.sandbox.local import try_out
+from slipstream.sandbox.trial import try_out
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -42,19 +43,6 @@ def within(body: Callable[[Sandbox], Awaitable[None]]) -> None:
             await provider.aclose()
 
     asyncio.run(main())
-
-
-def children(parent: int) -> list[int]:
-    """Live and dead children of a process of this machine."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
 
 
 def keepers(host: int) -> list[int]:
@@ -334,8 +322,8 @@ def test_bwrap_and_python_may_lie_where_nobody_can_go(tmp_path: Path) -> None:
     library = shutil.copy(found.library, private) if found.library else None
     hidden = Program(path=Path(shutil.copy(found.path, private)), library=Path(library) if library else None)
     assert not can_be_reached(hidden.path)
-    assert try_out(hidden, base_interpreter()) == ""
-    assert try_out(hidden, own_interpreter()) == ""
+    assert try_out(LocalProvider(program=hidden, interpreter=base_interpreter())) == ""
+    assert try_out(LocalProvider(program=hidden, interpreter=own_interpreter())) == ""
 
 
 @needs_root
@@ -350,8 +338,8 @@ def test_bwrap_may_lie_below_the_folder_where_a_hidden_python_is_shown() -> None
         libraries.mkdir()
         library = Path(shutil.copy(found.library, libraries)) if found.library else None
         moved = Program(path=Path(shutil.copy(found.path, place)), library=library)
-        assert try_out(moved, base_interpreter()) == ""
-        assert try_out(moved, own_interpreter()) == ""
+        assert try_out(LocalProvider(program=moved, interpreter=base_interpreter())) == ""
+        assert try_out(LocalProvider(program=moved, interpreter=own_interpreter())) == ""
 
 
 # ---------------------------------------------------------------- what is refused

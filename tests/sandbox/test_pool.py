@@ -393,6 +393,22 @@ def test_a_sandbox_that_came_for_whoever_was_just_cancelled_is_kept_for_the_next
     check(provider, body, max_warm=0, max_live=1)
 
 
+def test_a_pool_of_none_starts_each_when_it_is_asked_for_whatever_is_expected() -> None:
+    async def body(pool: Pool) -> None:
+        pool.expect(SPEC, 3)
+        for _ in range(3):
+            await asyncio.sleep(5)
+            assert pool.num_live == 0
+            sandbox = await pool.open(SPEC)
+            await asyncio.sleep(5)
+            assert (pool.num_leased, pool.num_live) == (1, 1)
+            await sandbox.aclose()
+
+    provider = RiggedProvider()
+    pool = check(provider, body, max_warm=0)
+    assert (pool.num_from_warm, len(provider.specs)) == (0, 3)
+
+
 def test_a_kind_that_was_let_go_meanwhile_is_started_again() -> None:
     provider = RiggedProvider(lambda number: Start(dies=number == 0, health_s=1))
 

@@ -19,24 +19,37 @@ COPY_BYTES = 1 << 24
 
 def copy_tree(source_fd: int, target_fd: int, *, uid: int, gid: int) -> None:
     """Copy all that lies in one folder into another, which is empty. Raises OSError."""
-    todo = [(os.dup(source_fd), os.dup(target_fd))]
+    todo = [_Open(os.dup(source_fd), os.dup(target_fd))]
+    """From the top down to where it is at work: as many descriptors as that is deep, however wide a folder is."""
     try:
         while todo:
-            here, there = todo.pop()
-            try:
-                with os.scandir(here) as entries:
-                    names = sorted(entry.name for entry in entries)
-                for name in names:
-                    below = _copy(name, here, there, uid, gid)
-                    if below is not None:
-                        todo.append(below)
-            finally:
-                os.close(here)
-                os.close(there)
+            folder = todo[-1]
+            if not folder.names:
+                todo.pop().close()
+                continue
+            below = _copy(folder.names.pop(), folder.source, folder.target, uid, gid)
+            if below is not None:
+                todo.append(_Open(*below))
     finally:
-        for pair in todo:
-            for fd in pair:
-                os.close(fd)
+        for folder in todo:
+            folder.close()
+
+
+class _Open:
+    """A folder that is being copied: both sides, and the names that are left. Owns both descriptors."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self.source, self.target = source, target
+        try:
+            with os.scandir(source) as entries:
+                self.names = sorted((entry.name for entry in entries), reverse=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        os.close(self.source)
+        os.close(self.target)
 
 
 def _copy(name: str, here: int, there: int, uid: int, gid: int) -> tuple[int, int] | None:

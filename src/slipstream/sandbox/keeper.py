@@ -47,6 +47,8 @@ MAX_FDS = 32
 FD_BYTES = 4
 FIRST_SPARE_FD = 300
 COPY_BYTES = 1 << 20
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""What a copy fails of; any other error is of one entry, which is left out."""
 BYTES_PER_FILE = 4096
 """How many files a layer can hold goes by its size: an empty one takes memory too."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 0x20, 0x1000, 0x4000
@@ -177,29 +179,35 @@ def copy_folder(source: int, target: int) -> None:
     Whatever else is there is left out. The files are an agent's, and may change while they are read.
     """
     copy_marks(source, target)
-    todo = [(os.dup(source), os.dup(target))]
-    while todo:
-        here, there = todo.pop()
-        try:
-            with os.scandir(here) as entries:
-                names = [entry.name for entry in entries]
-            for name in names:
-                try:
-                    below = copy_entry(name, here, there)
-                except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
-                        raise
-                    continue  # it is gone, or became something else
-                if below:
-                    todo.append(below)
-        except OSError:
-            for pair in todo:
-                for fd in pair:
-                    os.close(fd)
-            raise
-        finally:
+    todo = [(os.dup(source), os.dup(target), names_in(source))]
+    """From the top down to where it is at work, and what is left to copy there: a wide folder takes no descriptors."""
+    try:
+        while todo:
+            here, there, names = todo[-1]
+            if not names:
+                todo.pop()
+                os.close(here)
+                os.close(there)
+                continue
+            try:
+                below = copy_entry(names.pop(), here, there)
+            except OSError as error:
+                if error.errno in OUT_OF_ROOM:
+                    raise
+                continue  # it is gone, or became something else
+            if below:
+                todo.append((*below, []))
+                todo[-1][2].extend(names_in(below[0]))
+    except OSError:
+        for here, there, _ in todo:
             os.close(here)
             os.close(there)
+        raise
+
+
+def names_in(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
 
 
 def copy_entry(name: str, here: int, there: int) -> tuple[int, int] | None:
@@ -311,6 +319,8 @@ class Keeper:
             answer()
         except OSError as error:
             self.refuse(request, error)
+        except Exception as error:  # or nobody would ever answer
+            self.refuse(request, OSError(errno.EIO, f"{type(error).__name__}: {error}"))
         finally:
             os._exit(0)
 

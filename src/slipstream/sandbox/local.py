@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import os
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SlipstreamError, boundary
-from slipstream.sandbox import bwrap, seccomp, walk, watchdog
+from slipstream.errors import SandboxError, SlipstreamError, boundary
+from slipstream.sandbox import bwrap, walk, watchdog
 from slipstream.sandbox.base import Capability, Changed, OnConnect, Tree
 from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
-from slipstream.sandbox.bwrap import can_be_reached
-from slipstream.sandbox.channel import Channel, memory_file
+from slipstream.sandbox.channel import Channel
+from slipstream.sandbox.cores import num_cores
 from slipstream.sandbox.differences import differences, take
-from slipstream.sandbox.keeping import OWN_LAYER, Keeper, Layer, Room
-from slipstream.sandbox.launch import NOBODY, Launched, Passed, visible_home
+from slipstream.sandbox.ground import Ground, check_folder
+from slipstream.sandbox.keeping import Keeper, Layer
+from slipstream.sandbox.launch import NOBODY, Launched, visible_home
+from slipstream.sandbox.launching import Launching, launch
 from slipstream.sandbox.layer import Layer as Marked
 from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.meter import UNLEASED, Limit, Meter, Meters
@@ -39,48 +37,14 @@ from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
 from slipstream.sandbox.shared import Shared
 from slipstream.sandbox.supervised import SupervisedSandbox
-from slipstream.types import SandboxSpec
+from slipstream.sandbox.trial import tools
+from slipstream.types import File, SandboxSpec
 
-MB = 1 << 20
 STARTS_PER_CORE = 2
 """How many may be starting at once: a start is work for a core, and more of them get in each other's way."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What a sandbox stands on: its spec, and where it can be written to."""
-
-    spec: SandboxSpec
-    areas: tuple[bwrap.Area, ...]
-    """The first lower of one that has any is the base or the tree; snapshots lie above it."""
-    snapshots: tuple[Layer, ...] = ()
-    """The lowest first. Each has a folder for every area."""
-
-    def area_of(self, path: str) -> tuple[bwrap.Area, str]:
-        """The area that a folder lies in, and its path from there."""
-        place = PurePosixPath(bwrap.workdir_of(self.spec), path)
-        for area in reversed(self.areas):
-            if place.is_relative_to(area.place):
-                return area, str(place.relative_to(area.place))
-        raise SandboxFileError(f"{place}: nothing can be written there, so there are no changes to tell")
-
-    def on_top_of(self, snapshot: Layer) -> Ground:
-        """That of a fork."""
-        return replace(
-            self,
-            areas=tuple(
-                replace(
-                    area,
-                    lowers=(*area.lowers, f"{snapshot.path}/{area.name}"),
-                    starts_empty=area.starts_empty or not area.lowers,
-                )
-                for area in self.areas
-            ),
-            snapshots=(*self.snapshots, snapshot),
-        )
 
 
 class LocalHost:
@@ -126,6 +90,8 @@ class LocalSandbox(SupervisedSandbox):
         self._ground = ground
         self._outside = host
         self._marked: dict[str, Marked] = {}
+        self._given: dict[str, File] | None = {}
+        """All that was written from outside; None if that cannot be told."""
         self._served = Served()
 
     @property
@@ -173,7 +139,20 @@ class LocalSandbox(SupervisedSandbox):
 
     # ---------------------------------------------------------------- changes
 
+    async def write(self, files: Mapping[str, File]) -> None:
+        if self._given is not None:
+            self._given |= files
+        try:
+            await super().write(files)
+        except BaseException:
+            self._given = None
+            raise
+
     async def mark(self) -> None:
+        known = None
+        if self._given is not None and not self._programs.has_started and not self._channel.is_lost:
+            known = self._ground.written(self._given)  # before anything has run there is no need to look
+
         def look() -> dict[str, Marked]:
             marked = {}
             for area in self._ground.areas:
@@ -182,7 +161,7 @@ class LocalSandbox(SupervisedSandbox):
             return marked
 
         async with self.attributed():
-            self._marked = await asyncio.to_thread(look)
+            self._marked = await asyncio.to_thread(look) if known is None else known
 
     async def changes(self, path: str | None = None, *, max_bytes: int = 16 << 20) -> Changed:
         area, below = self._ground.area_of(path or ".")
@@ -258,52 +237,6 @@ class LocalSnapshot:
                 await self._keeper.release(layer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launching:
-    """What bwrap is to be started with."""
-
-    ground: Ground
-    interpreter: bwrap.Interpreter
-    program: tuple[str, bytes]
-    """The supervisor: its path inside, and its bytes."""
-    view: Layer
-
-
-@functools.cache
-def tools(use_base_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
-    """What this machine runs sandboxes with, tried out once. Raises ConfigError, each time, if it cannot."""
-    program = bwrap.find_bwrap()
-    interpreters = [bwrap.own_interpreter()]
-    if use_base_python:
-        interpreters.insert(0, bwrap.base_interpreter())
-    complaints = []
-    for interpreter in interpreters:
-        complaint = try_out(program, interpreter)
-        if not complaint:
-            return program, interpreter
-        complaints.append(complaint)
-    raise ConfigError(bwrap.explain_refusal("\n".join(complaints)))
-
-
-def try_out(program: bwrap.Program, interpreter: bwrap.Interpreter) -> str:
-    """Open and close a sandbox. Empty if that works, else what was complained about."""
-    said = [""]
-
-    async def try_it() -> None:
-        provider = LocalProvider(program=program, interpreter=interpreter)
-        try:
-            await provider.open(SandboxSpec())
-        except SlipstreamError as error:
-            said[0] = str(error)
-        finally:
-            await provider.aclose()
-
-    thread = threading.Thread(target=lambda: asyncio.run(try_it()))  # there may be an event loop in this one
-    thread.start()
-    thread.join()
-    return said[0]
-
-
 class LocalProvider:
     """Sandboxes with bubblewrap on this machine.
 
@@ -325,7 +258,7 @@ class LocalProvider:
         meters: Meters | None = None,
         sharers: int = 1,
     ) -> None:
-        self._starting = asyncio.Semaphore(max(STARTS_PER_CORE, STARTS_PER_CORE * _num_cores() // sharers))
+        self._starting = asyncio.Semaphore(starts_at_once(num_cores(), sharers))
         self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._use_base_python = use_base_python
@@ -337,7 +270,7 @@ class LocalProvider:
         self._works: dict[str, bwrap.Interpreter] = {}
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
-        return self._given or tools(self._use_base_python)
+        return self._given or tools(_provider_with, self._use_base_python)
 
     def check(self) -> None:
         self._tools()
@@ -436,65 +369,12 @@ class LocalProvider:
             meter = self._meters.open(spec.limits, num_own=2)
             undo.push_async_callback(meter.aclose)
             launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view)
-            launched, layer, channel = await self._launch(keeper, launching, meter)
+            launched, layer, channel = await launch(keeper, launching, meter, self._lease)
             undo.pop_all()
         host = LocalHost(launched, shared, layer, meter, below=(view, *ground.snapshots))
         sandbox = LocalSandbox(self, ground, host, channel)
         self._open_ones.add(sandbox)
         return sandbox
-
-    async def _launch(self, keeper: Keeper, what: Launching, meter: Meter) -> tuple[Launched, Layer, Channel]:
-        spec, interpreter, program = what.ground.spec, what.interpreter, what.program
-        passed = Passed(renumbered=True)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as lent:
-            undo.callback(ours.close)
-            lent.callback(theirs.close)
-            stderr = memory_file()
-            undo.callback(os.close, stderr)
-            info, info_write = os.pipe2(os.O_CLOEXEC)
-            undo.callback(os.close, info)
-            lent.callback(os.close, info_write)
-
-            def lend(fd: int) -> int:
-                lent.callback(os.close, fd)
-                return passed.add(fd)
-
-            data = {path: lend(memory_file(content)) for path, content in bwrap.files_in_base(spec, program).items()}
-            args = ["--info-fd", str(passed.add(info_write))]
-            passed.add(info)  # so that it can write even if we are dead by then
-            args += bwrap.arguments(
-                spec,
-                home=visible_home(interpreter),
-                data=data,
-                view=what.view.path,
-                layer=OWN_LAYER,
-                areas=what.ground.areas,
-                seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
-            )
-            args += ["--", interpreter.path, "-I", "-S", "-B", program[0], str(passed.add(theirs.fileno()))]
-            args += [bwrap.workdir_of(spec), f"slipstream-lease={self._lease}"]
-            limits = bwrap.rlimits(spec, memory_is_metered=meter.kind != watchdog.KIND)
-            args += [f"{name}={value}" for name, value in limits.items()]
-            doors = meter.open_doors()
-            for door in doors:
-                lent.callback(os.close, door)
-            room = Room(
-                num_bytes=spec.limits.disk_mb * MB,
-                folders=bwrap.folders_of(what.ground.areas, bwrap.workdir_of(spec)),
-                terminals="pts",
-            )
-            spawned = await keeper.spawn(args, passed, stderr=stderr, doors=doors, room=room)
-            undo.pop_all()
-        channel = Channel(ours)
-        launched = Launched(
-            pid=spawned.pid,
-            pidfd=spawned.pidfd,
-            info_fd=info,
-            stderr_fd=stderr,
-            on_end=lambda: channel.lose("the sandbox is gone: bwrap has ended"),
-        )
-        return launched, spawned.layer, channel
 
     def _forget(self, sandbox: LocalSandbox) -> None:
         self._open_ones.discard(sandbox)
@@ -504,7 +384,7 @@ class LocalProvider:
     async def _snapshot(self, ground: Ground, host: LocalHost) -> LocalSnapshot:
         """Copy what was written into a layer of its own, which then never changes."""
         names = [area.name for area in ground.areas]
-        layer = await host.keeper.make(ground.spec.limits.disk_mb * MB, dict.fromkeys(names, 0o755))
+        layer = await host.keeper.make(ground.spec.limits.disk_mb * bwrap.MB, dict.fromkeys(names, 0o755))
         try:
             await host.keeper.copy(host.layer, layer, names)
         except BaseException:
@@ -514,6 +394,10 @@ class LocalProvider:
         for below in forked.snapshots:
             host.keeper.hold(below)
         return LocalSnapshot(self, host.keeper, forked)
+
+
+def _provider_with(program: bwrap.Program, interpreter: bwrap.Interpreter) -> LocalProvider:
+    return LocalProvider(program=program, interpreter=interpreter)
 
 
 @contextlib.asynccontextmanager
@@ -529,21 +413,6 @@ async def _closed_on_error(sandbox: LocalSandbox) -> AsyncIterator[None]:
         raise
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def check_folder(what: str, folder: str) -> None:
-    """Raise ConfigError if a base or a tree is none that a sandbox could stand on."""
-    path = Path(folder)
-    if not path.is_absolute() or not path.is_dir():
-        raise ConfigError(
-            f"the {what} {folder!r} of a local sandbox is no folder: use 'host', the absolute path of one, or "
-            "sandbox.provider=oci if it is an image"
-            if what == "base"
-            else f"the {what} {folder!r} of a local sandbox is no folder: give the absolute path of one"
-        )
-    if what == "base" and not (path / "usr/bin").is_dir() and not (path / "bin").is_dir():
-        raise ConfigError(f"the base {folder!r} has no programs: it must be the root of a system, with usr/bin in it")
-    if what == "base" and os.geteuid() == 0 and not can_be_reached(path):
-        raise ConfigError(f"the base {folder!r} cannot be read by others: `chmod a+rx` it and the folders above it")
+def starts_at_once(cores: float, sharers: int) -> int:
+    """How many sandboxes one of so many processes may be starting."""
+    return max(STARTS_PER_CORE, int(STARTS_PER_CORE * cores / sharers))

@@ -73,6 +73,8 @@ class Programs:
         self._channel = channel
         self._env = dict(env)
         self.workdir = workdir
+        self.has_started = False
+        """Whether any program was."""
 
     def start(
         self,
@@ -96,6 +98,7 @@ class Programs:
         }
         if terminal_fd is not None:
             message["terminal"] = terminal_fd
+        self.has_started = True
         return Running(self._channel, *self._channel.request(message, list(fds.values())))
 
     async def run(
