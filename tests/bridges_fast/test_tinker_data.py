@@ -99,6 +99,8 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
     config = LearnerConfig(learning_rate=1.0, warmup_steps=2, decay_steps=12)
     rates = [learning_rate(step, config) for step in (0, 1, 2, 11, 50)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.1, 0.1])
+    assert learning_rate(0, LearnerConfig()) == 1e-5, "of an adapter, if nothing is said"
+    assert learning_rate(0, LearnerConfig(learning_rate=1e-6)) == 1e-6
     flat = LearnerConfig(learning_rate=1.0, warmup_steps=4)
     assert [learning_rate(step, flat) for step in (0, 3, 100)] == [0.25, 1.0, 1.0]
     warm = WarmStartConfig(learning_rate=1.0, warmup_steps=2)

@@ -195,6 +195,11 @@ def test_bfloat16_is_near_float32() -> None:
     assert mixed.logprobs(range(20)) == pytest.approx(exact.logprobs(range(20)), abs=0.15)
 
 
+def test_if_nothing_is_said_an_adapter_learns_at_ten_times_the_rate_of_all_weights() -> None:
+    seen = [learner(method=method).update(MIXED).metrics["learn/learning_rate"] for method in ("full", "lora")]
+    assert seen == [1e-6, 1e-5]
+
+
 def test_the_learning_rate_rises_over_the_warm_up() -> None:
     taught = learner(learning_rate=1e-3, warmup_steps=4)
     seen = [taught.update(MIXED).metrics["learn/learning_rate"] for _ in range(6)]

@@ -51,7 +51,7 @@ class TorchLearner:
         self._model = Trainable(folder, config, device=self._device, seed=seed)
         self._optimizer = make_optimizer(
             self._model.parameters,
-            learning_rate=config.learning_rate,
+            learning_rate=config.rate_of(config.method),
             betas=config.betas,
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
@@ -182,10 +182,11 @@ class TorchLearner:
 
     def _learning_rate(self, step: int) -> float:
         config = self._config
+        rate = config.rate_of(config.method)
         num_steps = config.decay_steps or step + 1
         if step < config.warmup_steps or config.decay_steps:
-            return config.learning_rate * rate_height(min(step, num_steps - 1), num_steps, config.warmup_steps)
-        return config.learning_rate
+            return rate * rate_height(min(step, num_steps - 1), num_steps, config.warmup_steps)
+        return rate
 
     # ---------------------------------------------------------------- looking
 

@@ -77,7 +77,8 @@ class LearnerConfig:
     loss: LossConfig = LossConfig()
     temperature: float = 1.0
     """What the batches were sampled with: logits are divided by it."""
-    learning_rate: float = 1e-6
+    learning_rate: float | None = None
+    """None: 1e-6, and for an adapter 1e-5: it wants about ten times what all weights do."""
     warmup_steps: int = 0
     """The learning rate rises over this many optimiser steps to its full height."""
     decay_steps: int = 0
@@ -114,7 +115,9 @@ class LearnerConfig:
         _need(self.compute in kinds, f"compute={self.compute}: give auto, float32 or bfloat16")
         places = ("auto", "own", "shared")
         _need(self.process in places, f"process={self.process}: give auto, own or shared")
-        for name in ("temperature", "learning_rate", "adam_eps"):
+        rate = self.learning_rate
+        _need(rate is None or _positive(rate), f"learning_rate={rate}: give a number above 0")
+        for name in ("temperature", "adam_eps"):
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
         _need(
             self.decay_steps == 0 or self.decay_steps > self.warmup_steps,
@@ -131,6 +134,12 @@ class LearnerConfig:
         )
         longest = self.max_grad_norm
         _need(longest is None or _positive(longest), f"max_grad_norm={longest}: give a number above 0, or null")
+
+    def rate_of(self, method: Literal["full", "lora"]) -> float:
+        """The learning rate at its full height, where this is how it learns."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 1e-5 if method == "lora" else 1e-6
 
     def tokens_on(self, device: str) -> int:
         """Tokens in one forward pass on a `cpu` or a GPU."""

@@ -43,11 +43,12 @@ def _warm_epochs(datums: Sequence[Datum], size: int, config: WarmStartConfig) ->
 
 
 def learning_rate(step: int, config: LearnerConfig) -> float:
-    """Of an optimiser step, counted from the beginning of the run."""
+    """Of an optimiser step, counted from the beginning of the run. What is trained is always an adapter."""
+    rate = config.rate_of("lora")
     if config.decay_steps:
         last = config.decay_steps - 1
-        return config.learning_rate * _height(min(step, last), config.decay_steps, config.warmup_steps)
-    return config.learning_rate * min(1.0, (step + 1) / max(1, config.warmup_steps))
+        return rate * _height(min(step, last), config.decay_steps, config.warmup_steps)
+    return rate * min(1.0, (step + 1) / max(1, config.warmup_steps))
 
 
 def warm_learning_rate(step: int, num_steps: int, config: WarmStartConfig) -> float:
