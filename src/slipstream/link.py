@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _HEAD = struct.Struct("!QBQ")
 """Before each message: how long it is, its kind, and the number of the call it belongs to."""
 _CALL, _TELL, _ANSWER, _ERROR, _CANCEL = range(5)
+_linked: set[subprocess.Popen[bytes]] = set()
+"""What `start_linked` started, and `wait_or_kill` has not yet seen end."""
 
 
 class LinkLost(InfrastructureError):
@@ -243,7 +245,9 @@ async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
         try:
             await asyncio.wait([launching])
             await link.connect(own)
-            return launching.result()
+            process = launching.result()
+            _linked.add(process)
+            return process
         except BaseException:
             await _ended(launching)  # what is under way there ends as a process all the same
             own.close()
@@ -280,3 +284,11 @@ async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None
     except subprocess.TimeoutExpired:
         process.kill()
         await asyncio.to_thread(process.wait)
+    finally:
+        if process.returncode is not None:
+            _linked.discard(process)
+
+
+def linked_pids() -> tuple[int, ...]:
+    """Of the processes that `start_linked` started here, those that live. May be asked by any thread."""
+    return tuple(process.pid for process in tuple(_linked) if process.returncode is None)

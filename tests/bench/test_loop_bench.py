@@ -49,7 +49,7 @@ def made_run(folder: Path, *, with_gpu: bool) -> Path:
                         HardwareSample(
                             at_s=start_s + second,
                             seconds=1.0,
-                            cpu=CpuSample(percent=30.0, cores=16, own_cores=2),
+                            cpu=CpuSample(percent=30.0, cores=16, own_cores=2, helper_cores=3),
                             gpus=(gpu,) if with_gpu else (),
                         )
                     )
@@ -64,6 +64,7 @@ def test_figures_are_of_the_steps_after_those_that_are_skipped(tmp_path: Path) -
     assert (told["seconds"], told["steps_per_min"], told["rollouts_per_s"]) == (20.0, 6.0, 0.1)
     assert told["sampled_tokens_per_s"] == 3.0
     assert (told["learner_share"], told["update_s"], told["cores"], told["own_cores"]) == (0.4, 4.0, 16, 2)
+    assert told["helper_cores"] == 3
     assert (told["binding"], told["busiest"]) == ("gpu", "gpu")
     assert (told["gpu_busy"], told["gpu_in_use"], told["cpu_busy"]) == pytest.approx((0.9, 1.0, 0.3))
     whole = figures(RunStore.read(tmp_path / "run"), skip=0)

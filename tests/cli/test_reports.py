@@ -159,6 +159,12 @@ def test_how_busy_the_machine_was_is_told_after_the_time() -> None:
     ]
 
 
+def test_what_the_runs_helpers_had_of_the_cores_counts_as_the_runs() -> None:
+    assert SAMPLED.cpu is not None
+    with_helpers = replace(SAMPLED, cpu=replace(SAMPLED.cpu, helper_cores=2.5))
+    assert machine_lines(with_helpers)[2].endswith("the run had 3.8 of them on average, 1.2 in this process")
+
+
 def test_if_nothing_binds_the_busiest_is_named() -> None:
     assert machine_lines(replace(SAMPLED, busiest=Binding.CPU, busiest_share=0.4))[-1] == (
         "binding            neither: nothing is busy for 80% of the time; cpu comes closest, with 40.0%"

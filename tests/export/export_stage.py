@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from slipstream.record import RunReader, RunStore
+from slipstream.record.hardware import HardwareSample
 from slipstream.seams import RolloutDone
 from slipstream.types import (
     CallProblem,
@@ -192,7 +193,7 @@ def one_of_each() -> list[Rollout]:
     return sorted([*found, failed], key=lambda each: each.job.key)
 
 
-def recorded(folder: Path, rollouts: Sequence[Rollout]) -> RunReader:
+def recorded(folder: Path, rollouts: Sequence[Rollout], samples: Sequence[HardwareSample] = ()) -> RunReader:
     """A run on disk that holds these."""
 
     async def write() -> None:
@@ -200,6 +201,8 @@ def recorded(folder: Path, rollouts: Sequence[Rollout]) -> RunReader:
         async with RunStore.create(folder, config=config, clock_offset_s=0.0) as store:
             for each in rollouts:
                 store.append(RolloutDone(rollout=each))
+            for sample in samples:
+                store.add_sample(sample)
             await store.flush()
 
     asyncio.run(write())
@@ -241,7 +244,7 @@ int32s = st.integers(-(2**31), 2**31 - 1)
 endings = st.builds(Ending, reason=st.sampled_from(EndReason), answer=st.none() | texts, detail=texts)
 verdicts = st.builds(
     Verdict,
-    reward=st.floats(allow_nan=False),
+    reward=st.floats(allow_nan=False, allow_infinity=False),
     components=st.dictionaries(texts, st.floats(allow_nan=False), max_size=2),
     detail=texts,
 )

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from slipstream.errors import ConfigError
 from slipstream.export import ExportFormat, export_run
 from slipstream.export.chrome import IN_USE, JOBS, QUEUE, write_chrome
+from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
 from slipstream.types import Ending, EndReason, Failure, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 
@@ -49,9 +51,9 @@ def life(start_s: float, *, waited_s: float = 0.0, sample: int = 0) -> Rollout:
     )
 
 
-def traced(folder: Path, *rollouts: Rollout) -> list[dict[str, Any]]:
+def traced(folder: Path, *rollouts: Rollout, samples: Sequence[HardwareSample] = ()) -> list[dict[str, Any]]:
     path = folder / "trace.json"
-    write_chrome(path, lambda: rollouts, run="demo", force=True)
+    write_chrome(path, lambda: rollouts, run="demo", samples=samples, force=True)
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     return events
 
@@ -148,6 +150,34 @@ def test_counters_say_what_was_in_use(tmp_path: Path) -> None:
     assert running == [(2e6, 1), (5e6, 2), (8e6, 1), (11e6, 0)]
 
 
+def sample(at_s: float, gpu: float, cores: float = 1.0) -> HardwareSample:
+    """Of a second, on 4 cores."""
+    return HardwareSample(
+        at_s=at_s,
+        seconds=1.0,
+        cpu=CpuSample(percent=25 * cores, cores=4, own_cores=0.5, helper_cores=0.25),
+        gpus=(GpuSample(gpu=1, percent=gpu, memory_mb=100 * gpu),),
+    )
+
+
+def test_counters_say_how_busy_the_machine_was_from_the_first_span_on(tmp_path: Path) -> None:
+    samples = [sample(99.5, 7), sample(100.5, 30, cores=2), sample(101.5, 80), sample(110, 10)]
+    events = traced(tmp_path, life(100.0), samples=samples)
+    told: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        if (event["pid"], event["ph"]) == (IN_USE, "C"):
+            told[event["name"]].append((event["ts"] / 1e6, event["args"]["value"]))
+    assert told["gpu1_percent"] == [(0, 30), (0.5, 80), (1.5, 0), (9, 10), (10, 0)]
+    assert told["gpu1_memory_mb"][:2] == [(0, 3_000), (0.5, 8_000)]
+    assert told["cores_busy"] == [(0, 2), (0.5, 1), (1.5, 0), (9, 1), (10, 0)]
+    assert told["run_cores"][0] == (0, 0.75)
+
+
+def test_without_samples_or_without_a_span_to_begin_at_the_machine_has_no_counters(tmp_path: Path) -> None:
+    for events in (traced(tmp_path, life(100.0)), traced(tmp_path, rollout(), samples=[sample(100.0, 50)])):
+        assert not {event["name"] for event in events} & {"gpu1_percent", "cores_busy", "run_cores"}
+
+
 moments = st.integers(0, 40).map(lambda place: 1.7e9 + place / 7)
 anything = st.tuples(st.sampled_from(SpanKind), moments, moments).map(
     lambda drawn: span(drawn[0], min(drawn[1:]), max(drawn[1:]))
@@ -173,12 +203,14 @@ def test_every_span_is_in_it_and_no_lane_crosses_itself(
 
 
 def test_a_run_is_exported_by_name_of_the_format(tmp_path: Path) -> None:
-    reader = recorded(tmp_path / "demo", [life(5, sample=0), life(6, sample=1)])
+    reader = recorded(tmp_path / "demo", [life(5, sample=0), life(6, sample=1)], [sample(7.0, 40)])
     exported = export_run(reader, ExportFormat("chrome"))
     assert exported.path == tmp_path / "demo" / "trace.json"
     assert exported.counts == {"rollouts": 2, "spans": 20, "lanes": 2}
     told = json.loads(exported.path.read_text())
     assert told["otherData"] == {"run": "demo", "start_epoch_s": 5.0}
+    busy = [(event["ts"], event["args"]) for event in told["traceEvents"] if event["name"] == "gpu1_percent"]
+    assert busy == [(1e6, {"value": 40}), (2e6, {"value": 0})]
     with pytest.raises(ConfigError, match="a trace holds spans and no samples: leave out --advantages"):
         export_run(reader, ExportFormat.CHROME, max_tokens=3)
 

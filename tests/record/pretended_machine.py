@@ -21,6 +21,8 @@ class PretendedNvml:
     silent: set[int] = field(default_factory=set)
     """GPUs that cannot tell their utilisation."""
     num_open: int = 0
+    uuids: Sequence[str] = ()
+    """Of each GPU; one that has none does not tell."""
 
     def __post_init__(self) -> None:
         self._asked = [0] * len(self.busy)
@@ -39,6 +41,13 @@ class PretendedNvml:
 
     def nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> int:  # noqa: N802
         handle._obj.value = 100 + number
+        return 0
+
+    def nvmlDeviceGetUUID(self, handle: ctypes.c_void_p, name: Any, num_bytes: ctypes.c_uint) -> int:  # noqa: N802
+        assert handle.value is not None and num_bytes.value == len(name)
+        if handle.value - 100 >= len(self.uuids):
+            return NOT_SUPPORTED
+        name.value = self.uuids[handle.value - 100].encode()
         return 0
 
     def nvmlDeviceGetUtilizationRates(self, handle: ctypes.c_void_p, used: Any) -> int:  # noqa: N802

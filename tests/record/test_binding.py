@@ -32,7 +32,7 @@ def sample(at_s: float, *, seconds: float = 1.0, cpu: float = 0.0, gpus: Sequenc
     return HardwareSample(
         at_s=at_s,
         seconds=seconds,
-        cpu=CpuSample(percent=cpu, cores=16, own_cores=1.5),
+        cpu=CpuSample(percent=cpu, cores=16, own_cores=1.5, helper_cores=2.5),
         gpus=tuple(GpuSample(gpu=n, percent=percent, memory_mb=100 * at_s) for n, percent in enumerate(gpus)),
     )
 
@@ -63,7 +63,7 @@ def test_the_busy_share_is_told_for_the_whole_for_rollouts_and_for_the_learner()
     assert gpu.peak_memory_mb == 1000
     assert cpu is not None and cpu.busy.rollouts is not None
     assert (cpu.busy.whole.mean, cpu.busy.rollouts.mean) == pytest.approx((0.4, 0.6))
-    assert (cpu.cores, cpu.own_cores) == (16, 1.5)
+    assert (cpu.cores, cpu.own_cores, cpu.helper_cores, cpu.run_cores) == (16, 1.5, 2.5, 4.0)
     assert (found.seconds, found.learner_share, found.num_updates, found.update_s) == (10, 0.4, 1, 4)
 
 

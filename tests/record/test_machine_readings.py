@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pretended_machine import Clock, PretendedNvml, put, stat
 
-from slipstream.record.cpus import Cpus, find_quota
+from slipstream.record.cpus import Cpus, Times, find_quota
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.record.nvml import Gpus
+from slipstream.record.nvml import Gpus, chosen
 from slipstream.record.sampler import Machine
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -44,6 +44,47 @@ def test_the_driver_is_let_go_of_once() -> None:
     gpus.close()
     assert library.num_open == 0
     assert gpus.read() == ()
+
+
+UUIDS = {0: "GPU-8932f937-d72c-4106", 1: "GPU-4a1b", 2: "GPU-4a1c", 5: ""}
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [
+        ("0", {0}),
+        ("2,0", {0, 2}),
+        (" 1 , 5 ", {1, 5}),
+        ("1,1", {1}),
+        ("GPU-8932f937-d72c-4106", {0}),
+        ("GPU-89,GPU-4a1c", {0, 2}),
+        ("GPU-4a1b,0", {0, 1}),
+        ("", set()),
+        ("-1", set()),
+        ("NoDevFiles", set()),
+        ("0,-1,1", {0}),
+        ("0,3,1", {0}),
+        ("1,,2", {1}),
+        ("0,GPU-4a,1", {0}),
+        ("GPU-none", set()),
+        ("MIG-4a1b", set()),
+        ("MIG-GPU-4a1b/1/0", set()),
+        ("²", set()),
+    ],
+)
+def test_the_gpus_of_a_process_are_those_that_cuda_lets_it_see(visible: str, numbers: set[int]) -> None:
+    assert chosen(visible, UUIDS) == numbers
+
+
+def test_gpus_that_the_process_may_not_use_are_not_read_and_the_others_keep_their_number() -> None:
+    def read(visible: str | None, uuids: list[str]) -> list[tuple[int, float]]:
+        library = PretendedNvml(busy=[[10], [20], [30]], uuids=uuids)
+        return [(sample.gpu, sample.percent) for sample in Gpus.find(library, visible=visible).read()]
+
+    assert read(None, []) == [(0, 10), (1, 20), (2, 30)]
+    assert read("2,1", []) == [(1, 20), (2, 30)]
+    assert read("GPU-b", ["GPU-a0", "GPU-b0", "GPU-c0"]) == [(1, 20)]
+    assert read("", ["GPU-a0", "GPU-b0", "GPU-c0"]) == []
 
 
 # ---------------------------------------------------------------- processors
@@ -146,6 +187,36 @@ def test_where_the_kernel_counts_no_processors_the_time_of_all_processes_is_take
     clock.now_s = 1.0
     found = cpus.read()
     assert found is not None and found.percent == pytest.approx(50.0)
+
+
+def test_the_runs_other_processes_are_told_beside_its_own(tmp_path: Path) -> None:
+    own, helpers = Clock(now_s=5.0), Clock(now_s=70.0)
+    put(tmp_path, {"proc/stat": stat((0, 1), (0, 1))})
+    cpus = Cpus(tmp_path, mask={0, 1}, own_s=own, helpers_s=helpers)
+    cpus.read()
+    put(tmp_path, {"proc/stat": stat((TICKS, 1), (TICKS, 1))})
+    own.now_s, helpers.now_s = 5.5, 70.25
+    assert cpus.read() == CpuSample(percent=100.0, cores=2, own_cores=0.5, helper_cores=0.25)
+
+
+def test_the_time_of_processes_never_falls_while_they_come_and_go() -> None:
+    living = {7: 10.0}
+    pids = [7]
+
+    def process_s(pid: int) -> float:
+        if pid not in living:
+            raise ProcessLookupError(pid)
+        return living[pid]
+
+    times = Times(lambda: pids, process_s=process_s)
+    assert times() == 10.0
+    pids.append(8)
+    living.update({7: 11.0, 8: 2.0, 9: 50.0})
+    assert times() == 13.0, "all that the new one did is new, and the third is not the run's"
+    del living[7]
+    assert times() == 13.0
+    living[8] = 1.0
+    assert times() == 14.0, "the number was given to another process"
 
 
 # ---------------------------------------------------------------- both

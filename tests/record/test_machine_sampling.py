@@ -24,7 +24,7 @@ SAMPLES = [
     HardwareSample(
         at_s=float(number),
         seconds=1.0,
-        cpu=CpuSample(percent=10.0 * number, cores=4.0, own_cores=0.5),
+        cpu=CpuSample(percent=10.0 * number, cores=4.0, own_cores=0.5, helper_cores=0.25),
         gpus=(GpuSample(gpu=0, percent=50, memory_mb=7.5), GpuSample(gpu=1, percent=0, memory_mb=1.0)),
     )
     for number in range(1, 4)
@@ -158,3 +158,20 @@ def test_a_run_from_before_there_were_samples_is_read_without_and_gone_on_with(t
     asyncio.run(write(RunStore.open(folder, clock_offset_s=0.0), SAMPLES[1]))
     assert list(run.hardware()) == [SAMPLES[1]]
     assert [work.end_s for work in run.learner_work()] == [2.0]
+
+
+def test_a_run_from_before_helpers_were_counted_is_read_as_if_they_did_nothing_and_gone_on_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    async def write(store: RunStore, sample: HardwareSample) -> None:
+        async with store:
+            store.add_sample(sample)
+
+    asyncio.run(write(RunStore.create(folder, config={}, clock_offset_s=0.0), SAMPLES[0]))
+    with closing(sqlite3.connect(folder / "run.db")) as connection:
+        connection.execute("ALTER TABLE cpu_samples DROP COLUMN helper_cores")
+        connection.commit()
+    run = RunStore.read(folder)
+    assert [sample.cpu and sample.cpu.helper_cores for sample in run.hardware()] == [0.0]
+    asyncio.run(write(RunStore.open(folder, clock_offset_s=0.0), SAMPLES[1]))
+    assert [sample.cpu and sample.cpu.helper_cores for sample in run.hardware()] == [0.0, 0.25]

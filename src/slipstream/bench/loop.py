@@ -133,6 +133,7 @@ def _machine_figures(machine: MachineUse) -> dict[str, Json]:
             if busy is not None:
                 found[f"cpu_busy_{part}"] = busy.mean
         found["own_cores"] = machine.cpu.own_cores
+        found["helper_cores"] = machine.cpu.helper_cores
     return found | {
         "learner_share": machine.learner_share,
         "update_s": machine.update_s,

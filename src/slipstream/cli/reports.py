@@ -13,7 +13,7 @@ from rich.console import Console
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.display import print_rows
 from slipstream.evaluate import Report
-from slipstream.record.binding import BINDING_SHARE, Binding, Busy, MachineUse, Phases
+from slipstream.record.binding import BINDING_SHARE, Binding, Busy, CpuUse, MachineUse, Phases
 from slipstream.record.utilisation import INSIDE_RUN, STAGES, Resource, Use, Utilisation
 
 _CALLED: Mapping[Resource, str] = {
@@ -163,11 +163,17 @@ def _machine_rows(machine: MachineUse) -> list[tuple[str, str]]:
     for gpu in machine.gpus:
         rows.append((f"GPU {gpu.gpu}", f"{_phases(gpu.busy)}; {gpu.peak_memory_mb:,.0f} MB at most"))
     if machine.cpu is not None:
-        own = f"this process had {machine.cpu.own_cores:.1f} of them on average"
-        rows.append((f"{machine.cpu.cores:g} cores", f"{_phases(machine.cpu.busy)}; {own}"))
+        rows.append((f"{machine.cpu.cores:g} cores", f"{_phases(machine.cpu.busy)}; {_own_cores(machine.cpu)}"))
     if machine.busiest is not None:
         rows.append(("binding", binding_sentence(machine)))
     return rows
+
+
+def _own_cores(cpu: CpuUse) -> str:
+    """What the run had of them, without its sandboxes."""
+    if not cpu.helper_cores:
+        return f"this process had {cpu.own_cores:.1f} of them on average"
+    return f"the run had {cpu.run_cores:.1f} of them on average, {cpu.own_cores:.1f} in this process"
 
 
 def binding_sentence(machine: MachineUse) -> str:

@@ -1,8 +1,8 @@
 """A run's spans as a trace in Chrome's format, which Perfetto and chrome://tracing open.
 
-Enters: rollouts, read twice. Leaves: one JSON object with an event for every span. Always holds: in a lane two slices
-are apart or one holds the other; a lane belongs to one job at a time and goes to another when it ends; times are
-microseconds since the first span, exact to the nanosecond.
+Enters: rollouts, read twice, and samples of the machine. Leaves: one JSON object with an event for every span. Always
+holds: in a lane two slices are apart or one holds the other; a lane belongs to one job at a time and goes to another
+when it ends; times are microseconds since the first span, exact to the nanosecond.
 
 Three processes: `jobs`, with a lane for each job that is alive at once (and lanes beside it where a job did several
 things at the same time); `queue`, with the waits before a job's first stage; `in use`, with counters over time.
@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 from slipstream.export.files import written_beside
 from slipstream.export.portable import json_line
+from slipstream.record.hardware import HardwareSample
+from slipstream.record.levels import machine_lines
 from slipstream.record.utilisation import Resource, time_lines
 from slipstream.types import Failure, JobKey, Json, Rollout, Span, SpanKind
 
@@ -42,14 +44,25 @@ class Written:
     """Of jobs: the most that were alive at once."""
 
 
-def write_chrome(path: Path, read: Callable[[], Iterable[Rollout]], *, run: str, force: bool = False) -> Written:
+def write_chrome(
+    path: Path,
+    read: Callable[[], Iterable[Rollout]],
+    *,
+    run: str,
+    samples: Iterable[HardwareSample] = (),
+    force: bool = False,
+) -> Written:
     """Write a trace of what `read` gives, twice: first for the lanes, then for the spans.
 
-    Rollouts that the first reading did not see are left out.
+    Rollouts that the first reading did not see are left out, and so is what `samples`, which are in order of time, tell
+    of the time before the first span.
     """
     plan = _Plan()
     lines = time_lines(plan.watched(read()))
     plan.settle()
+    counters = {resource.value: lines[resource] for resource in _COUNTERS}
+    if plan.has_spans:
+        counters |= machine_lines(samples, from_s=plan.start_s)
     num_rollouts = num_spans = 0
     with written_beside(path, force=force) as beside, beside.open("wb") as stream:
         head: Json = {"run": run, "start_epoch_s": plan.start_s}
@@ -60,10 +73,10 @@ def write_chrome(path: Path, read: Callable[[], Iterable[Rollout]], *, run: str,
                 num_rollouts += 1
                 num_spans += len(rollout.spans)
                 _write(stream, plan.events(rollout))
-        for resource in _COUNTERS:
-            line = lines[resource].resampled(MAX_COUNTER_POINTS)
+        for name, whole in counters.items():
+            line = whole.resampled(MAX_COUNTER_POINTS)
             for time_s, level in zip(line.times_s, line.levels, strict=True):
-                _write(stream, [_counter(resource.value, plan.micros(time_s), level)])
+                _write(stream, [_counter(name, plan.micros(time_s), level)])
         stream.write(b"\n]}\n")
     return Written(num_rollouts=num_rollouts, num_spans=num_spans, num_lanes=plan.num_lanes)
 
@@ -93,6 +106,7 @@ class _Plan:
 
     def __init__(self) -> None:
         self.start_s = 0.0
+        self.has_spans = False
         self.num_lanes = 0
         self.lanes: dict[JobKey, int | None] = {}
         """The lane of a job; None for one that never got as far as a stage."""
@@ -114,6 +128,7 @@ class _Plan:
 
     def settle(self) -> None:
         stretches = [*self._waits, *self._lives]
+        self.has_spans = bool(stretches)
         self.start_s = min((stretch.start_s for stretch in stretches), default=0.0)
         self._num_tracks = max((stretch.num_tracks for stretch in self._lives), default=1)
         found = _lanes(self._lives)

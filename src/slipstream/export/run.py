@@ -86,7 +86,13 @@ def export_run(
             rollouts = _counted_rollouts(reader.rollouts(), counts)
             write_atif(path, rollouts, run=run, agent=_agent(reader.config()), force=force)
         case ExportFormat.CHROME:
-            written = write_chrome(path, lambda: reader.rollouts(with_turns=False), run=run, force=force)
+            written = write_chrome(
+                path,
+                lambda: reader.rollouts(with_turns=False),
+                run=run,
+                samples=reader.hardware(),
+                force=force,
+            )
             counts.update(rollouts=written.num_rollouts, spans=written.num_spans, lanes=written.num_lanes)
         case ExportFormat.JSONL:
             write_jsonl(path, _samples(reader, run, advantages, max_tokens, counts), force=force)

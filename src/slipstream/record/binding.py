@@ -17,15 +17,13 @@ from enum import StrEnum
 from itertools import accumulate
 
 from slipstream.record.hardware import HardwareSample
+from slipstream.record.levels import APART_S
 from slipstream.record.reader import RunReader
 from slipstream.record.utilisation import Resource, TimeLine, Utilisation, utilisation_and_lines
 from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.types import Json
 
 BINDING_SHARE = 0.8
-
-_APART_S = 1e-3
-"""Samples follow each other but for the last bits of their times; a gap above this is a pause."""
 
 Stretch = tuple[float, float]
 ALWAYS: Stretch = (-math.inf, math.inf)
@@ -81,7 +79,15 @@ class CpuUse:
     """The most there were for the run."""
     busy: Phases
     own_cores: float
-    """Cores that the run's own process kept busy, on average: sampling, learning and the harness, not the sandboxes."""
+    """Cores that the run's own process kept busy, on average: sampling, and of learning and the harness what is not
+    in processes of its own. Not the sandboxes."""
+    helper_cores: float = 0.0
+    """The same of the run's other processes: its helpers, and the learner's where it has one."""
+
+    @property
+    def run_cores(self) -> float:
+        """Of the whole run, without its sandboxes."""
+        return self.own_cores + self.helper_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +197,7 @@ class _Cover:
         self._starts_s: list[float] = []
         self._ends_s: list[float] = []
         for start_s, end_s in sorted(stretches):
-            if self._ends_s and start_s <= self._ends_s[-1] + _APART_S:
+            if self._ends_s and start_s <= self._ends_s[-1] + APART_S:
                 self._ends_s[-1] = max(self._ends_s[-1], end_s)
             else:
                 self._starts_s.append(start_s)
@@ -260,7 +266,7 @@ class _Tally:
         self._parts = parts
         self._gpus: dict[int, _Unit] = {}
         self._cpus = _Unit()
-        self._own = _Mean()
+        self._own, self._helpers = _Mean(), _Mean()
         self.sampled: list[Stretch] = []
         """The time of the run that samples tell of."""
 
@@ -275,6 +281,7 @@ class _Tally:
         if sample.cpu is not None:
             self._cpus.add(overlaps, sample.cpu.percent / 100, sample.cpu.cores)
             self._own.add(overlaps["whole"], sample.cpu.own_cores)
+            self._helpers.add(overlaps["whole"], sample.cpu.helper_cores)
         for each in sample.gpus:
             self._gpus.setdefault(each.gpu, _Unit()).add(overlaps, each.percent / 100, each.memory_mb)
 
@@ -286,13 +293,13 @@ class _Tally:
         )
 
     def cpu_use(self) -> CpuUse | None:
-        phases, own = self._cpus.phases(), self._own.busy()
-        if phases is None or own is None:
+        phases, own, helpers = self._cpus.phases(), self._own.busy(), self._helpers.busy()
+        if phases is None or own is None or helpers is None:
             return None
-        return CpuUse(cores=self._cpus.peak, busy=phases, own_cores=own.mean)
+        return CpuUse(cores=self._cpus.peak, busy=phases, own_cores=own.mean, helper_cores=helpers.mean)
 
     def _note(self, start_s: float, end_s: float) -> None:
-        if self.sampled and start_s <= self.sampled[-1][1] + _APART_S:
+        if self.sampled and start_s <= self.sampled[-1][1] + APART_S:
             self.sampled[-1] = (self.sampled[-1][0], max(end_s, self.sampled[-1][1]))
         else:
             self.sampled.append((start_s, end_s))

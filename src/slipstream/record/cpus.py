@@ -4,22 +4,29 @@ Enters: /proc and the cgroups, below a folder that tests may choose. Leaves: a C
 only the processors of the affinity mask count. Where the cgroup has a quota below them, they are as many as it allows,
 and what was used is what the cgroup used: on a shared host /proc/stat tells of others too. A kernel whose /proc/stat
 says nothing, as gVisor's, is asked for the time of every process. What cannot be read is left out.
+
+What the run itself used is the time of its own process and that of the processes which it started over a link: by
+number, since sandboxes descend from the same ones. The time of children that were waited for is in neither.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipstream.link import linked_pids
 from slipstream.record.hardware import CpuSample
 
 _IDLE, _IO_WAIT, _NUM_TIMES = 3, 4, 8
 """Places in a line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user already."""
 _PROCESS_TIMES = (11, 12, 13, 14)
 """Places after the name in /proc/PID/stat: user and system time, then those of children that were waited for."""
+_PROCESS_CLOCK = 2
+"""The lowest bits of the number of the clock that Linux has for each process; above them is the process, inverted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,35 @@ class Quota:
     """How many of its units are a second."""
 
 
+def process_s(pid: int) -> float:
+    """Seconds on the cores that a process has had so far, all its threads together, without its children. OSError if it
+    is gone, or if the kernel has no such clock."""
+    return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+
+
+class Times:
+    """Seconds on the cores so far, of processes that come and go, without their children: `Times(linked_pids)()`.
+
+    It never falls. Of one that ends, what it did since it was last asked is lost.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]], *, process_s: Callable[[int], float] = process_s) -> None:
+        self._pids, self._process_s = pids, process_s
+        self._total_s = 0.0
+        self._last_s: dict[int, float] = {}
+
+    def __call__(self) -> float:
+        found: dict[int, float] = {}
+        for pid in self._pids():
+            with suppress(OSError):
+                found[pid] = self._process_s(pid)
+        for pid, now_s in found.items():
+            last_s = self._last_s.get(pid, 0.0)
+            self._total_s += now_s - last_s if now_s >= last_s else now_s  # else the number is another process's now
+        self._last_s = found
+        return self._total_s
+
+
 class Cpus:
     """`Cpus().read()` is None at first: it tells of the time since it was last called."""
 
@@ -45,7 +81,9 @@ class Cpus:
         mask: Collection[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
         own_s: Callable[[], float] = time.process_time,
+        helpers_s: Callable[[], float] | None = None,
     ) -> None:
+        """`own_s` and `helpers_s`: seconds on the cores so far, of this process and of the run's others."""
         self._proc = root / "proc"
         self._mask = frozenset(_affinity() if mask is None else mask)
         self._quota = find_quota(root)
@@ -53,8 +91,9 @@ class Cpus:
             self._quota = None
         self.cores = float(len(self._mask)) if self._quota is None else self._quota.cores
         self._clock, self._own_s = clock, own_s
+        self._helpers_s = Times(linked_pids) if helpers_s is None else helpers_s
         self._asks_processes = self._quota is None and self._from_stat() is None
-        self._last: tuple[float, float, float] | None = None
+        self._last: tuple[float, float, float, float] | None = None
 
     def read(self) -> CpuSample | None:
         """How busy the processors were since the last call; None if that cannot be told."""
@@ -62,8 +101,8 @@ class Cpus:
         if counted is None:
             return None
         busy_s, passed_s = counted
-        own_s = self._own_s()
-        last, self._last = self._last, (busy_s, passed_s, own_s)
+        own_s, helpers_s = self._own_s(), self._helpers_s()
+        last, self._last = self._last, (busy_s, passed_s, own_s, helpers_s)
         if last is None or passed_s <= last[1]:
             return None
         seconds = passed_s - last[1]
@@ -71,6 +110,7 @@ class Cpus:
             percent=min(100.0, max(0.0, 100 * (busy_s - last[0]) / (seconds * self.cores))),
             cores=self.cores,
             own_cores=max(0.0, own_s - last[2]) / seconds,
+            helper_cores=max(0.0, helpers_s - last[3]) / seconds,
         )
 
     def _counted(self) -> tuple[float, float] | None:

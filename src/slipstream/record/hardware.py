@@ -28,6 +28,9 @@ class CpuSample:
     """That this process may use: its affinity mask, or the quota of its cgroup where that is less."""
     own_cores: float
     """Cores that this process alone kept busy, all its threads together."""
+    helper_cores: float = 0.0
+    """Cores that the run's other processes kept busy: its helpers, and the learner's where it has one. What any of
+    them started, sandboxes among it, is in neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from slipstream.record.codec import (
     turn_indexes,
 )
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.record.schema import check_database, has_table, reading
+from slipstream.record.schema import check_database, has_column, has_table, reading
 from slipstream.record.steps import StepRecord
 from slipstream.seams import JobAdmitted, JobEvent, LearnerWork, LearnerWorked, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import JobKey, Json, Rollout, Turn
@@ -170,14 +170,17 @@ class RunReader:
 
 
 def _samples(connection: sqlite3.Connection) -> Iterator[HardwareSample]:
-    cpus = connection.execute("SELECT at_s, seconds, -1, percent, cores, own_cores FROM cpu_samples ORDER BY at_s")
+    helpers = "helper_cores" if has_column(connection, "cpu_samples", "helper_cores") else "0.0"
+    cpus = connection.execute(
+        f"SELECT at_s, seconds, -1, percent, cores, own_cores, {helpers} FROM cpu_samples ORDER BY at_s"
+    )
     gpus = connection.execute("SELECT at_s, seconds, gpu, percent, memory_mb FROM gpu_samples ORDER BY at_s, gpu")
     for (at_s, seconds), rows in groupby(merge(cpus, gpus, key=itemgetter(0, 2)), key=itemgetter(0, 1)):
         cpu: CpuSample | None = None
         found: list[GpuSample] = []
         for _, _, gpu, percent, *more in rows:
             if gpu < 0:
-                cpu = CpuSample(percent=percent, cores=more[0], own_cores=more[1])
+                cpu = CpuSample(percent=percent, cores=more[0], own_cores=more[1], helper_cores=more[2])
             else:
                 found.append(GpuSample(gpu=gpu, percent=percent, memory_mb=more[0]))
         yield HardwareSample(at_s=at_s, seconds=seconds, cpu=cpu, gpus=tuple(found))

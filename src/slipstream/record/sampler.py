@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -26,13 +27,14 @@ _END_S = 2.0
 
 
 class Machine:
-    """This machine, to be asked again and again by one thread. The first answer only begins the counting."""
+    """This machine, as far as this process may use it, to be asked again and again by one thread. The first answer only
+    begins the counting."""
 
     def __init__(
         self, *, cpus: Cpus | None = None, gpus: Gpus | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cpus = Cpus() if cpus is None else cpus
-        self._gpus = Gpus.find() if gpus is None else gpus
+        self._gpus = Gpus.find(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if gpus is None else gpus
         self._clock = clock
         self._last_s: float | None = None
 

@@ -103,6 +103,9 @@ _LATER_TABLES = {
 """What a run of SCHEMA_VERSION may lack: it is made when the run is opened for writing, and without it there is nothing
 to read."""
 
+_LATER_COLUMNS = {"cpu_samples": {"helper_cores": "REAL NOT NULL DEFAULT 0"}}
+"""What those tables may lack: added likewise, and without it all there is to read is 0."""
+
 
 def database_path(folder: Path) -> Path:
     return folder / DATABASE_NAME
@@ -160,6 +163,10 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
             0
         ]
     )
+
+
+def has_column(connection: sqlite3.Connection, table: str, name: str) -> bool:
+    return any(row[1] == name for row in connection.execute(f"PRAGMA table_info({table})"))
 
 
 @contextmanager
@@ -228,6 +235,10 @@ def _open_for_writing(path: Path, mode: str) -> sqlite3.Connection:
 def _make_later_tables(connection: sqlite3.Connection) -> None:
     for name, columns in _LATER_TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+    for table, added in _LATER_COLUMNS.items():
+        for name, kind in added.items():
+            if not has_column(connection, table, name):
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 @contextmanager

@@ -125,8 +125,9 @@ class EventWriter:
         at_s, cpu = sample.at_s + self._clock_offset_s, sample.cpu
         if cpu is not None:
             self._connection.execute(
-                "INSERT INTO cpu_samples (at_s, seconds, percent, cores, own_cores) VALUES (?, ?, ?, ?, ?)",
-                (at_s, sample.seconds, cpu.percent, cpu.cores, cpu.own_cores),
+                "INSERT INTO cpu_samples (at_s, seconds, percent, cores, own_cores, helper_cores) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (at_s, sample.seconds, cpu.percent, cpu.cores, cpu.own_cores, cpu.helper_cores),
             )
         self._connection.executemany(
             "INSERT INTO gpu_samples (at_s, seconds, gpu, percent, memory_mb) VALUES (?, ?, ?, ?, ?)",
