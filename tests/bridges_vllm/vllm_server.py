@@ -17,8 +17,8 @@ from slipstream.model.openai import LogprobsKind, OpenAIConfig
 
 START_S = 600.0
 """On two cores that do nothing else it is up in half a minute."""
-NUM_BLOCKS, BLOCK_TOKENS = 65, 32
-"""A small cache: a dozen rollouts fill it. A CPU takes no smaller blocks."""
+NUM_BLOCKS, BLOCK_TOKENS = 33, 32
+"""A small cache: half a dozen rollouts fill it. A CPU takes no smaller blocks."""
 WINDOW_TOKENS = 1_024
 
 
