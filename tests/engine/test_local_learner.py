@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
+import torch
 from learner_stage import model_folder, row, same_bits, weights
 
-from slipstream.bridges.local import LocalLearner
+from slipstream.bridges.local import LocalLearner, open_local
 from slipstream.engine.config import EngineConfig
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.engine.learning import InThread
 from slipstream.engine.microbatches import Masked
+from slipstream.settings import ModelConfig
 
 SAMPLES = [row([1, 2, digit], [0, 1, 1]).sample for digit in range(8)]
 MANY = WarmStartConfig(num_epochs=100, tokens_per_step=4)
@@ -108,3 +110,22 @@ def test_left_alone_it_makes_all_its_steps_and_the_engine_samples_from_them() ->
             await trained.aclose()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("own", "num"), [(None, 1), (3, 3)])
+def test_it_works_with_its_own_number_of_threads_or_else_with_the_engines(
+    own: int | None, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(TorchLearner, "warm_start", lambda *_, **__: seen.append(torch.get_num_threads()))
+
+    async def main() -> None:
+        model = ModelConfig(kind="local", engine=EngineConfig(num_slots=1, device="cpu", num_threads=1))
+        learner = await open_local(model_folder(), model, LearnerConfig(num_threads=own), seed=0)
+        try:
+            await learner._learning.warm_start(SAMPLES, MANY)
+        finally:
+            await learner.aclose()
+
+    asyncio.run(main())
+    assert seen == [num]

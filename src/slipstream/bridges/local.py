@@ -88,7 +88,7 @@ async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *,
 
 
 async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> Learning:
-    device, num_threads = model.engine.device, model.engine.num_threads
+    device, num_threads = model.engine.device, config.num_threads or model.engine.num_threads
     if config.is_apart_on(find_device(device).type):
         from slipstream.engine.learner_process import LearnerProcess
 

@@ -105,6 +105,9 @@ class LearnerConfig:
     """Where the learner works. `own`: in a process of its own, so that its Python does not wait for the engine's and
     the agents'. `shared`: in a thread of the run's. `auto` is `own` on a GPU and `shared` on a CPU, whose cores all
     share anyway."""
+    num_threads: int | None = None
+    """CPU threads of one operation; None is what the engine has. On policy the engine rests meanwhile, so more than the
+    engine's may pay."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
     the head are float32 always."""
@@ -123,7 +126,7 @@ class LearnerConfig:
             self.decay_steps == 0 or self.decay_steps > self.warmup_steps,
             f"decay_steps={self.decay_steps}: give more than warmup_steps={self.warmup_steps}, or 0 for never",
         )
-        for name in ("num_epochs", "num_minibatches", "tokens_per_microbatch"):
+        for name in ("num_epochs", "num_minibatches", "tokens_per_microbatch", "num_threads"):
             value = getattr(self, name)
             _need(value is None or value >= 1, f"{name}={value}: give 1 or more")
         _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")

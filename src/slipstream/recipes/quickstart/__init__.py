@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from slipstream.agent.config import AgentConfig, StuckRules
 from slipstream.engine.config import EngineConfig
 from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
-from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
+from slipstream.settings import DemonstrationsConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 
 STEPS, GROUPS = 48, 16
@@ -55,7 +55,9 @@ def recipe() -> TrainConfig:
             max_grad_norm=0.1,
             num_epochs=EPOCHS,
             num_minibatches=MINIBATCHES,
+            num_threads=2,
         ),
+        sandbox=SandboxConfig(warm=32),  # an update is time enough to start them
         steps=STEPS,
         groups=GROUPS,
         samples=8,
