@@ -107,7 +107,7 @@ class LearnerConfig:
     share anyway."""
     num_threads: int | None = None
     """CPU threads of one operation; None is what the engine has. On policy the engine rests meanwhile, so more than the
-    engine's may pay."""
+    engine's may pay. With `deterministic=true` it is one."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
     the head are float32 always."""

@@ -48,12 +48,11 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
     """The learner, and what samples from it, over the model as it is before training."""
     if config.model.make:
         config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
-    engine = config.model.engine
+    engine, learning = config.model.engine, replace(config.learner, temperature=config.model.temperature)
     if config.deterministic:
         # Sums over several threads may be taken in another order when the machine is busy.
-        engine = replace(engine, deterministic=True, num_threads=1)
-    learner_settings = replace(config.learner, temperature=config.model.temperature)
-    config = replace(config, model=replace(config.model, engine=engine), learner=learner_settings)
+        engine, learning = replace(engine, deterministic=True, num_threads=1), replace(learning, num_threads=1)
+    config = replace(config, model=replace(config.model, engine=engine), learner=learning)
     folder = model_folder(config.model)
     async with _open_tinker(config) if config.bridge == "tinker" else _open_local(config, folder) as learner:
         yield Policy(learner=learner, settings=config, folder=folder)
