@@ -57,7 +57,7 @@ def recipe() -> TrainConfig:
             num_minibatches=MINIBATCHES,
             num_threads=2,
         ),
-        sandbox=SandboxConfig(warm=32),  # an update is time enough to start them
+        sandbox=SandboxConfig(warm=32),  # started while the learner updates
         steps=STEPS,
         groups=GROUPS,
         samples=8,
