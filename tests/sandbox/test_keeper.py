@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,19 +94,36 @@ def test_a_request_whose_process_was_killed_is_answered_and_the_keeper_goes_on()
     asyncio.run(main())
 
 
-def test_a_folder_with_more_folders_than_a_process_may_have_open_files_is_copied_whole() -> None:
+COPY = """
+import os, resource, sys
+from slipstream.sandbox.keeper import FOLDER, copy_folder
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+copy_folder(*(os.open(folder, FOLDER) for folder in sys.argv[1:]))
+"""
+
+
+def test_a_folder_with_more_folders_than_a_process_may_have_open_files_is_copied_whole(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    for number in range(400):
+        (source / str(number) / "below").mkdir(parents=True)
+    subprocess.run([sys.executable, "-c", COPY, source, target], check=True, timeout=60)
+    assert sorted(path.parent.name for path in target.glob("*/below")) == sorted(map(str, range(400)))
+
+
+def test_folders_that_lie_deep_in_each_other_are_copied_as_far_as_the_hard_limit_goes() -> None:
     async def main() -> None:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))  # the keeper has it of us
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # the keeper has it of us
         try:
             async with keeping() as keeper:
-                wide = {"files": 0o755, **{f"files/{number}": 0o755 for number in range(400)}}
-                source = await keeper.make(64 << 20, wide)
+                deep = ["files" + "/d" * depth for depth in range(400)]
+                source = await keeper.make(64 << 20, dict.fromkeys(deep, 0o755))
                 async with layer(keeper) as target:
                     await keeper.copy(source, target, ["files"])
-                    assert names_in(target) == names_in(source)
+                    os.stat(deep[-1], dir_fd=target.fd)
                 await keeper.drop(source)
         finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     asyncio.run(main())

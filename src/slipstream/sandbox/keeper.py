@@ -28,6 +28,7 @@ import fcntl
 import json
 import marshal
 import os
+import resource
 import select
 import signal
 import socket
@@ -371,6 +372,8 @@ class Keeper:
         source, target = fds
 
         def copy() -> None:
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # folders may lie deep in each other
             for name in request["folders"]:
                 here = os.open(name, FOLDER, dir_fd=source)
                 copy_folder(here, os.open(name, FOLDER, dir_fd=target))
