@@ -87,6 +87,21 @@ def test_a_lease_that_is_being_made_survives_those_who_look_for_dead_ones(tmp_pa
     assert lease_folders(tmp_path) == []
 
 
+def test_another_who_clears_away_the_folder_first_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = take_dead(dead_lease(tmp_path))
+    assert taken is not None
+    rmdir = Path.rmdir
+
+    def late(folder: Path) -> None:
+        monkeypatch.undo()
+        assert take_dead(folder) is None and not folder.exists(), "it has no lock any more: another removes it"
+        rmdir(folder)
+
+    monkeypatch.setattr(Path, "rmdir", late)
+    taken.release()
+    assert lease_folders(tmp_path) == []
+
+
 def test_what_is_left_of_an_unfinished_lease_is_cleared_away(tmp_path: Path) -> None:
     unlocked = tmp_path / LEASES / f"{NEW}00112233445566aa"
     unlocked.mkdir(parents=True)

@@ -181,7 +181,8 @@ def _remove(folder: Path) -> None:
         if path.name != LOCK:
             remove_tree(path)
     (folder / LOCK).unlink(missing_ok=True)
-    folder.rmdir()
+    with contextlib.suppress(FileNotFoundError):  # another who saw it without its lock was faster
+        folder.rmdir()
 
 
 def remove_tree(path: Path) -> None:
