@@ -12,7 +12,7 @@ from slipstream.render.base import Tokenizer
 from slipstream.render.families import FAMILY_TOKENS, TRAITS, Traits, guess_family, surrogate
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
-from slipstream.types import Json, Message, Role, ToolCall, ToolSpec, token_ids
+from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
 FAMILIES = sorted(FAMILY_TOKENS)
 TOOLS = (
@@ -89,6 +89,53 @@ def test_thinking_stays_unless_the_template_is_asked_for(family: str) -> None:
         return
     assert "Two and three." not in follows.decode(follows.render(history, ()))
     assert follows.extend(follows.render([USER], ()), follows.encode_reply(thought), history[2:], ()) is None
+
+
+def thinking_families() -> list[tuple[str, dict[str, Json]]]:
+    """Those with marks for thinking, with all that `enable_thinking` may be; some prompts end with the opening mark."""
+    found: list[tuple[str, dict[str, Json]]] = []
+    for family in FAMILIES:
+        if "<think>" in FAMILY_TOKENS[family] or family == "chatml":
+            found.append((family, {}))
+            for switch in (False, True):
+                try:
+                    Renderer(family, surrogate(family), args={"enable_thinking": switch})
+                except ConfigError:
+                    continue
+                found.append((family, {"enable_thinking": switch}))
+    return found
+
+
+@pytest.mark.parametrize(("family", "args"), thinking_families())
+def test_a_call_inside_thinking_is_never_one(family: str, args: dict[str, Json]) -> None:
+    for tokenizer in tokenizers_of(family):
+        renderer = Renderer(family, tokenizer, args=args)
+
+        def written(command: str, renderer: Renderer = renderer) -> str:
+            """A call without its end, and so that the marks of thinking in it are sampled as such."""
+            spelt = renderer.decode(renderer.encode_reply(bash("COMMAND"))[:-1])
+            return spelt.rpartition("</think>")[2].replace("COMMAND", command)
+
+        def commands(text: str, tail: TokenIds, renderer: Renderer = renderer) -> list[Json]:
+            sampled = renderer.encode_text(text) + token_ids(renderer.stop_ids[:1])
+            heard = renderer.parse(sampled, tail, TOOLS, call_prefix="c")
+            assert heard.thinking.startswith("So") or "So" not in text or not args.get("enable_thinking", True)
+            return [call.arguments["command"] for call in heard.calls]
+
+        first = renderer.render([USER], TOOLS)
+        said = renderer.encode_reply(bash("ls"))
+        extended = renderer.extend(first, said, [answer("<think> a")], TOOLS)
+        cut = renderer.extend(first, renderer.encode_text("<think>So"), [USER], TOOLS)
+        assert extended is not None and cut is not None
+        for tail in (first, extended.added, first + said + extended.added, cut.added):
+            is_open = renderer.decode(tail).rstrip().endswith("<think>")
+            begun = "So" if is_open else "<think>So"
+            assert commands(f"{begun} {written('no')}", tail) == []
+            assert commands(f"{begun} {written('no')} on", tail) == []
+            assert commands(f"{begun} {written('no')} on</think>{written('yes')}", tail) == ["yes"]
+            assert commands(f"{begun}</think>{written('yes')}", tail) == ["yes"]
+            assert commands(f"{begun}</think>{written('echo <think>')}", tail) == ["echo <think>"]
+            assert commands(written("yes"), tail) == ([] if is_open else ["yes"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 
 import pytest
 
 from slipstream.sandbox.base import Captured, ShellResult
+from slipstream.sandbox.local import LocalProvider
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import CallResult, Finish, Toolset
 from slipstream.tools.bash import make_bash
-from slipstream.types import File, Json, ToolCall
+from slipstream.types import File, Json, SandboxSpec, ToolCall
 
 from .support import StubSandbox, call, shell_result
 
@@ -175,6 +177,26 @@ def test_write_file(content: str, text: str) -> None:
     sandbox = StubSandbox()
     assert said(call("write_file", path="d/f", content=content), sandbox=sandbox) == text
     assert sandbox.files == {"/work/d/f": File(data=content.encode())}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
+def test_write_file_keeps_the_mode_that_is_there() -> None:
+    async def main() -> str:
+        provider = LocalProvider()
+        given = {"run.sh": File(data=b"exit 1\n", mode=0o755), "locked.txt": File(data=b"old", mode=0o444)}
+        sandbox = await provider.open(SandboxSpec(files=given))
+        try:
+            await sandbox.exec(["ln", "-s", "run.sh", "link.sh"], timeout_s=20)
+            async with Toolset.named(["write_file"]).open(sandbox=sandbox) as tools:
+                for path in ("run.sh", "locked.txt", "new.sh", "link.sh"):
+                    (result,) = await tools.run([call("write_file", path=path, content="#!/bin/sh\necho ran\n")], ())
+                    assert not result.is_error, result.text
+            listed = await sandbox.exec(["sh", "-c", "./run.sh; stat -Lc '%n %a' *"], timeout_s=20)
+            return listed.stdout.text()
+        finally:
+            await provider.aclose()
+
+    assert asyncio.run(main()) == "ran\nlink.sh 755\nlocked.txt 444\nnew.sh 644\nrun.sh 755\n"
 
 
 def test_a_write_and_a_read_of_one_turn_keep_their_order() -> None:

@@ -30,6 +30,8 @@ _KEEPING_THINKING: Mapping[str, bool] = {
 """What some families' templates call it, and how it is said."""
 
 
+_NO_FAMILIES = ("auto", "default", "custom")
+"""Names of the library that stand for no chat format."""
 _QUESTION: Mapping[str, Any] = {"role": "user", "content": "?"}
 _ANSWER: Mapping[str, Any] = {"role": "tool", "content": "", "name": "?", "tool_call_id": "?"}
 _OPEN_THINKING = ("<think>", "<think>\n")
@@ -54,6 +56,8 @@ class LibraryFormat:
         self._tokenizer = tokenizer
         self._opening: list[int] = self._renderer.render_ids([_QUESTION], add_generation_prompt=True)
         self._opening_text = tokenizer.decode(self._opening)
+        self._open_id, self._close_id = (_id_of(tokenizer, token) for token in ("<think>", "</think>"))
+        self._special_ids = frozenset(_id_of(tokenizer, token) for token in tokenizer.special_tokens)
         self.stop_ids: tuple[int, ...] = tuple(self._renderer.get_stop_token_ids())
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
@@ -74,10 +78,23 @@ class LibraryFormat:
         return ids
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
-        parsed = self._renderer.parse_response(sampled, tools=_tool_dicts(tools), prompt_ids=tail)
-        calls = () if self._still_thinking(sampled) else tuple(_as_call(call, tools) for call in parsed.tool_calls)
+        parsed = self._read(sampled, tail, tools)
+        calls, content, thinking = parsed.tool_calls, parsed.content, parsed.reasoning_content or ""
+        thought = self._thinking(sampled, tail, tools) if calls else None
+        if thought is not None:
+            # The library may take a call out of thinking, or end it there: what follows thinking is read by itself.
+            spoken = []
+            if sampled[thought.stop : thought.stop + 1] == [self._close_id]:
+                after = self._read(sampled[: thought.start] + sampled[thought.stop :], tail, tools)
+                spoken, content = after.tool_calls, after.content
+            if len(spoken) != len(calls):
+                thinking = self._tokenizer.decode(sampled[thought.start : thought.stop]).strip()
+            calls = spoken
         return Message(
-            role=Role.ASSISTANT, content=parsed.content, thinking=parsed.reasoning_content or "", calls=calls
+            role=Role.ASSISTANT,
+            content=content,
+            thinking=thinking,
+            calls=tuple(_as_call(call, tools) for call in calls),
         )
 
     def encode_reply(self, message: Message) -> list[int]:
@@ -131,10 +148,29 @@ class LibraryFormat:
                 break
         return ids[num_common:]
 
-    def _still_thinking(self, sampled: list[int]) -> bool:
-        """Whether the reply opened its thinking and never closed it. The library lets a call close it."""
-        open_id, close_id = (self._tokenizer.convert_tokens_to_ids(token) for token in ("<think>", "</think>"))
-        return open_id in sampled and close_id not in sampled
+    def _read(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Any:
+        return self._renderer.parse_response(sampled, tools=_tool_dicts(tools), prompt_ids=tail)
+
+    def _thinking(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> range | None:
+        """Where in the reply its thinking stands, without the marks; up to the reply's end if it was never closed. A
+        reply begins with its thinking, which the end of the prompt may have opened: a mark in a call, or after one, is
+        only text."""
+        if self._open_id is None:
+            return None
+        start = 0
+        if next((index for index in reversed(tail) if index in self._special_ids), None) != self._open_id:
+            if self._open_id not in sampled:
+                return None
+            start = sampled.index(self._open_id) + 1
+            if self._read(sampled[: start - 1], tail, tools).tool_calls:
+                return None
+        ends = (*self.stop_ids, self._close_id)
+        return range(start, next((at for at in range(start, len(sampled)) if sampled[at] in ends), len(sampled)))
+
+
+def _id_of(tokenizer: Tokenizer, token: str) -> int | None:
+    index = tokenizer.convert_tokens_to_ids(token)
+    return None if index == tokenizer.unk_token_id else index
 
 
 def _config(family: str, keep_thinking: bool, args: Mapping[str, Json]) -> Any:
@@ -148,8 +184,10 @@ def _config(family: str, keep_thinking: bool, args: Mapping[str, Json]) -> Any:
             first = raised.errors()[0]
             known = re.findall(r"'([^']+)'", str(first.get("ctx", {}).get("expected_tags", "")))
             if known:
+                families = ["chatml", *(name for name in known if name not in _NO_FAMILIES)]
                 raise ConfigError(
-                    f'there is no family "{family}"{did_you_mean(family, known)}: use one of {", ".join(known)}'
+                    f'there is no family "{family}"{did_you_mean(family, families)}: use one of {", ".join(families)}, '
+                    "or module:Class of your own"
                 ) from None
             at = ".".join(str(part) for part in first["loc"][1:])
             raise ConfigError(f"the family {family!r} does not take {at}={first['input']!r}: {first['msg']}") from None

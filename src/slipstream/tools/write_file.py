@@ -1,6 +1,7 @@
 """write_file: write a text file of the sandbox, whole.
 
-Enters: a path and the text. Leaves: how much was written. Always holds: what was there before is replaced.
+Enters: a path and the text. Leaves: how much was written. Always holds: what was there before is replaced,
+and its mode is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Annotated
 
 from slipstream.tools.base import Effect, ToolContext
 from slipstream.tools.define import tool
+from slipstream.tools.editor.places import mode_of
 from slipstream.types import File
 
 
@@ -21,7 +23,9 @@ async def write_file(
 ) -> str:
     """Write a text file, replacing what is there. Folders are made as needed."""
     data = content.encode("utf-8")
-    await ctx.need_sandbox().write({path: File(data=data)})
+    sandbox = ctx.need_sandbox()
+    mode = await mode_of(sandbox, path, timeout_s=ctx.remaining_s())
+    await sandbox.write({path: File(data=data, mode=mode)})
     num_lines = content.count("\n") + (not content.endswith("\n") and content != "")
     bytes_word, lines_word = "byte" if len(data) == 1 else "bytes", "line" if num_lines == 1 else "lines"
     return f"Wrote {len(data)} {bytes_word}, {num_lines} {lines_word}, to {path}."

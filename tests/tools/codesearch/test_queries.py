@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch import CodeSearch, Mode, Store
@@ -265,11 +269,85 @@ def test_many_definitions_are_folded_to_lines(tmp_path: Path, store: Store) -> N
         ("x/**/*.py", "x/a.py", True),
         ("*.p[iy]", "d/a.py", True),
         ("[!a].py", "a.py", False),
+        ("[!a].py", "b.py", True),
+        ("[!-a].py", "b.py", True),
+        ("[!a].py", "x/.py", False),
+        ("[a&&b].py", "a.py", True),
         ("", "anything", True),
+        ("x/**", "x/y/a.py", True),
+        ("x/**", "x", False),
+        ("x/a**b.py", "x/ab.py", True),
+        ("x/a**b.py", "x/a1/2/3b.py", True),
+        ("x/a**b.py", "x/c/b.py", False),
+        ("app/[slug]/page.tsx", "app/[slug]/page.tsx", True),
+        ("app/[slug]/page.tsx", "app/s/page.tsx", True),
+        ("app/[slug]/*.tsx", "app/[slug]/page.tsx", True),
+        ("app/[user-id].tsx", "app/[user-id].tsx", True),
+        ("app/[user-id].tsx", "app/u.tsx", False),
+        ("app/[[...slug]]/page.tsx", "src/app/[[...slug]]/page.tsx", True),
+        ("[!]", "[!]/a.py", True),
+        ("[^]", "a.py", False),
+        ("[a--b].py", "[a--b].py", True),
+        ("a[", "a[", True),
     ],
 )
 def test_path_patterns(pattern: str, path: str, is_match: bool) -> None:
     assert (path_filter(pattern).match(path) is not None) is is_match
+
+
+@given(st.text(alphabet="ab*?/[]!^-&|~\\.(", max_size=12))
+def test_every_text_is_a_pattern_and_one_without_stars_means_itself(text: str) -> None:
+    found = path_filter(text).match(text.removeprefix("./").strip("/"))
+    assert found is not None or "*" in text or "//" in text
+
+
+def test_a_path_with_brackets_is_searched_and_one_that_is_none_is_told(tmp_path: Path, store: Store) -> None:
+    files: dict[str, str | bytes] = {
+        "app/[user-id].tsx": "export const User = 1\n",
+        "app/[slug]/page.tsx": "export function Page() {}\n",
+    }
+    search = opened(written(tmp_path, files), store)
+    assert search.ask(["User"], path="app/[user-id].tsx").text.startswith("app/[user-id].tsx:1 variable User")
+    assert search.ask(["app/[user-id].tsx:User"]).text.startswith("app/[user-id].tsx:1 variable User")
+    assert search.ask(["Page"], path="app/[slug]/page.tsx").text.startswith("app/[slug]/page.tsx:1 function Page")
+    for path in ("[!]", "app/[z-a].tsx"):
+        with pytest.raises(ToolError, match="no file matches"):
+            search.ask(["Page"], path=path)
+    with pytest.raises(ToolError, match="the path has more than 1000 characters"):
+        search.ask(["Page"], path="[a]" * 400)
+
+
+def means(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether a path begins with what a pattern means; tries everything."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return bool(names) if len(pattern) == 1 else any(means(pattern[1:], names[n:]) for n in range(len(names)))
+    return bool(names) and fnmatchcase(names[0], pattern[0]) and means(pattern[1:], names[1:])
+
+
+@given(
+    st.lists(st.sampled_from(["**", "*", "a", "b", "a*", "*b", "*a*", "a*b*a", "*a*b*", "?", "?*b"]), min_size=1),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=5), min_size=1, max_size=6),
+)
+def test_stars_mean_what_trying_everything_finds(pattern: list[str], names: list[str]) -> None:
+    wanted = any(means(pattern, names[n:]) for n in range(len(names)))
+    assert (path_filter("/".join(pattern)).match("/".join(names)) is not None) is wanted
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("**/" * 40 + "x.py", "a/" * 40 + "a.py"),
+        ("**/a/" * 20 + "b.py", "a/" * 60 + "a.py"),
+        ("*a" * 30 + "*b", "a" * 200),
+        ("a**" * 30 + "b", "a/" * 60 + "a"),
+        ("**/*a*a*a/" * 9 + "b", "aaaaaa/" * 30 + "a"),
+    ],
+)
+def test_no_pattern_is_slow_to_match(pattern: str, path: str) -> None:
+    """Tried in every way, each of these would take longer than the tests may."""
+    assert path_filter(pattern).match(path) is None
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ class CodeSearch:
         for term in given:
             if len(term) > MAX_TERM_CHARS:
                 raise ToolError(f"search: a term has more than {MAX_TERM_CHARS} characters: make it shorter")
+        if len(path) > MAX_TERM_CHARS:
+            raise ToolError(f"search: the path has more than {MAX_TERM_CHARS} characters: make it shorter")
         if mode in (Mode.TEXT, Mode.REGEX) or not all(map(_is_about_code, given)) or not given:
             self.tree.refresh()
             has_texts = True

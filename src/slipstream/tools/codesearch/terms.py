@@ -53,6 +53,8 @@ FILES_ALONE = frozenset(
 """Suffixes that no name of code ends with."""
 _LINES = re.compile(r"(?P<path>[^:\s]+):(?:L|#L)?(?P<first>\d{1,7})(?:[-,:](?:L)?(?P<last>\d{1,7}))?")
 _ENTITY = re.compile(r"(?P<path>[^:\s]+\.\w+)::?(?P<name>[^\W\d][\w.:]*)")
+_GLUED = re.compile(r"(?<=[^/*])\*{2,}|\*{2,}(?=[^/*])")
+_MAX_GLUED = 3
 _SYMBOL = re.compile(r"[^\W\d]\w*(?:(?:\.|::|#)[^\W\d]\w*)*(?:\(\))?")
 
 
@@ -109,40 +111,80 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(part for part in re.split(r"\.|::|#", name.removesuffix("()")) if part)
 
 
+# ---------------------------------------------------------------- paths
+
+
 @lru_cache(maxsize=256)
 def path_filter(pattern: str) -> re.Pattern[str]:
     """What paths a pattern means. `**` crosses folders and so does `*` in a pattern without a slash; a name or a path
-    without `*` is that file, that folder, or one whose path ends with it."""
+    without `*` is that file, that folder, or one whose path ends with it. Brackets are a set of characters or just
+    that, brackets: `app/[slug]/page.tsx` is a path too. Every text is a pattern, and no pattern is slow to match."""
     pattern = pattern.strip().removeprefix("./").strip("/")
     if not pattern or pattern in (".", "**", "*"):
         return re.compile("")
     if not re.search(r"[*?\[]", pattern):
         return re.compile(rf"(?:.*/)?{re.escape(pattern)}(?:/.*)?\Z")
-    return re.compile(rf"(?:.*/)?{_glob(pattern)}(?:/.*)?\Z")
+    return re.compile(rf"(?:.*/)?(?:{'|'.join(map(_folders, _unglued(pattern)))})(?:/.*)?\Z")
 
 
-def _glob(pattern: str) -> str:
-    out = []
+def _unglued(pattern: str) -> list[str]:
+    """The same with every `**` alone between slashes: `a**b` is `a*b` or `a*/**/*b`. From the fourth on it is `*`."""
+    meanings = [pattern]
+    for _ in range(_MAX_GLUED):
+        either = (_GLUED.sub(meant, meaning, count=1) for meaning in meanings for meant in ("*", "*/**/*"))
+        meanings = list(dict.fromkeys(either))
+    return [_GLUED.sub("*", meaning) for meaning in meanings]
+
+
+def _folders(pattern: str) -> str:
+    """A regular expression for a glob. What lies between two `**` is looked for once, from the left: all after it may
+    lie anywhere below, so a later place would do no better. Tried again and again, it would take for ever."""
+    runs: list[list[str]] = [[]]
+    for name in pattern.split("/"):
+        if len(name) > 1 and not name.strip("*"):
+            if runs[-1] or len(runs) == 1:
+                runs.append([])
+        elif name:
+            runs[-1].append(_name(name))
+    first, *others = ("/".join(run) for run in runs)
+    if not others:
+        return first
+    out = [f"{first}/" if first else ""]
+    out += [f"(?>(?:[^/]+/)*?{run}/)" for run in others[:-1]]
+    out.append(f"(?:[^/]+/)*{others[-1]}" if others[-1] else ".*")
+    return "".join(out)
+
+
+def _name(glob: str) -> str:
+    """A regular expression for one name of a path. What lies between two `*` is looked for once, as above."""
+    pieces = [""]
     at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        if pattern.startswith("**/", at):
-            out.append("(?:[^/]+/)*")
-            at += 3
-            continue
-        if pattern.startswith("**", at):
-            out.append(".*")
-            at += 2
-            continue
+    while at < len(glob):
+        char = glob[at]
         if char == "*":
-            out.append("[^/]*")
+            pieces.append("")
         elif char == "?":
-            out.append("[^/]")
-        elif char == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inside = pattern[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
-            out.append(f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]")
+            pieces[-1] += "[^/]"
+        elif char == "[" and (end := glob.find("]", at + 2)) > 0:
+            pieces[-1] += _set(glob[at : end + 1])
             at = end
         else:
-            out.append(re.escape(char))
+            pieces[-1] += re.escape(char)
         at += 1
-    return "".join(out)
+    first, *others = pieces
+    if not others:
+        return first
+    between = "".join(f"(?>[^/]*?{piece})" for piece in others[:-1] if piece)
+    return f"{first}{between}[^/]*{others[-1]}"
+
+
+def _set(brackets: str) -> str:
+    """One of the characters in brackets, or the brackets as they stand; only these if they are no set."""
+    literally = re.escape(brackets)
+    inside = re.sub(r"([\\\[&~|])", r"\\\1", brackets[1:-1]).replace("--", r"-\-")
+    one_of = f"(?!/)[{'^' + inside[1:] if inside[0] in '!^' else inside}]"
+    try:
+        re.compile(one_of)
+    except re.error:
+        return literally
+    return f"(?:{literally}|{one_of})"

@@ -20,6 +20,7 @@ TIMEOUT_S = 20.0
 MAX_ENTRIES = 400
 MAX_BELOW = 40
 """Names shown of one folder of the second level."""
+NEW_FILE_MODE = 0o644
 
 _MAX_PATH_CHARS = 4_000
 _MISSING, _DANGLING = 4, 5
@@ -54,7 +55,7 @@ class Place:
     path: str
     """As the model wrote it."""
     kind: Kind
-    mode: int = 0o644
+    mode: int = NEW_FILE_MODE
     size: int = 0
     real: str = ""
     """The same for every way to write the path, as far as is known."""
@@ -81,6 +82,15 @@ async def look(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> 
         return unknown
     listed, _, folder = said.partition(b"\0")
     return _from_listing(listed.decode("utf-8", "replace"), folder.decode("utf-8", "replace").rstrip("\n"), unknown)
+
+
+async def mode_of(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> int:
+    """The mode of the file that is there; that of a new one if there is none, or none can be told."""
+    try:
+        place = await look(sandbox, path, timeout_s=timeout_s)
+    except ToolError:  # whoever writes there learns what is wrong with the path
+        return NEW_FILE_MODE
+    return place.mode if place.kind is Kind.FILE else NEW_FILE_MODE
 
 
 def _from_listing(listed: str, folder: str, unknown: Place) -> Place:
