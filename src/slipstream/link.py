@@ -61,6 +61,8 @@ class Link(asyncio.Protocol):
         self._whom = whom
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
+        self._to_send: list[bytes] = []
+        """What is sent in one tick of the event loop goes out at its end, all at once."""
         self._asked: dict[int, asyncio.Future[Any]] = {}
         """By number, what this end waits for,"""
         self._at_work: dict[int, asyncio.Task[Any]] = {}
@@ -83,16 +85,18 @@ class Link(asyncio.Protocol):
         self._asked[number] = answer = asyncio.get_running_loop().create_future()
         try:
             self._send(_CALL, number, what, arguments)
-            await asyncio.wait([answer])  # unlike the answer itself, it can be cancelled without harm
+            return await answer
         except asyncio.CancelledError:
-            if not answer.done():
+            if answer.cancelled() and self._asked[number] is answer and not self.is_lost:
+                # It went with whoever waited for it, and what was called goes on.
+                self._asked[number] = answer = asyncio.get_running_loop().create_future()
                 self._send(_CANCEL, number)
                 await _ended(answer)
-            answer.exception()  # whoever cancelled does not care what it was
+            if not answer.cancelled():
+                answer.exception()  # whoever cancelled does not care what it was
             raise
         finally:
             del self._asked[number]
-        return answer.result()
 
     def tell(self, what: str, *arguments: Any) -> None:
         """Nothing happens if nobody is there any more."""
@@ -146,7 +150,14 @@ class Link(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        self._transport.write(_HEAD.pack(len(data), kind, number) + data)
+        if not self._to_send:
+            asyncio.get_running_loop().call_soon(self._send_all)
+        self._to_send += (_HEAD.pack(len(data), kind, number), data)
+
+    def _send_all(self) -> None:
+        data, self._to_send = b"".join(self._to_send), []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def _take(self, kind: int, number: int, message: memoryview) -> None:
         try:
@@ -185,6 +196,9 @@ class Link(asyncio.Protocol):
 
     def _answer(self, kind: int, number: int, came: Any) -> None:
         answer = self._asked.get(number)
+        if answer is not None and answer.cancelled():  # just now: whoever waited for it need not wait for the end
+            self._asked[number] = answer = asyncio.get_running_loop().create_future()
+            answer.set_result(None)
         if answer is None or answer.done():
             return
         if kind == _ANSWER:

@@ -126,15 +126,20 @@ class Journal(Protocol):
     async def flush(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TurnPass:
-    """What a turn is told when the gate lets it in."""
+    """What a turn is told when the gate lets it in; by one in another process, when its model call has ended."""
 
     num_under_way: int
     """Turns under way then, itself included."""
+    waited_s: float | None = None
+    """How long it was held, if that is not the time it took to come in; infinite: it was never let in."""
 
 
 class TurnGate(Protocol):
-    """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them."""
+    """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them. Not
+    if it is `nested`: a tool of the agent waits for it, and the tool's time runs."""
 
-    def turn(self, key: JobKey, num_context_tokens: int) -> AbstractAsyncContextManager[TurnPass]: ...
+    def turn(
+        self, key: JobKey, num_context_tokens: int, *, nested: bool = False
+    ) -> AbstractAsyncContextManager[TurnPass]: ...

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slipstream.bench.loop import Load, figures, sample_us, settings_of, table
-from slipstream.cli.main import app
+from slipstream.cli.commands import app
 from slipstream.config import apply_overrides
 from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe

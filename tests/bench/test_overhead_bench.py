@@ -3,17 +3,25 @@
 import asyncio
 from pathlib import Path
 
+from slipstream.bench import overhead_helpers
 from slipstream.bench.overhead import Load, carry_out, measure_rendering, run
 from slipstream.record import RunStore
 from slipstream.types import SpanKind
 
 
 def test_it_prints_every_figure() -> None:
-    told = run(Load(turns=3, rollouts=4, sizes=(2, 5), rounds=1))
+    told = run(Load(turns=3, rollouts=4, sizes=(2, 5), rounds=1, helped=6))
     assert (told["rollouts"], told["turns"], told["rss_rollouts"]) == (4, 3, 5)
     per_rollout = told["rollout_us"]
     assert isinstance(per_rollout, dict) and list(per_rollout) == ["2", "5"]
-    for figure in (*per_rollout.values(), told["turn_us"], told["turn_cpu_us"], told["render_us"], told["rss_mb"]):
+    for figure in (
+        *per_rollout.values(),
+        told["turn_us"],
+        told["turn_cpu_us"],
+        told["render_us"],
+        told["rss_mb"],
+        told["helped_own_cpu_us"],
+    ):
         assert isinstance(figure, float) and figure > 0
 
 
@@ -27,6 +35,15 @@ def test_the_rollouts_it_measures_are_whole_recorded_and_alive_at_once(tmp_path:
         assert (kinds.count(SpanKind.MODEL), kinds.count(SpanKind.TOOL)) == (4, 4)
     calls = [span for rollout in rollouts for span in rollout.spans if span.kind is SpanKind.MODEL]
     assert max(span.counts["concurrent"] for span in calls) == 6
+
+
+def test_rollouts_in_helpers_are_whole_and_recorded(tmp_path: Path) -> None:
+    took = asyncio.run(overhead_helpers.carry_out(tmp_path / "run", processes=2, rollouts=6, turns=4))
+    assert took.cpu_seconds > 0 and took.seconds > 0
+    rollouts = list(RunStore.read(tmp_path / "run").rollouts())
+    assert [len(rollout.turns) for rollout in rollouts] == [4] * 6
+    calls = [span for rollout in rollouts for span in rollout.spans if span.kind is SpanKind.MODEL]
+    assert len(calls) == 24 and all(1 <= span.counts["concurrent"] <= 6 for span in calls)
 
 
 def test_rendering_is_measured_by_the_turn() -> None:

@@ -54,7 +54,7 @@ class SlowGate:
     """Lets a turn in after three seconds."""
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         await asyncio.sleep(3)
         yield TurnPass(num_under_way=7)
 

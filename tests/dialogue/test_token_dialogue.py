@@ -282,6 +282,7 @@ def test_a_nested_conversation_is_its_own_and_not_trained_on() -> None:
         judge = scene.dialogue.spawn(trainable=False, max_tokens=4)
         reply = await judge.respond([user("good?")], ())
         assert reply.message.content == "a lo"
+        assert judge._terms.nested and not scene.dialogue._terms.nested, "or the gate would hold a tool"
         assert judge.spawn(trainable=True)._trainable is False
         await scene.dialogue.respond([user("ho")], ())
 

@@ -136,6 +136,22 @@ def test_of_those_who_wait_for_their_tools_the_youngest_gives_way() -> None:
     run_virtual(main())
 
 
+def test_a_question_that_a_tool_waits_for_is_not_held_though_its_agent_gave_way() -> None:
+    async def main() -> None:
+        gate = cache(100)
+        for name in ("old", "young"):
+            async with gate.turn(key(name), 40):
+                pass
+        async with gate.turn(key("old"), 90):
+            assert residents(gate) == {"old"}
+            async with asyncio.timeout(1.0), gate.turn(key("young"), 30, nested=True) as passed:
+                assert passed.num_under_way == 2
+            assert residents(gate) == {"old"} and gate.held_s(key("young")) == 0.0
+            check_ledger(gate)
+
+    run_virtual(main())
+
+
 def test_nobody_pushes_out_an_older_one() -> None:
     async def main() -> None:
         scene = Scene(cache(100))

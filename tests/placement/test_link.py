@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pickle
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -23,7 +24,7 @@ from slipstream.errors import (
     SandboxError,
     SandboxFileError,
 )
-from slipstream.link import Link, LinkLost
+from slipstream.link import _ANSWER, _HEAD, Link, LinkLost
 
 Calls = Mapping[str, Callable[..., Awaitable[Any]]]
 Tells = Mapping[str, Callable[..., None]]
@@ -321,6 +322,26 @@ def test_a_call_cancelled_in_the_tick_it_was_made_ends_and_nothing_is_begun() ->
         assert await near.call("add", 1, 2) == 3
         near.close()
         await far.over(grace_s=1)
+
+    run(main)
+
+
+def test_a_call_whose_answer_comes_in_the_tick_of_its_cancellation_ends() -> None:
+    async def main() -> None:
+        first, second = socket.socketpair()
+        near = Link(calls={}, tells={})
+        first.setblocking(False)
+        await near.connect(first)
+        call = asyncio.create_task(near.call("add", 1, 2))
+        await asyncio.sleep(0)
+        call.cancel()
+        answer = pickle.dumps((3,))
+        near.data_received(_HEAD.pack(len(answer), _ANSWER, 1) + answer)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(call, timeout=5.0)  # nobody will answer once more
+        near.close()
+        await near.over(grace_s=1)
+        second.close()
 
     run(main)
 

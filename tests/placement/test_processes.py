@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import signal
@@ -9,20 +10,24 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipstream.bench.overhead_helpers import AnsweringModel
 from slipstream.config import to_json
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import Deadlines, Limits, Retries
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
-from slipstream.errors import ConfigError, JournalError
+from slipstream.dispatch.policies import Batch
+from slipstream.errors import ConfigError, JournalError, ModelError
 from slipstream.evaluate import evaluate, plan_evaluation
 from slipstream.graders.base import GradeContext
 from slipstream.model.scripted import Line, Scene, Script, ScriptedChat, ScriptedModel, act
@@ -32,10 +37,24 @@ from slipstream.recipes import find_recipe
 from slipstream.record import MemoryJournal, RunStore
 from slipstream.sandbox.lease import lease_folders
 from slipstream.sandbox.reaper import find_processes
-from slipstream.seams import Event, JobAdmitted, RunEnded
+from slipstream.seams import Event, JobAdmitted, RunEnded, TurnPass
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TasksConfig
 from slipstream.tools import Effect, tool
-from slipstream.types import Artifact, Brief, EndReason, Grading, Rollout, SandboxSpec, SpanKind, Task, Verdict
+from slipstream.types import (
+    Artifact,
+    Brief,
+    EndReason,
+    Grading,
+    Job,
+    JobKey,
+    Rollout,
+    Sampled,
+    SandboxSpec,
+    Span,
+    SpanKind,
+    Task,
+    Verdict,
+)
 from slipstream.wiring import Pacing, Share, _shares, make_renderer, open_placement
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -497,3 +516,103 @@ def test_the_shares_of_all_processes_add_up_to_what_the_run_may_have(
     else:
         counted = [each for each in lives if each is not None]
         assert sum(counted) == live and len(counted) == len(lives) and max(counted) - min(counted) <= 1
+
+
+# ---------------------------------------------------------------- turns at a gate in the run's own process
+
+
+class Doorkeeper(OpenGate):
+    """Holds every turn for a while before it lets it in."""
+
+    def __init__(self, holds_s: float) -> None:
+        super().__init__()
+        self._holds_s = holds_s
+
+    @asynccontextmanager
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
+        await asyncio.sleep(self._holds_s)
+        async with super().turn(key, num_context_tokens, nested=nested) as passed:
+            yield passed
+
+
+class BrokenModel:
+    """Fails every call, after a while."""
+
+    async def complete(self, *_: Any, **__: Any) -> Sampled:
+        await asyncio.sleep(0.05)
+        raise ModelError("no answer")
+
+    def load(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -> tuple[Rollout, list[Span]]:
+    """Of one rollout of two turns in a helper, its model calls and waits for turns."""
+
+    async def main() -> Rollout:
+        order = Order(maker="slipstream.bench.overhead_helpers:open_crew", crews=(2,))
+        async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
+            journal = placement.journal = MemoryJournal()
+            job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
+            deadlines, retries = Deadlines(run_s=deadline_s), Retries(attempts=1)
+            async with Dispatcher(
+                placement, policy=Batch(), journal=journal, gate=gate, deadlines=deadlines, retries=retries
+            ) as dispatcher:
+                (rollout,) = await dispatcher.collect([job])
+                return rollout
+
+    rollout = asyncio.run(main())
+    return rollout, [span for span in rollout.spans if span.kind in (SpanKind.WAIT_TURN, SpanKind.MODEL)]
+
+
+def test_a_turn_is_held_by_the_gate_of_the_runs_own_process_and_says_how_long() -> None:
+    gate = Doorkeeper(0.2)
+    rollout, spans = spans_at_the_gate(AnsweringModel(2), gate)
+    assert rollout.ending.reason is EndReason.FINISHED
+    assert [span.kind for span in spans] == [SpanKind.WAIT_TURN, SpanKind.MODEL] * 2
+    for wait, call in itertools.pairwise(spans):
+        if wait.kind is SpanKind.WAIT_TURN:
+            assert wait.end_s - wait.start_s >= 0.19 and wait.end_s == call.start_s
+            assert call.counts["concurrent"] == 1
+    assert gate.num_turns_under_way == 0
+
+
+def test_a_call_that_fails_behind_the_gate_was_let_in_and_leaves_it() -> None:
+    gate = Doorkeeper(0.1)
+    rollout, spans = spans_at_the_gate(BrokenModel(), gate)
+    assert rollout.ending.reason is EndReason.INFRASTRUCTURE
+    assert [(span.kind, dict(span.counts)) for span in spans] == [
+        (SpanKind.WAIT_TURN, {}),
+        (SpanKind.MODEL, {"new": ANY, "kept": 0, "encoded": ANY, "concurrent": 1, "failed": 1}),
+    ]
+    assert gate.num_turns_under_way == 0
+
+
+def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
+    rollout, spans = spans_at_the_gate(AnsweringModel(2), Doorkeeper(600.0), deadline_s=0.5)
+    assert rollout.ending.reason is EndReason.DEADLINE
+    assert [span.kind for span in spans] == [SpanKind.WAIT_TURN]
+
+
+def test_an_attempt_whose_first_stage_was_cancelled_before_it_began_is_closed_and_can_begin_again() -> None:
+    async def main() -> None:
+        order = Order(maker="slipstream.bench.overhead_helpers:open_crew", crews=(2,))
+        gate = OpenGate()
+        async with open_processes(
+            order, model=AnsweringModel(2), gate=gate, grade_weight=lambda job, ended: 0
+        ) as placement:
+            placement.journal = MemoryJournal()
+            job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
+            for goes_on in (False, True):
+                attempt = placement.open(job, 1, None)
+                first = asyncio.create_task(attempt.init())
+                await asyncio.sleep(0)  # the call and its cancellation go out together
+                first.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+                if goes_on:
+                    await attempt.run()
+                await attempt.aclose()
+
+    asyncio.run(main())

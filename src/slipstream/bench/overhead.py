@@ -3,8 +3,9 @@
 Enters: how many rollouts run at once, and their turns. Leaves: figures. Everything is real but the two ends: the model
 and the tool answer from memory, and there is no sandbox. So what is measured is the agent loop, the chat dialogue
 (which does not tokenise), dispatch with all its stages, spans, and a run store on disk that is committed as ever.
-Rendering, which training needs besides, is measured beside it. Every load runs in a process of its own, so that its
-time and its peak memory are its own; all its rollouts are alive at once, turn by turn beside each other.
+Rendering, which training needs besides, is measured beside it; and, with `overhead_helpers`, what is left of all this
+to the run's own process when agents work in helpers. Every load runs in a process of its own, so that its time and its
+peak memory are its own; all its rollouts are alive at once, turn by turn beside each other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
+from slipstream.bench import overhead_helpers
 from slipstream.dialogue.base import Dialogue, Terms, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.dispatcher import Dispatcher
@@ -54,6 +57,8 @@ from slipstream.types import (
 
 _TASK = "overhead"
 _RENDERED_TURNS = 200
+HELPED_TURNS = 5
+"""As many as a rollout of the demo tasks has, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class Load:
     """At once, for the cost of a rollout; the memory is that of the largest."""
     rounds: int = 3
     """Of each load but the largest; the median counts."""
+    helped: int = 600
+    """Rollouts in helper processes, for what they cost the run's own process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +102,15 @@ def run(load: Load) -> dict[str, Json]:
         "rollout_us": {str(size): took[size].seconds / size * 1e6 for size in load.sizes},
         "rss_mb": took[max(took)].peak_mb,
         "rss_rollouts": max(took),
+        "helped_own_cpu_us": statistics.median(_own_cpu_s(load) for _ in range(load.rounds)) * 1e6,
+        "helped_turns": HELPED_TURNS,
     }
+
+
+def _own_cpu_s(load: Load) -> float:
+    """Of the run's own process, for a rollout whose agent works in a helper."""
+    took = overhead_helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS)
+    return took.cpu_seconds / load.helped
 
 
 def _median_of(load: Load, size: int) -> Took:

@@ -36,7 +36,7 @@ from slipstream.seams import Measured
 from slipstream.settings import EvalConfig, TrainConfig, check_settings
 from slipstream.tasks.source import load_tasks
 from slipstream.types import Job, JobKey, Rollout, Task
-from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_placement
+from slipstream.wiring import Pacing, check_gradings, check_weights, make_job, make_renderer, open_placement
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Driver:
         if encode is not None:
             _check_tokenizer(config, self._renderer.encode_text(_PROBE_TEXT).tolist(), list(encode(_PROBE_TEXT)))
         check_weights(config.dispatch, (self._job(task.id, TRAIN, 0, 0, 1) for task in self.tasks.values()))
+        check_gradings(config, self.tasks.values())
         self.completer = completer
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()

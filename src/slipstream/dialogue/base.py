@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from slipstream.errors import ContextOverflow, ReplayError
@@ -28,7 +29,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Under which an attempt talks to its model; every branch of its dialogue shares them."""
+    """Under which an attempt talks to its model. The branches of its dialogue share them, but for what `inside_a_tool`
+    changes."""
 
     params: SampleParams
     max_context_tokens: int
@@ -37,16 +39,18 @@ class Terms:
     attempt: int
     timeout_s: float | None = None
     """Of one model call, its retries included."""
+    nested: bool = False
+    """Whether a tool of the agent waits for the reply."""
 
     @property
     def session(self) -> str:
         """The name under which an engine knows the attempt."""
         return f"{self.key}#{self.attempt}"
 
-    def saying_at_most(self, max_tokens: int | None) -> Terms:
-        if max_tokens is None:
-            return self
-        return replace(self, params=replace(self.params, max_tokens=min(self.params.max_tokens, max_tokens)))
+    def inside_a_tool(self, max_tokens: int | None) -> Terms:
+        """Of a conversation that one of the agent's tools has, and waits for."""
+        most = self.params.max_tokens if max_tokens is None else min(self.params.max_tokens, max_tokens)
+        return replace(self, params=replace(self.params, max_tokens=most), nested=True)
 
     def params_within(self, num_context_tokens: int, seed: int) -> SampleParams:
         """What may be sampled next. Raises ContextOverflow if there is no room for anything."""
@@ -176,19 +180,22 @@ async def model_call(terms: Terms, log: TurnLog, num_context_tokens: int) -> Asy
     """
     time = asyncio.get_running_loop().time
     counts: dict[str, int] = {}
-    asked_s, start_s = time(), None
+    asked_s, passed = time(), None
+    let_in_s = inf
     try:
-        async with terms.gate.turn(terms.key, num_context_tokens) as passed:
-            start_s = time()
-            counts["concurrent"] = passed.num_under_way
+        async with terms.gate.turn(terms.key, num_context_tokens, nested=terms.nested) as passed:
+            let_in_s = time()
             yield counts
     except BaseException:
         counts["failed"] = 1
         raise
     finally:
         end_s = time()
-        let_in_s = end_s if start_s is None else start_s
-        if let_in_s - asked_s >= LEAST_WAIT_S:
-            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=let_in_s, attempt=terms.attempt))
-        if start_s is not None:
+        if passed is not None and passed.waited_s is not None:
+            let_in_s = asked_s + passed.waited_s
+        start_s = min(let_in_s, end_s)
+        if start_s - asked_s >= LEAST_WAIT_S:
+            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=terms.attempt))
+        if passed is not None and let_in_s < inf:
+            counts["concurrent"] = passed.num_under_way
             log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))

@@ -52,7 +52,7 @@ class ChatDialogue:
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> ChatDialogue:
         branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
-        branch._terms = self._terms.saying_at_most(max_tokens)
+        branch._terms = self._terms.inside_a_tool(max_tokens)
         return branch
 
     def _branched(self, why: ForkReason) -> ChatDialogue:

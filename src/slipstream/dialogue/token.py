@@ -72,7 +72,7 @@ class TokenDialogue:
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> TokenDialogue:
         branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
-        branch._terms = self._terms.saying_at_most(max_tokens)
+        branch._terms = self._terms.inside_a_tool(max_tokens)
         branch._trainable = trainable and self._trainable
         return branch
 

@@ -14,7 +14,7 @@ class OpenGate:
         self.num_turns_under_way = 0
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         self.num_turns_under_way += 1
         try:
             yield TurnPass(num_under_way=self.num_turns_under_way)

@@ -116,10 +116,10 @@ class KvGate:
     # ---------------------------------------------------------------- turns
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         agent = self._agents.get(key)
-        if key in self._left_behind or (agent is not None and agent.is_busy):
-            # Another branch of it has a turn or asks for one. A nested question must not be held: a tool waits for it.
+        if nested or key in self._left_behind or (agent is not None and agent.is_busy):
+            # A tool waits for a nested one, and its time runs. Or another branch of it has a turn or asks for one.
             self._num_under_way += 1
             try:
                 yield TurnPass(num_under_way=self._num_under_way)

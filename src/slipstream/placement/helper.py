@@ -18,9 +18,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from slipstream.aio import collect_rarely
@@ -28,8 +30,9 @@ from slipstream.link import Link, own_end
 from slipstream.model.base import ChatReply
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
+from slipstream.placement.messages import AskedTurn, Opening
 from slipstream.rollout.attempt import RolloutAttempt
-from slipstream.seams import Event, PastAttempt, TurnPass
+from slipstream.seams import Event, TurnPass
 from slipstream.types import (
     Ending,
     EndReason,
@@ -58,6 +61,7 @@ class FarModel:
     """The model of the run's own process, as a Completer and as a ChatModel: the settings say which it is."""
 
     def __init__(self, link: Link) -> None:
+        """`link`: to where the model is, and the gate: a turn is asked for in the same message."""
         self._link = link
 
     async def complete(
@@ -70,9 +74,8 @@ class FarModel:
         cache_salt: str = "",
         timeout_s: float | None = None,
     ) -> Sampled:
-        sampled: Sampled = await self._link.call(
-            "complete", prompt_ids, params, session, priority, cache_salt, timeout_s
-        )
+        named = {"session": session, "priority": priority, "cache_salt": cache_salt, "timeout_s": timeout_s}
+        sampled: Sampled = await self._ask("complete", (prompt_ids, params), named)
         return sampled
 
     async def chat(
@@ -84,8 +87,16 @@ class FarModel:
         session: str = "",
         timeout_s: float | None = None,
     ) -> ChatReply:
-        reply: ChatReply = await self._link.call("chat", tuple(messages), tuple(tools), params, session, timeout_s)
+        named = {"session": session, "timeout_s": timeout_s}
+        reply: ChatReply = await self._ask("chat", (tuple(messages), tuple(tools), params), named)
         return reply
+
+    async def _ask(self, method: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        turn = _turn.get()
+        answer, passed = await self._link.call("ask", None if turn is None else turn.asked, method, arguments, named)
+        if turn is not None:
+            turn.let_in(passed)
+        return answer
 
     def end_session(self, session: str) -> None:
         self._link.tell("end_session", session)
@@ -96,18 +107,42 @@ class FarModel:
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """One that its model call will ask for."""
+
+    asked: AskedTurn
+    passed: TurnPass
+
+    def let_in(self, passed: TurnPass) -> None:
+        self.passed.num_under_way, self.passed.waited_s = passed.num_under_way, passed.waited_s
+
+
+_turn: ContextVar[_Turn | None] = ContextVar("the turn of a model call", default=None)
+
+
 class FarGate:
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    """The gate of the run's own process. Coming in asks for nothing yet: the model call does, and leaves it too."""
+
+    def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._turns: dict[int, _Turn] = {}
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
-        number = next(self._numbers)
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
+        asked = AskedTurn(number=next(self._numbers), key=key, num_context_tokens=num_context_tokens, nested=nested)
+        self._turns[asked.number] = turn = _Turn(asked=asked, passed=TurnPass(num_under_way=0, waited_s=inf))
+        _turn.set(turn)
         try:
-            yield await self._link.call("turn", number, key, num_context_tokens)
+            yield turn.passed
         finally:
-            self._link.tell("turn_over", number)
+            _turn.set(None)
+            del self._turns[asked.number]
+
+    def let_in(self, number: int, passed: TurnPass) -> None:
+        """Told of a turn whose model call failed: the answers of others say it themselves."""
+        if (turn := self._turns.get(number)) is not None:
+            turn.let_in(passed)
 
 
 class FarJournal:
@@ -140,9 +175,10 @@ class Helper:
 
     def __init__(self) -> None:
         stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
+        self._gate = FarGate()
         self.link = Link(
-            calls={"open_crew": self._open_crew, "open": self._open, **stages},
-            tells={"expect": self._expect, "forget": self._forget},
+            calls={"open_crew": self._open_crew, **stages},
+            tells={"expect": self._expect, "forget": self._forget, "let_in": self._gate.let_in},
             whom="the run's own process",
         )
         self._stack = AsyncExitStack()
@@ -155,12 +191,12 @@ class Helper:
         """`maker` names a function of the order, the model, the gate and the journal that opens a crew and the tasks
         it may work on."""
         make: Any = load_object(maker, "the maker of a helper's crew")
-        opened = make(order, model=FarModel(self.link), gate=FarGate(self.link), journal=FarJournal(self.link))
+        opened = make(order, model=FarModel(self.link), gate=self._gate, journal=FarJournal(self.link))
         self._placement = InProcess(*await self._stack.enter_async_context(opened))
 
-    async def _open(self, number: int, job: Job, attempt: int, past: PastAttempt | None) -> None:
+    def _open(self, number: int, opening: Opening) -> None:
         assert self._placement is not None, "the crew comes first"
-        self._attempts[number] = self._placement.open(job, attempt, past)
+        self._attempts[number] = self._placement.open(opening.job, opening.number, opening.past)
         self._num_told[number] = 0
 
     def _expect(self, job: Job) -> None:
@@ -172,7 +208,11 @@ class Helper:
         self._num_told.pop(number, None)
 
     def _stage(self, name: str) -> Any:
-        async def work(number: int) -> Rollout | None:
+        async def work(number: int, opening: Opening | None) -> Rollout | None:
+            if opening is not None and number not in self._attempts:
+                self._open(number, opening)
+            if name == "aclose" and number not in self._attempts:
+                return None  # its first stage was cancelled before it began
             attempt = self._attempts[number]
             try:
                 result = await getattr(attempt, name)()

@@ -16,7 +16,7 @@ import itertools
 import logging
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from slipstream.aio import outlast
 from slipstream.errors import GraderError, InfrastructureError, JournalError
 from slipstream.link import Link, start_linked, wait_or_kill
 from slipstream.model.base import ChatModel, Completer, SessionKeeper
+from slipstream.placement.messages import AskedTurn, Opening
 from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
 from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
 
@@ -54,9 +55,6 @@ class _Helper:
     link: Link = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
     attempts: dict[int, FarAttempt] = field(default_factory=dict)
-    turns: dict[int, AbstractAsyncContextManager[TurnPass]] = field(default_factory=dict)
-    """That it was let into and has not left."""
-
     num_held: int = 0
     """Sandboxes that its attempts have, or are about to have."""
 
@@ -110,8 +108,8 @@ class Processes:
 
     # ---------------------------------------------------------------- attempts and their places
 
-    async def place(self, attempt: FarAttempt, past: PastAttempt | None) -> tuple[_Helper, int]:
-        """Put an attempt where there is room for what it is about to hold, and are fewest. Waits while there is no
+    async def place(self, attempt: FarAttempt) -> tuple[_Helper, int]:
+        """Choose where there is room for what an attempt is about to hold, and are fewest. Waits while there is no
         helper at all."""
         while not self._helpers:
             if not self._starting:
@@ -124,11 +122,6 @@ class Processes:
         helper.attempts[number] = attempt
         helper.num_held += num
         self._attempts[attempt.job.key, attempt.number] = attempt
-        try:
-            await helper.link.call("open", number, attempt.job, attempt.number, past)
-        except BaseException:
-            self.forget(helper, number)
-            raise
         return helper, number
 
     def has_room(self, num: int) -> bool:
@@ -198,8 +191,6 @@ class Processes:
         if helper not in self._helpers:  # it never came up: whoever started it knows
             return
         self._helpers.remove(helper)
-        for number in list(helper.turns):
-            self._end_turn(helper, number)
         leaving = asyncio.create_task(wait_or_kill(helper.process, CLOSE_S))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
@@ -226,25 +217,25 @@ class Processes:
     # ---------------------------------------------------------------- what helpers ask for
 
     def _calls(self, helper: _Helper) -> Mapping[str, Callable[..., Awaitable[Any]]]:
-        async def complete(
-            ids: Sequence[int], params: Any, session: str, priority: int, cache_salt: str, timeout_s: float | None
-        ) -> Any:
-            model: Any = self._model
-            return await model.complete(
-                ids, params, session=session, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
-            )
+        model: Any = self._model
 
-        async def chat(messages: Any, tools: Any, params: Any, session: str, timeout_s: float | None) -> Any:
-            model: Any = self._model
-            return await model.chat(messages, tools, params, session=session, timeout_s=timeout_s)
-
-        async def turn(number: int, key: JobKey, num_context_tokens: int) -> TurnPass:
-            entered = self._gate.turn(key, num_context_tokens)
-            passed = await entered.__aenter__()
-            helper.turns[number] = entered
-            if helper.link.is_lost:  # nobody would end it
-                self._end_turn(helper, number)
-            return passed
+        async def ask(
+            turn: AskedTurn | None, method: str, arguments: Sequence[Any], named: Mapping[str, Any]
+        ) -> tuple[Any, TurnPass | None]:
+            """What the model says, inside the gate if a turn is asked for with it."""
+            if turn is None:
+                return await getattr(model, method)(*arguments, **named), None
+            passed = None
+            asked_s = asyncio.get_running_loop().time()
+            try:
+                async with self._gate.turn(turn.key, turn.num_context_tokens, nested=turn.nested) as passed:
+                    if passed.waited_s is None:
+                        passed.waited_s = asyncio.get_running_loop().time() - asked_s
+                    return await getattr(model, method)(*arguments, **named), passed
+            except BaseException:
+                if passed is not None:
+                    helper.link.tell("let_in", turn.number, passed)
+                raise
 
         async def flush() -> None:
             assert self.journal is not None, "the journal is there before the first attempt"
@@ -252,7 +243,7 @@ class Processes:
                 raise self._refused
             await self.journal.flush()
 
-        return {"complete": complete, "chat": chat, "turn": turn, "flush": flush}
+        return {"ask": ask, "flush": flush}
 
     def _tells(self, helper: _Helper) -> Mapping[str, Callable[..., None]]:
         def so_far(number: int, spans: Sequence[Span], grade_weight: int) -> None:
@@ -263,12 +254,7 @@ class Processes:
             if isinstance(self._model, SessionKeeper):
                 self._model.end_session(session)
 
-        return {
-            "append": self._append,
-            "so_far": so_far,
-            "end_session": end_session,
-            "turn_over": lambda number: self._end_turn(helper, number),
-        }
+        return {"append": self._append, "so_far": so_far, "end_session": end_session}
 
     def _append(self, event: Event) -> None:
         assert self.journal is not None, "the journal is there before the first attempt"
@@ -281,13 +267,6 @@ class Processes:
             self.journal.append(event)
         except JournalError as raised:  # whoever wrote it does not wait to hear that, but for its next flush
             self._refused = raised
-
-    def _end_turn(self, helper: _Helper, number: int) -> None:
-        entered = helper.turns.pop(number, None)
-        if entered is not None:
-            leaving = asyncio.create_task(_leave(entered))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
 
 
 class FarAttempt:
@@ -307,10 +286,12 @@ class FarAttempt:
         self._turns: list[Turn] = [] if past is None or past.run_ended is None else list(past.turns)
         self._spans: list[Span] = []
         self._place: tuple[_Helper, int] | None = None
+        self._to_open: Opening | None = None
+        """What the helper opens it from, until a stage has ended there: one that was cancelled may not have begun."""
 
     async def init(self) -> None:
         self._hold(self.job.weight)
-        self._place = await self._processes.place(self, self._past)
+        await self._find_place(self._past)
         await self._do("init")
 
     async def run(self) -> None:
@@ -335,7 +316,7 @@ class FarAttempt:
         try:
             if not self._has_place:
                 past = PastAttempt(attempt=self.number, turns=tuple(self._turns), run_ended=self._ended)
-                self._place = await self._processes.place(self, past)
+                await self._find_place(past)
             graded = await self._do("grade")
         finally:
             self._hold(0)
@@ -354,7 +335,7 @@ class FarAttempt:
         helper, number = place
         try:
             if alive:
-                await helper.link.call("aclose", number)
+                await helper.link.call("aclose", number, None)
         finally:
             self._processes.forget(helper, number)
 
@@ -378,11 +359,16 @@ class FarAttempt:
     def _has_place(self) -> bool:
         return self._place is not None and not self._place[0].link.is_lost
 
+    async def _find_place(self, past: PastAttempt | None) -> None:
+        self._place = await self._processes.place(self)
+        self._to_open = Opening(job=self.job, number=self.number, past=past)
+
     async def _do(self, stage: str) -> Rollout | None:
         if self._place is None:
             raise InfrastructureError(f"{stage} of an attempt that has no place")
         helper, number = self._place
-        result: Rollout | None = await helper.link.call(stage, number)
+        result: Rollout | None = await helper.link.call(stage, number, self._to_open)
+        self._to_open = None
         return result
 
 
@@ -401,7 +387,3 @@ async def open_processes(
         yield processes
     finally:
         await processes.aclose()
-
-
-async def _leave(entered: AbstractAsyncContextManager[TurnPass]) -> None:
-    await entered.__aexit__(None, None, None)
