@@ -11,7 +11,9 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar, cast, get_type_hints
+from functools import partial
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -79,15 +81,21 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     if name not in known:
         raise ConfigError(f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}')
     current: Any = getattr(config, name)
+    optional = _optional_group(known[name])
     if len(path) > 1:
+        if current is None and optional is not None:
+            current = optional()
         if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
             raise ConfigError(f'"{key}": {name} is a value and has no settings of its own')
         value: Any = _put(current, path[1:], text, key)
+    elif optional is not None and _parse(text) is None:
+        value = None
     elif dataclasses.is_dataclass(current) and (main := getattr(current, "MAIN", None)):
         value = _put(current, [main], text, f"{key}.{main}")
-    elif dataclasses.is_dataclass(current):
-        inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(current))
-        raise ConfigError(f'"{key}" is a group of settings: set one of {inner}')
+    elif dataclasses.is_dataclass(current) or optional is not None:
+        inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(optional or current))
+        unset = "" if optional is None else f", or {key}=null for none"
+        raise ConfigError(f'"{key}" is a group of settings: set one of {inner}{unset}')
     else:
         value = _check(known[name], text, key)
     return cast("Config", dataclasses.replace(cast("Any", config), **{name: value}))
@@ -105,10 +113,25 @@ def _check(kind: Any, text: str, key: str) -> Any:
 
 def _fit(kind: Any, value: Json, setting: str) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(value)
+        fitted = TypeAdapter(kind).validate_python(value)
     except ValidationError as raised:
         messages = "; ".join(dict.fromkeys(problem["msg"] for problem in raised.errors()))
         raise ConfigError(f"{setting}: {messages}") from None
+    if _took_bool(value, fitted):
+        raise ConfigError(f"{setting}: give a number, not true or false")
+    return fitted
+
+
+def _took_bool(value: Json, fitted: Any) -> bool:
+    """Whether true or false was taken for a number, 1 or 0, anywhere in a value."""
+    if isinstance(value, bool):
+        return isinstance(fitted, int | float) and not isinstance(fitted, bool)
+    if isinstance(value, list) and isinstance(fitted, list | tuple):
+        return any(map(_took_bool, value, fitted))
+    if isinstance(value, dict):
+        inner = fitted.get if isinstance(fitted, Mapping) else partial(getattr, fitted)
+        return any(_took_bool(part, inner(name, None)) for name, part in value.items())
+    return False
 
 
 def _parse(text: str) -> Json:
@@ -128,7 +151,15 @@ def _field_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+def _optional_group(kind: Any) -> Any:
+    """The dataclass X of an annotation `X | None`; None for any other."""
+    parts = get_args(kind)
+    group = next((part for part in parts if dataclasses.is_dataclass(part)), None)
+    return group if len(parts) == 2 and NoneType in parts else None
+
+
 def _refuse_unknown(kind: Any, value: Json, path: tuple[str, ...]) -> None:
+    kind = _optional_group(kind) or kind
     if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict)):
         return
     known = _field_types(kind)

@@ -252,11 +252,28 @@ def _check_training(config: TrainConfig) -> None:
         )
     if config.model.temperature == 0:
         raise ConfigError("model.temperature=0: training needs something to choose from, so set it above 0")
+    _check_decided(config)
     if config.samples < 2:
         raise ConfigError(f"samples={config.samples}: a baseline needs at least two rollouts of a task")
     _check_group_rules(config)
+    if config.controls and not config.held_out.source:
+        raise ConfigError(
+            "controls=true: controls are compared on held-out tasks, so set held_out.source, or controls=false"
+        )
     if config.deterministic and config.staleness:
         raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
+
+
+def _check_decided(config: TrainConfig) -> None:
+    """Refuse another value for what a setting of the run decides."""
+    learner, warm = config.learner, config.warm_start.learning
+    decided = [
+        ("learner.temperature", learner.temperature, "model.temperature", config.model.temperature, LearnerConfig()),
+        ("warm_start.learning.seed", warm.seed, "seed", config.seed, WarmStartConfig()),
+    ]
+    for key, value, by, needed, defaults in decided:
+        if value not in (needed, getattr(defaults, key.rpartition(".")[2])):
+            raise ConfigError(f"{key}={value}: {by} decides it, so leave it out, or set {by}, which is {needed}")
 
 
 def _check_tinker(config: TrainConfig) -> None:

@@ -27,6 +27,7 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError
+from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.hub import default_home, find_model
 from slipstream.model.base import ChatModel, Completer
@@ -237,6 +238,19 @@ def check_weights(config: DispatchConfig, jobs: Iterable[Job]) -> None:
     _, limits = make_policy(config)
     for job in jobs:
         check_job(job, limits)
+
+
+def check_gradings(config: Config, tasks: Iterable[Task]) -> None:
+    """Refuse a deadline that ends a grading before its own limit does: work that hangs would have no verdict, not 0."""
+    deadline_s, start_s = config.dispatch.deadlines.grade_s, config.sandbox.start_timeout_s
+    for task in tasks:
+        grader = find_grader(task.grading.kind)
+        limit_s = grader.limit_s(task.grading.spec) if isinstance(grader, TimedGrader) else 0.0
+        if limit_s + start_s > deadline_s:
+            raise ConfigError(
+                f"the grading of task {task.id} may take {limit_s:g} s, and {start_s:g} s to start a sandbox, but "
+                f"dispatch.deadlines.grade_s={deadline_s:g}: set that to {limit_s + start_s:g} or more"
+            )
 
 
 @asynccontextmanager

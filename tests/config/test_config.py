@@ -26,6 +26,7 @@ class Outer:
     most: int | None = None
     inner: Inner = Inner()
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    spare: Inner | None = None
 
 
 def refusal(*pairs: str) -> str:
@@ -52,6 +53,23 @@ def test_a_config_is_never_changed_in_place() -> None:
 
 def test_null_unsets_what_may_be_unset() -> None:
     assert apply_overrides(Outer(most=3), ["most=null"]).most is None
+
+
+def test_a_group_that_may_be_absent_starts_from_its_defaults() -> None:
+    changed = apply_overrides(Outer(), ["spare.kind=round"])
+    assert changed.spare == Inner(kind="round")
+    assert apply_overrides(changed, ["spare.depth=3"]).spare == Inner(kind="round", depth=3)
+    assert apply_overrides(changed, ["spare=null"]).spare is None
+
+
+@pytest.mark.parametrize("spare", [None, Inner()])
+def test_a_group_that_may_be_absent_is_set_by_its_keys_alone(spare: Inner | None) -> None:
+    for text in ("true", "3", '{"depth": 3}', "round"):
+        with pytest.raises(ConfigError) as raised:
+            apply_overrides(Outer(spare=spare), [f"spare={text}"])
+        assert str(raised.value) == (
+            '"spare" is a group of settings: set one of spare.depth, spare.kind, or spare=null for none'
+        )
 
 
 @pytest.mark.parametrize("text", ["7", "true", "null", "1e5", "NaN", "a=b", "", "[1]"])
@@ -86,7 +104,7 @@ def test_an_unknown_key_names_the_nearest_and_the_known_ones() -> None:
     message = refusal("ration=2")
     assert 'there is no setting "ration"' in message
     assert 'did you mean "ratio"?' in message
-    assert "name, ratio, most, inner, extra" in message
+    assert "name, ratio, most, inner, extra, spare" in message
 
 
 def test_an_unknown_nested_key_is_named_in_full_and_compared_with_its_neighbours() -> None:
@@ -94,6 +112,12 @@ def test_an_unknown_nested_key_is_named_in_full_and_compared_with_its_neighbours
     assert '"inner.dept"' in message
     assert 'did you mean "depth"?' in message
     assert "ratio" not in message
+
+
+def test_an_unknown_key_of_a_group_that_may_be_absent_is_refused_likewise() -> None:
+    assert 'there is no setting "spare.dept" (did you mean "depth"?)' in refusal("spare.dept=2")
+    with pytest.raises(ConfigError, match=r'there is no setting "spare\.dept" \(did you mean "depth"\?\)'):
+        from_json(Outer, {"spare": {"dept": 3}})
 
 
 @pytest.mark.parametrize(
@@ -119,6 +143,8 @@ def test_a_group_is_no_setting_and_says_what_it_holds() -> None:
 
 def test_a_value_holds_no_settings() -> None:
     assert '"ratio.depth": ratio is a value' in refusal("ratio.depth=3")
+    assert '"most.depth": most is a value' in refusal("most.depth=3")
+    assert '"spare.depth.x": depth is a value' in refusal("spare.depth.x=3")
 
 
 def test_what_is_no_pair_is_refused() -> None:
@@ -173,3 +199,40 @@ def test_a_function_that_takes_anything_gets_everything() -> None:
     def anything(first: int, **rest: object) -> None: ...
 
     assert checked_arguments(anything, {"first": 1, "other": "x"}, "k") == {"first": 1, "other": "x"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    whole: int = 1
+    part: float = 0.5
+    most: int | None = None
+    several: tuple[float, ...] = ()
+    named: Mapping[str, int] = field(default_factory=dict)
+    switch: bool = False
+    either: bool | int | str = ""
+
+
+@pytest.mark.parametrize(
+    "pair", ["whole=true", "part=false", "most=true", "several=[1, true]", 'named={"a": 1, "b": false}']
+)
+def test_true_and_false_are_no_numbers(pair: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(Numbers(), [pair])
+    assert str(raised.value) == f"{pair}: give a number, not true or false"
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [("switch=true", True), ("either=true", True), ("either=1", 1), ("several=[1, 2]", (1.0, 2.0)), ("whole=3", 3)],
+)
+def test_true_stays_true_where_it_may_stand_and_a_number_a_number(pair: str, value: object) -> None:
+    found = getattr(apply_overrides(Numbers(), [pair]), pair.partition("=")[0])
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_an_argument_that_is_a_number_takes_no_true() -> None:
+    def function(seed: int = 0, noisy: bool = False) -> None: ...
+
+    assert checked_arguments(function, {"noisy": True}, "tasks.args") == {"noisy": True}
+    with pytest.raises(ConfigError, match=r"tasks\.args\.seed=True: give a number, not true or false"):
+        checked_arguments(function, {"seed": True}, "tasks.args")

@@ -4,6 +4,7 @@ import pytest
 
 from slipstream.config import apply_overrides
 from slipstream.errors import ConfigError
+from slipstream.feed import SolveRateFilter
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.settings import EvalConfig, TasksConfig, TrainConfig, check_settings
 
@@ -105,6 +106,44 @@ def test_rules_for_groups_that_do_not_go_together_are_refused(pairs: list[str], 
 )
 def test_rules_for_groups_that_go_together_pass(pairs: list[str]) -> None:
     check_settings(apply_overrides(TRAINING, pairs))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (["learner.temperature=0.7"], "set model.temperature, which is 1.0"),
+        (["model.temperature=0.7", "learner.temperature=0.8"], "set model.temperature, which is 0.7"),
+        (["warm_start.learning.seed=3"], "set seed, which is 0"),
+        (["seed=4", "warm_start.learning.seed=3"], "set seed, which is 4"),
+    ],
+)
+def test_what_another_setting_decides_cannot_be_set_otherwise(pairs: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_settings(apply_overrides(TRAINING, pairs))
+    assert str(raised.value).startswith(f"{pairs[-1]}: ")
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["model.temperature=0.7"],
+        ["model.temperature=0.7", "learner.temperature=0.7"],
+        ["learner.temperature=1"],
+        ["seed=3"],
+        ["seed=3", "warm_start.learning.seed=3"],
+    ],
+)
+def test_what_another_setting_decides_may_be_left_out_or_be_the_same(pairs: list[str]) -> None:
+    check_settings(apply_overrides(TRAINING, pairs))
+
+
+def test_tasks_that_teach_nothing_can_be_told_to_rest_by_dotted_keys() -> None:
+    config = apply_overrides(TRAINING, ["solve_rate.above=0.1"])
+    check_settings(config)
+    assert config.solve_rate == SolveRateFilter(above=0.1)
+    with pytest.raises(ConfigError, match=r"^solve_rate\.rest_epochs=0: give a number above 0"):
+        check_settings(apply_overrides(TRAINING, ["solve_rate.rest_epochs=0"]))
 
 
 def test_tasks_can_be_set_by_their_source_alone() -> None:

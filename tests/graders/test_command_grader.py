@@ -1,6 +1,7 @@
 """The command grader: a command in a fresh sandbox over the agent's artifact, on every provider."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from slipstream.errors import ConfigError, GraderError, SandboxError
+from slipstream.graders import command as command_module
 from slipstream.graders.base import GradeContext
 from slipstream.graders.command import CommandGrader
 from slipstream.sandbox.base import SandboxProvider
@@ -66,12 +68,29 @@ def test_the_exit_code_is_the_reward(make_provider: Callable[[], SandboxProvider
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 2", 2), ("no-such-program", 127)])
-@pytest.mark.parametrize("reward", ["exit", "stdout"])
-def test_any_other_code_is_a_failure_of_the_grader(
-    make_provider: Callable[[], SandboxProvider], command: str, code: int, reward: str
+@pytest.mark.parametrize(("reward", "otherwise"), [("exit", "|| exit 1"), ("stdout", "|| echo 0")])
+def test_any_other_code_is_a_failure_of_the_grader_that_names_the_remedy(
+    make_provider: Callable[[], SandboxProvider], command: str, code: int, reward: str, otherwise: str
 ) -> None:
-    with pytest.raises(GraderError, match=f"ended with {code}: said so"):
+    with pytest.raises(GraderError) as raised:
         grade_with(make_provider(), {"command": f"echo said so; {command}", "reward": reward})
+    told = f"ended with {code} (end the command with `{otherwise}` if the work can cause this): said so"
+    assert told in str(raised.value)
+
+
+@needs_linux
+@pytest.mark.parametrize(("out", "reward"), [(b"7\n", 1.0), (b"8\n", 0.0), (None, 0.0)])
+def test_in_the_documented_example_work_that_is_missing_is_worth_0(out: bytes | None, reward: float) -> None:
+    example = json.loads((command_module.__doc__ or "").partition("Example: `")[2].partition("`.\n")[0])
+    assert example.pop("kind") == "command"
+    assert grade_with(LocalProvider(), example, {} if out is None else {"out": out}).reward == reward
+
+
+@needs_linux
+def test_a_command_without_such_an_end_may_be_given_one_where_the_output_is_the_reward() -> None:
+    spec = {"command": "cat out || echo 0", "reward": "stdout"}
+    assert grade_with(LocalProvider(), spec).reward == 0.0
+    assert grade_with(LocalProvider(), spec, {"out": b"0.5\n"}).reward == 0.5
 
 
 @pytest.mark.parametrize(

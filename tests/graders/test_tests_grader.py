@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from slipstream.errors import ConfigError, GraderError, SandboxError
 from slipstream.graders.registry import find_grader
 from slipstream.graders.testing.paths import any_of
-from slipstream.sandbox.fake import Answer, Command, FakeProvider, Files
+from slipstream.sandbox.fake import Answer, Command, FakeProvider, FakeSandbox, Files
 from slipstream.sandbox.local import LocalProvider
 from slipstream.sandbox.patch import Entry
 from slipstream.types import SandboxSpec, Verdict
@@ -35,6 +35,7 @@ from slipstream.types import SandboxSpec, Verdict
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
 ORACLE: dict[str, str | Entry | None] = {"calc/__init__.py": FIXED}
+GONE: dict[str, str | Entry | None] = {"calc/__init__.py": "x = 1\n"}
 PASSING = """import pytest
 
 
@@ -372,13 +373,14 @@ def test_a_log_is_enough_where_the_data_set_says_so(tree: Path) -> None:
             "early": ({**SPEC, **logged, "rules": "swesmith"}, patch_of(CHEATS["exit at import"])),
             "code 127": ({**SPEC, **logged}, patch_of(with_start("import os\nos._exit(127)"))),
             "slow": ({**SPEC, **logged, "timeout_s": 3.0}, patch_of(CHEATS["an endless test"])),
-            "set-up": ({**SPEC, **logged, "setup": ["grep -q 'in values:' calc/__init__.py"]}, b""),
+            "set-up": ({**SPEC, **logged, "setup": ["grep -q 'def total' calc/__init__.py"]}, patch_of(GONE)),
         },
     )
     assert {name: verdict.reward for name, verdict in verdicts.items()} == {
         "right": 1.0, "nothing": 0.0, "early": 0.0, "code 127": 0.0, "slow": 0.0, "set-up": 0.0
     }  # fmt: skip
-    assert "set-up" in verdicts["set-up"].detail
+    assert "over the work the set-up" in verdicts["set-up"].detail
+    assert "ended with 1" in verdicts["set-up"].detail
 
 
 # ---------------------------------------------------------------- faults that are nobody's work
@@ -416,6 +418,49 @@ def test_a_sandbox_without_pytest_is_no_verdict(tree: Path) -> None:
 def test_hidden_tests_that_do_not_fit_are_no_verdict(tree: Path) -> None:
     with pytest.raises(GraderError, match="test_patch does not fit"):
         quick(tree, b"", test_patch=patch_of({"tests/test_calc.py": "x\n"}, {"tests/test_calc.py": "y\n"}).decode())
+
+
+@pytest.mark.parametrize("work", [ORACLE, GONE])
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        (["true", "echo no such rule; exit 2"], "the set-up 'echo no such rule; exit 2' ended with 2: no such rule"),
+        (["sleep 60"], "the set-up 'sleep 60' passed its limit of 1 s"),
+    ],
+)
+def test_a_set_up_that_fails_without_the_work_too_is_no_verdict(
+    tree: Path, work: dict[str, str | Entry | None], setup: list[str], said: str
+) -> None:
+    with pytest.raises(GraderError) as raised:
+        quick(tree, patch_of(work), setup=setup, timeout_s=1.0)
+    assert f"without the work too {said}" in str(raised.value)
+    assert "end it with `|| true` if only the right work" in str(raised.value)
+
+
+def test_a_set_up_that_only_the_work_breaks_is_worth_nothing(tree: Path) -> None:
+    verdict = quick(tree, patch_of(GONE), setup=["grep -q 'def total' calc/__init__.py"])
+    assert (verdict.reward, verdict.detail[:24]) == (0.0, "over the work the set-up")
+
+
+@pytest.mark.parametrize("command", ["pytestt -rA", "cd tests && ./test_calc.py"])
+def test_a_script_that_ends_for_want_of_a_program_is_no_verdict(tree: Path, command: str) -> None:
+    with pytest.raises(GraderError, match=r"without the work too the tests' command ended with 12[67]"):
+        quick(tree, patch_of(ORACLE), command=command, parser="pytest", rules="swebench")
+
+
+def test_grading_holds_one_sandbox_at_a_time() -> None:
+    async def program(command: Command, files: Files) -> Answer:
+        return (1, "") if command[-1] == "make" else (0, "")
+
+    class OneAtATime(FakeProvider):
+        async def open(self, spec: SandboxSpec) -> FakeSandbox:
+            assert all(sandbox.closed for sandbox in self.sandboxes)
+            return await super().open(spec)
+
+    provider = OneAtATime(program)
+    with pytest.raises(GraderError, match="without the work too the set-up 'make' ended with 1"):
+        grade(SandboxSpec(), b"", provider, setup=["make"])
+    assert [sandbox.closed for sandbox in provider.sandboxes] == [True, True]
 
 
 class Counting(LocalProvider):

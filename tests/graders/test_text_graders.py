@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
+from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
-from slipstream.graders.text import normalised, token_f1
+from slipstream.graders.text import normalised, same, token_f1
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.types import Artifact, Grading, Json, SandboxSpec
 
@@ -44,6 +47,105 @@ def test_exact_match_is_after_normalisation(answer: str | None, expected: Json, 
     assert reward("exact", answer, {"expected": expected}) == right
 
 
+NO_NAMES = ["A", "The", "an", "%", "+", "?!", "-"]
+"""Answers of which normalisation leaves nothing."""
+
+
+@pytest.mark.parametrize("kind", ["exact", "f1"])
+@pytest.mark.parametrize("expected", NO_NAMES)
+def test_an_answer_that_normalisation_empties_is_still_compared(kind: str, expected: str) -> None:
+    assert reward(kind, expected, {"expected": expected}) == 1.0
+    assert reward(kind, f" {expected.upper()}\n", {"expected": expected}) == 1.0
+    for other in (None, "", " \n", "B", *(other for other in NO_NAMES if other != expected)):
+        assert reward(kind, other, {"expected": expected}) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["exact", "f1"])
+def test_no_answer_is_right_only_where_none_is_expected(kind: str) -> None:
+    for blank in (None, "", " \n"):
+        assert reward(kind, blank, {"expected": " "}) == 1.0
+        assert reward(kind, blank, {"expected": ["x", ""]}) == 1.0
+        assert reward(kind, blank, {"expected": ["x", "the"]}) == 0.0
+
+
+@given(st.sampled_from(["", " ", "\n"]), st.text(alphabet="aA the.,%+-#15", max_size=8))
+def test_a_blank_answer_is_never_right_for_another(blank: str, expected: str) -> None:
+    assert same(blank, expected) == (not expected.strip())
+    assert token_f1(blank, expected) == float(not expected.strip())
+
+
+@pytest.mark.parametrize("kind", ["exact", "f1"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("5", "-5"),
+        ("5", "\N{MINUS SIGN}5"),
+        ("$5", "-$5"),
+        ("15", "1.5"),
+        ("15", "1,5"),
+        ("5", ".5"),
+        ("35", "3-5"),
+        ("12", "1/2"),
+        ("1030", "10:30"),
+        ("102", "10^2"),
+        ("1e5", "1e-5"),
+        ("C", "C++"),
+        ("C", "C#"),
+        ("C#", "C++"),
+        ("A", "A+"),
+        ("B", "B+"),
+        ("+", "A+"),
+    ],
+)
+def test_another_number_or_name_is_wrong(kind: str, given: str, expected: str) -> None:
+    assert reward(kind, given, {"expected": expected}) == 0.0
+    assert reward(kind, expected, {"expected": given}) == 0.0
+    assert reward(kind, f"{expected}.", {"expected": expected}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("1,000,000", "1000000"),
+        ("$1,234.50", "1234.50"),
+        ("\N{MINUS SIGN}5", "-5"),
+        ("(-5)", "-5"),
+        ("-$5", "$-5"),
+        ("+5", "5"),
+        ("1,2,3", "1, 2, 3"),
+        ("The answer: 42.", "answer 42"),
+        ("#1", "1"),
+        ("C++!", "c++"),
+        ("COVID-19", "covid19"),
+        ("U.S.", "US"),
+        ("(A)", "a."),
+    ],
+)
+def test_another_way_to_write_it_is_right(given: str, expected: str) -> None:
+    assert reward("exact", given, {"expected": expected}) == 1.0
+    assert reward("exact", expected, {"expected": given}) == 1.0
+
+
+@given(st.integers(), st.integers())
+def test_whole_numbers_are_the_same_if_they_are_equal(one: int, other: int) -> None:
+    for written in (str(other), f"{other:,}"):
+        assert same(str(one), written) == (one == other)
+        assert token_f1(str(one), written) == float(one == other)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.decimals(-20, 20, allow_nan=False, places=3))
+def test_decimals_are_the_same_if_they_are_equal(one: Decimal, other: Decimal) -> None:
+    one, other = abs(one) if one == 0 else one, abs(other) if other == 0 else other
+    assert same(f"{one:f}", f"{other:,f}") == (one == other)
+    assert same(f"{other:f}", f"{other:,f}")
+
+
+@given(st.text())
+def test_every_answer_is_right_for_itself(text: str) -> None:
+    assert same(text, text)
+    assert token_f1(text, text) == 1.0
+
+
 def test_exact_match_can_be_to_the_letter() -> None:
     assert reward("exact", "paris", {"expected": "Paris", "normalise": False}) == 0.0
     assert reward("exact", "Paris", {"expected": ["x", "Paris"], "normalise": False}) == 1.0
@@ -60,7 +162,9 @@ def test_exact_match_can_be_to_the_letter() -> None:
         ("red", "blue", 0.0),
         ("", "red", 0.0),
         ("red", "", 0.0),
-        ("the", "a", 1.0),
+        ("the", "a", 0.0),
+        ("the", "the red", 0.0),
+        ("the", "The", 1.0),
     ],
 )
 def test_f1_by_hand(given: str, expected: str, score: float) -> None:

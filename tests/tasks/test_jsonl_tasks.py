@@ -1,14 +1,20 @@
 """Tasks from JSONL: a good file round-trips, a bad one ends in one sentence with file, line and key."""
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slipstream.errors import ConfigError
+from slipstream.graders.base import GradeContext
+from slipstream.graders.registry import find_grader
+from slipstream.sandbox.local import LocalProvider
+from slipstream.tasks import jsonl
 from slipstream.tasks.jsonl import DEFAULT_TOOLS, read_tasks
-from slipstream.types import AgentLimits, Brief, File, Grading, SandboxLimits, SandboxSpec, Task
+from slipstream.types import AgentLimits, Artifact, Brief, File, Grading, SandboxLimits, SandboxSpec, Task, Verdict
 
 GOOD: dict[str, Any] = {"id": "a", "instruction": "Do it.", "grading": {"kind": "exact", "expected": "42"}}
 
@@ -65,7 +71,7 @@ def test_a_full_task_keeps_everything(tmp_path: Path) -> None:
             "limits": {"memory_mb": 1, "processes": 2, "disk_mb": 3, "file_mb": 4, "cpus": 0.5},
         },
         "artifact": ["out"],
-        "grading": {"kind": "command", "command": "cmp -s out expected", "files": {"expected": "3\n"}},
+        "grading": {"kind": "command", "command": "cmp -s out expected || exit 1", "files": {"expected": "3\n"}},
     }
     assert read_tasks(write(tmp_path, json.dumps(line))) == (
         Task(
@@ -85,9 +91,32 @@ def test_a_full_task_keeps_everything(tmp_path: Path) -> None:
                 limits=SandboxLimits(memory_mb=1, processes=2, disk_mb=3, file_mb=4, cpus=0.5),
             ),
             artifact=("out",),
-            grading=Grading(kind="command", spec={"command": "cmp -s out expected", "files": {"expected": "3\n"}}),
+            grading=Grading(
+                kind="command", spec={"command": "cmp -s out expected || exit 1", "files": {"expected": "3\n"}}
+            ),
         ),
     )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
+@pytest.mark.parametrize(("files", "reward"), [({"out": b"3\n"}, 1.0), ({"out": b"4\n"}, 0.0), ({}, 0.0)])
+def test_the_documented_task_grades_work_that_is_right_wrong_and_missing(
+    tmp_path: Path, files: dict[str, bytes], reward: float
+) -> None:
+    example = " ".join((jsonl.__doc__ or "").split("\n\n")[1].split())
+    (task,) = read_tasks(write(tmp_path, example))
+    assert task.sandbox is not None
+    sandbox = task.sandbox
+
+    async def main() -> Verdict:
+        provider = LocalProvider()
+        try:
+            context = GradeContext(provider=provider, sandbox=sandbox)
+            return await find_grader(task.grading.kind).grade(task.grading, Artifact(files=files), context)
+        finally:
+            await provider.aclose()
+
+    assert asyncio.run(main()).reward == reward
 
 
 def test_tasks_keep_their_order_and_empty_lines_are_passed_over(tmp_path: Path) -> None:

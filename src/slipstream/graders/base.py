@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.types import Artifact, Grading, Json, SandboxSpec, Verdict
@@ -30,4 +30,13 @@ class Grader(Protocol):
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         """The verdict. Raises GraderError, or an error of the sandbox, if there can be none: never a reward of 0."""
+        ...
+
+
+@runtime_checkable
+class TimedGrader(Protocol):
+    """A grader for which work that takes too long is worth 0."""
+
+    def limit_s(self, spec: Mapping[str, Json]) -> float:
+        """How long it may take. The stage of grading must leave it that long, or there would be no verdict."""
         ...

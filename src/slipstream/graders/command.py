@@ -4,7 +4,7 @@ The sandbox starts as the task's did; the artifact's files are written into it, 
 which therefore win; then the command runs. An artifact that does not fit in is worth 0. Nothing that the agent left
 running, and no file that the task does not name as its artifact, is there.
 
-Example: `{"kind": "command", "command": "cmp -s out expected", "files": {"expected": "7\\n"}}`.
+Example: `{"kind": "command", "command": "cmp -s out expected || exit 1", "files": {"expected": "7\\n"}}`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class CommandSpec(GraderSpec):
     reward: Literal["exit", "stdout"] = "exit"
     """`exit`: code 0 is reward 1, code 1 is reward 0, any other is a failure of the grader. Where the work itself can
     make the command crash, end it with `|| exit 1`: untrusted, crashing would pay.
-    `stdout`: the last line is the reward, and any code but 0 is a failure of the grader."""
+    `stdout`: the last line is the reward, and any code but 0 is a failure of the grader: there, end it with
+    `|| echo 0`."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Set it from what the reference solution takes: work that is slower than this is worth 0."""
 
@@ -43,6 +44,9 @@ class CommandGrader:
 
     def check(self, spec: Mapping[str, Json]) -> None:
         read_spec("command", CommandSpec, spec)
+
+    def limit_s(self, spec: Mapping[str, Json]) -> float:
+        return read_spec("command", CommandSpec, spec).timeout_s
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("command", CommandSpec, grading.spec)
@@ -71,7 +75,9 @@ def _reward(spec: CommandSpec, result: ExecResult) -> float:
     if spec.reward == "exit" and code in (0, 1):
         return 1.0 - code
     if code != 0:
-        raise GraderError(f"the grading command ended with {code}: {_said(result) or 'no output'}")
+        otherwise = "|| exit 1" if spec.reward == "exit" else "|| echo 0"
+        remedy = f"end the command with `{otherwise}` if the work can cause this"
+        raise GraderError(f"the grading command ended with {code} ({remedy}): {_said(result) or 'no output'}")
     lines = result.stdout.text().split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     try:

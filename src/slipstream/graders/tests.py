@@ -11,8 +11,10 @@ tests came out as they must (`testing.rules`), else 0.
      "fail_to_pass": [...], "pass_to_pass": [...], "test_patch": "diff --git ...", "timeout_s": 1800}
 
 Always holds: a patch that does not fit, that tampers, that breaks the sandbox, ends the tests early or makes them last
-too long is a trusted 0, with the reason; a fault of provider, host or of the grading itself raises. The patch is data:
-nothing of it runs but what the tests import.
+too long is a trusted 0, with the reason; a fault of provider, host or of the grading itself raises. Where a set-up
+fails, or the tests' command ends for want of a program, that is tried once more without the work, in a fresh sandbox
+that is opened when the first is closed: what fails there too is the grading's fault. The patch is data: nothing of it
+runs but what the tests import.
 
 What is left at risk. Code under test runs in the process that runs the tests, under the same user. With our own
 reporter (`parser` "report"), results leave that process by a pipe to one that never runs the work, under a key that is
@@ -31,6 +33,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from pydantic import Field, field_validator, model_validator
 
@@ -49,6 +52,8 @@ from slipstream.types import Artifact, File, Grading, Json, Verdict
 
 REPORT = "report"
 MAX_LOG_BYTES = 64 << 20
+NO_PROGRAM = (126, 127)
+"""What a shell ends with whose last program may not be run, or is not there."""
 _SHOWN_CHARS = 2_000
 
 
@@ -81,7 +86,8 @@ class TestsSpec(GraderSpec):
     sandbox_setup: list[str] | None = None
     """In place of the sandbox's own set-up, where that takes away from the agent what grading needs."""
     setup: list[str] = Field(default_factory=list)
-    """Shell commands run after the work is in place, and before the hidden tests are."""
+    """Shell commands run after the work is in place, and before the hidden tests are. They must go well on the task's
+    own files: end one with `|| true` if that takes the right work."""
     env: dict[str, str] = Field(default_factory=dict)
     markers: list[str] = Field(default_factory=list)
     """Two lines of the log, between which the results stand; none for all of it."""
@@ -123,6 +129,15 @@ class TestsSpec(GraderSpec):
 class _Outcome:
     comparison: Comparison
     said: str
+    exit_code: int | None = None
+    """Of the tests' command, where its log is the report."""
+
+
+class _Doubt(StrEnum):
+    """What went wrong over the work and may be the grading's own fault."""
+
+    SETUP = "setup"
+    COMMAND = "command"
 
 
 class TestsGrader:
@@ -130,6 +145,9 @@ class TestsGrader:
 
     def check(self, spec: Mapping[str, Json]) -> None:
         read_spec("tests", TestsSpec, spec)
+
+    def limit_s(self, spec: Mapping[str, Json]) -> float:
+        return read_spec("tests", TestsSpec, spec).timeout_s
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("tests", TestsSpec, grading.spec)
@@ -143,9 +161,16 @@ class TestsGrader:
             hidden = await _hidden_files(spec, look)
             await _check_program(sandbox, spec)
             spec = spec.model_copy(update={"env": {**asked.env, **spec.env}, "folder": folder})
-            return await _judged(sandbox, spec, artifact, look, hidden)
+            verdict, doubt = await _judged(sandbox, spec, artifact, look, hidden)
         finally:
             await sandbox.aclose()
+        if doubt is not None:  # whoever grades holds one sandbox at a time
+            sandbox = await open_sandbox(context.provider, asked, timeout_s=context.start_timeout_s)
+            try:
+                await _check_without_work(sandbox, spec, hidden, doubt)
+            finally:
+                await sandbox.aclose()
+        return verdict
 
 
 async def _hidden_files(spec: TestsSpec, look: Look) -> dict[str, Entry | None]:
@@ -171,9 +196,11 @@ async def _check_program(sandbox: Sandbox, spec: TestsSpec) -> None:
 
 async def _judged(
     sandbox: Sandbox, spec: TestsSpec, artifact: Artifact, look: Look, hidden: Mapping[str, Entry | None]
-) -> Verdict:
-    """The verdict. From here on what goes wrong inside of the sandbox is the work's doing."""
+) -> tuple[Verdict, _Doubt | None]:
+    """The verdict, and whether that stands only if the same goes well without the work. All else that goes wrong
+    inside of the sandbox from here on is the work's doing."""
     left_out = ""
+    doubt: _Doubt | None = None
     try:
         work = await take_work(
             artifact.patch,
@@ -185,27 +212,59 @@ async def _judged(
         )
         left_out = f"left out: {', '.join(work.left_out[:5])}" if work.left_out else ""
         await put(sandbox, spec.folder, work.files)
-        for command in spec.setup:
-            result = await sandbox.exec(
-                ["/bin/sh", "-c", command], env=spec.env, cwd=spec.folder, timeout_s=spec.timeout_s
-            )
-            if result.exit_code != 0:
-                raise Refused(f"the set-up {command!r} failed over the work: {_tail(result.stderr.text())}")
+        if wrong := await _set_up(sandbox, spec):
+            doubt = _Doubt.SETUP
+            raise Refused(f"over the work {wrong}")
         await put(sandbox, spec.folder, hidden)
         run = _reported(sandbox, spec, work) if spec.parser == REPORT else _logged(sandbox, spec)
         outcome = await run
     except Refused as raised:
-        return _verdict(spec, None, " ".join(filter(None, (str(raised), left_out))))
+        return _verdict(spec, None, " ".join(filter(None, (str(raised), left_out)))), doubt
     except SandboxBroken as raised:  # untrusted, breaking the grader's sandbox would pay
-        return _verdict(spec, None, f"the work broke the sandbox that it is graded in: {raised}")
+        return _verdict(spec, None, f"the work broke the sandbox that it is graded in: {raised}"), None
     except (SandboxFileError, SandboxLimitError) as raised:
-        return _verdict(spec, None, f"the work does not fit a fresh sandbox: {raised}")
+        return _verdict(spec, None, f"the work does not fit a fresh sandbox: {raised}"), None
+    if outcome.exit_code in NO_PROGRAM and not outcome.comparison.solved:
+        doubt = _Doubt.COMMAND
     problems = [f"{path}: {why}" for path, why in artifact.problems.items()][:3]
-    return _verdict(
-        spec,
-        outcome.comparison,
-        "\n".join(filter(None, (outcome.comparison.detail, *problems, left_out, outcome.said))),
-    )
+    detail = "\n".join(filter(None, (outcome.comparison.detail, *problems, left_out, outcome.said)))
+    return _verdict(spec, outcome.comparison, detail), doubt
+
+
+async def _set_up(sandbox: Sandbox, spec: TestsSpec) -> str:
+    """What went wrong, if anything did."""
+    for command in spec.setup:
+        try:
+            result = await sandbox.exec(
+                ["/bin/sh", "-c", command], env=spec.env, cwd=spec.folder, timeout_s=spec.timeout_s
+            )
+        except (SandboxBroken, SandboxLimitError) as raised:
+            return f"the set-up {command!r} broke the sandbox: {raised}"
+        if result.exit_code != 0:
+            how = f"passed its limit of {spec.timeout_s:g} s" if result.timed_out else f"ended with {result.exit_code}"
+            return f"the set-up {command!r} {how}: {_tail(result.stdout.text() + result.stderr.text())}"
+    return ""
+
+
+async def _check_without_work(
+    sandbox: Sandbox, spec: TestsSpec, hidden: Mapping[str, Entry | None], doubt: _Doubt
+) -> None:
+    """Raises GraderError if what went wrong over the work does so without it."""
+    if wrong := await _set_up(sandbox, spec):
+        remedy = "mend it, or end it with `|| true` if only the right work lets it go well"
+        raise GraderError(f"without the work too {wrong} ({remedy})")
+    if doubt is _Doubt.SETUP:
+        return
+    try:
+        await put(sandbox, spec.folder, hidden)
+        outcome = await _logged(sandbox, spec)
+    except (Refused, SandboxBroken, SandboxFileError, SandboxLimitError):
+        return  # it ends in another way
+    if outcome.exit_code in NO_PROGRAM:
+        raise GraderError(
+            f"without the work too the tests' command ended with {outcome.exit_code}, for want of a program: "
+            f"mend the command, or give the task an image that has it: {outcome.said}"
+        )
 
 
 def _verdict(spec: TestsSpec, comparison: Comparison | None, detail: str) -> Verdict:
@@ -268,7 +327,8 @@ async def _logged(sandbox: Sandbox, spec: TestsSpec) -> _Outcome:
         statuses = parse(log)
     ran = Ran(statuses=statuses, exit_code=result.exit_code, to_its_end=ran_to_its_end(log))
     comparison = compare(spec.rules, _expected(spec), ran)
-    return _Outcome(comparison=comparison, said="" if comparison.solved else _tail(log))
+    said = "" if comparison.solved else _tail(log)
+    return _Outcome(comparison=comparison, said=said, exit_code=result.exit_code)
 
 
 def _tail(text: str) -> str:

@@ -1,6 +1,14 @@
 """Graders of an answer: exact match and token F1, after the normalisation usual for question answering.
 
-Example: `{"kind": "exact", "expected": ["Paris", "paris, france"]}`.
+    {"kind": "exact", "expected": ["Paris", "paris, france"]}
+
+Enters: the answer and those that are right. Leaves: a reward from 0 to 1.
+
+Always holds: no answer, or a blank one, is right only where a blank one is expected. Normalisation drops case, the
+articles a, an and the, punctuation and extra space. It keeps what makes another number or name: the sign of a number,
+what stands between two digits (1.5, 3-5, 1/2, 10:30), the point of .5, and + and # after a word (C++, C#). A comma
+that marks thousands is dropped, any other between digits parts them. An answer of which that leaves nothing, such as
+"A" or "%", is compared with its articles, and if still nothing is left, as it stands but for case.
 """
 
 from __future__ import annotations
@@ -17,15 +25,27 @@ from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.types import Artifact, Grading, Json, Verdict
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"(?<![\w+#])(?:a|an|the)(?![\w+#])")
+_PUNCTUATION = re.compile(
+    r"""(
+      (?<=\d) [-.:/^*=] (?=\d)          # within a number, a range, a ratio, a time, a date
+    | (?<=\de) - (?=\d)                # 1e-5
+    | (?<![\w-]) - (?=[$€£¥]?\.?\d)    # a sign
+    | (?<![\w.]) \. (?=\d)             # .5
+    | (?<=\w) [+#]+                    # C++, C#
+    )"""
+    rf"| [{re.escape(string.punctuation)}]",
+    re.VERBOSE,
+)
+"""What stays is the group."""
+_PARTING_COMMA = re.compile(r"(?<=\d),(?=\d)(?!\d{3}(?!\d))")
 
 
 class AnswerSpec(GraderSpec):
     expected: str | Annotated[list[str], Field(min_length=1)]
     """One answer, or several that are equally right."""
     normalise: bool = True
-    """Compare without case, punctuation, articles and extra space."""
+    """Compare without case, punctuation, articles and extra space, as the module says."""
 
     @property
     def answers(self) -> list[str]:
@@ -41,10 +61,7 @@ class ExactMatch:
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("exact", AnswerSpec, grading.spec)
         given = artifact.answer or ""
-        if spec.normalise:
-            right = normalised(given) in {normalised(answer) for answer in spec.answers}
-        else:
-            right = given in spec.answers
+        right = any(same(given, answer) if spec.normalise else given == answer for answer in spec.answers)
         return Verdict(reward=float(right))
 
 
@@ -60,14 +77,29 @@ class TokenF1:
         return Verdict(reward=max(scores, default=0.0))
 
 
+def same(given: str, expected: str) -> bool:
+    """Whether two answers are one and the same, as far as normalisation leaves anything to compare."""
+    for look in (normalised, _without_punctuation):
+        ours, theirs = look(given), look(expected)
+        if ours and theirs:
+            return ours == theirs
+    return given.strip().casefold() == expected.strip().casefold()
+
+
 def normalised(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", _without_punctuation(text)).split())
+
+
+def _without_punctuation(text: str) -> str:
+    text = text.casefold().replace("\N{MINUS SIGN}", "-")
+    return " ".join(_PUNCTUATION.sub(r"\1", _PARTING_COMMA.sub(" ", text)).split())
 
 
 def token_f1(given: str, expected: str, *, normalise: bool = True) -> float:
-    """The harmonic mean of precision and recall over words, each counted as often as it occurs."""
+    """The harmonic mean of precision and recall over words, each counted as often as it occurs. Where one side has no
+    words, 1 if both are the same and else 0."""
     ours, theirs = ((normalised(text) if normalise else text).split() for text in (given, expected))
     if not ours or not theirs:
-        return float(ours == theirs)
+        return float(same(given, expected) if normalise else ours == theirs)
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs))

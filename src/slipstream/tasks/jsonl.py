@@ -2,7 +2,7 @@
 
     {"id": "sum", "instruction": "Write the sum of data.txt to out.", "tools": ["bash", "finish"],
      "sandbox": {"files": {"data.txt": "1\\n2\\n"}}, "artifact": ["out"],
-     "grading": {"kind": "command", "command": "cmp -s out expected", "files": {"expected": "3\\n"}}}
+     "grading": {"kind": "command", "command": "cmp -s out expected || exit 1", "files": {"expected": "3\\n"}}}
 
 A sandbox's `tree` is a path from the file's own folder. `patch_of` names a folder whose changes are the work.
 

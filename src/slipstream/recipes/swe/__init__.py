@@ -25,7 +25,9 @@ from slipstream.settings import (
 _PART = "slipstream.tasks.factory.parts:read_part"
 AGENT = AgentConfig(prompt="code", hints=HintRules(on=True))
 DISPATCH = DispatchConfig(
-    policy="adaptive", limits=Limits(sandboxes=64), deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=1_800)
+    policy="adaptive",
+    limits=Limits(sandboxes=64),
+    deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=2_700, job_s=10_800),
 )
 
 
@@ -48,7 +50,7 @@ def small() -> TrainConfig:
         warm_start=DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
             args={"tier": "tiny", "part": "train"},
-            learning=WarmStartConfig(num_epochs=2, tokens_per_step=4_096, learning_rate=1e-4),
+            learning=WarmStartConfig(num_epochs=6, tokens_per_step=4_096, learning_rate=1e-4),
         ),
         learner=LearnerConfig(
             loss=LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.28), learning_rate=1e-5, num_minibatches=2
