@@ -255,6 +255,7 @@ def test_every_sampled_token_outside_the_loss_is_there_for_one_reason() -> None:
         "share": 50,
         "absent": 5,
         "untrusted": 10 + 2,
+        "left_out": 0,
         "dropped_group": 3,
         "not_trainable": 4,
         "own_limit": 20,
@@ -338,7 +339,10 @@ def test_what_a_rule_left_out_counts_in_the_rewards_and_gives_no_row() -> None:
         "cancelled_tokens": 3,
         "cancelled_seconds": 4,
     }
-    assert batch.metrics["masked/absent"] == (3 + 2 + 2 + 2) / (2 + 2 + 3 + 2 + 2 + 2)
+    num_sampled = 2 + 2 + 3 + 2 + 2 + 2
+    assert batch.metrics["masked/absent"] == 3 / num_sampled
+    assert batch.metrics["masked/left_out"] == (2 + 2 + 2) / num_sampled
+    assert batch.metrics["masked/share"] == pytest.approx((3 + 2 + 2 + 2) / num_sampled)
 
 
 def test_what_an_earlier_batch_learnt_from_is_in_the_baseline_alone() -> None:
@@ -346,6 +350,19 @@ def test_what_an_earlier_batch_learnt_from_is_in_the_baseline_alone() -> None:
     batch = make_batch([carried], leave_one_out)
     assert [(row.sample.key.sample, row.advantage) for row in batch.rows] == [(2, 0.75)]
     assert batch.metrics["rollouts/num"] == 1
+
+
+def test_what_a_group_can_teach_goes_by_all_that_it_is_compared_with() -> None:
+    found = make_batch(
+        [
+            replace(group(plain(2, 1.0)), earlier=(plain(0, 0.0), plain(1, 0.0))),
+            replace(group(plain(2, 1.0)), earlier=(plain(0, 1.0), plain(1, 1.0))),
+            replace(group(plain(2, 0.0)), earlier=(plain(0, 0.0), plain(1, reason=EndReason.DEADLINE))),
+        ],
+        leave_one_out,
+    ).metrics
+    counted = family(found, "groups")
+    assert (counted["without_signal"], counted["all_solved"], counted["none_solved"]) == (2, 1, 1)
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:

@@ -100,6 +100,21 @@ def test_targets_choose_the_layers() -> None:
         learner(method="lora", lora=LoraConfig(targets=("w_proj",)))
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_an_adapter_may_not_part_weights_that_embedding_and_head_share(kind: str, target: str, tmp_path: Path) -> None:
+    lora = LoraConfig(rank=4, targets=("q_proj", target))
+    with pytest.raises(ConfigError, match=rf"lora\.targets=q_proj, {target}: .* leave {target} out"):
+        learner(kind, method="lora", lora=lora)
+    apart = learner(kind, tied=False, method="lora", lora=lora, learning_rate=1e-2)
+    apart.update(GIVEN)
+    apart.export_folder(tmp_path / "merged")
+    with torch.no_grad():
+        logits = transformers_model(tmp_path / "merged")(torch.tensor([[5, 6, 7, 8]])).logits[0]
+    assert apart.logprobs([5, 6, 7, 8])[3] == pytest.approx(float(torch.log_softmax(logits, dim=-1)[2, 8]), abs=1e-5)
+
+
 def test_the_seed_decides_the_adapter_s_start_and_nothing_global_is_touched() -> None:
     state = torch.get_rng_state()
     found = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import Deadlines, Limits
 from slipstream.errors import ConfigError
 from slipstream.evaluate import plan_evaluation, plan_jobs
 from slipstream.settings import DispatchConfig, EvalConfig, TasksConfig
@@ -103,6 +103,19 @@ def test_a_task_above_a_limit_by_itself_is_refused_with_the_numbers(tmp_path: Pa
     with pytest.raises(ConfigError, match="job eval/0/a/0 needs 4096 MB of memory, but the limit is 1024: raise"):
         plan_evaluation(limited)
     assert plan_evaluation(replace(limited, dispatch=DispatchConfig(policy="batch"))).jobs
+
+
+def test_a_deadline_that_would_end_a_grading_before_its_own_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(
+        '{"id": "a", "instruction": "x", "sandbox": {}, '
+        '"grading": {"kind": "command", "command": "./check", "timeout_s": 890}}'
+    )
+    told = r"task a may take 890 s, and 60 s to start a sandbox, but dispatch.deadlines.grade_s=900: set that to 950"
+    with pytest.raises(ConfigError, match=told):
+        plan_evaluation(config(source=str(path)))
+    longer = DispatchConfig(deadlines=Deadlines(grade_s=950))
+    assert plan_evaluation(replace(config(source=str(path)), dispatch=longer)).jobs
 
 
 def test_the_weight_of_a_sandbox_is_no_part_of_a_tasks_digest() -> None:

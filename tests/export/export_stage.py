@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slipstream.record import RunReader, RunStore
 from slipstream.record.hardware import HardwareSample
-from slipstream.seams import RolloutDone
+from slipstream.seams import Event, RolloutDone
 from slipstream.types import (
     CallProblem,
     Ending,
@@ -47,8 +47,8 @@ ANSWER = Message(role=Role.TOOL, content="7", call_id="call_0_0", name="bash", h
 DONE = Message(role=Role.ASSISTANT, content="Seven.")
 
 
-def key(sample: int = 0, *, task_id: str = "count", step: int = 0) -> JobKey:
-    return JobKey(phase="train", step=step, task_id=task_id, sample=sample)
+def key(sample: int = 0, *, task_id: str = "count", step: int = 0, phase: str = "train") -> JobKey:
+    return JobKey(phase=phase, step=step, task_id=task_id, sample=sample)
 
 
 def rollout(
@@ -58,9 +58,10 @@ def rollout(
     sample: int = 0,
     task_id: str = "count",
     step: int = 0,
+    phase: str = "train",
 ) -> Rollout:
     return Rollout(
-        job=Job(key=key(sample, task_id=task_id, step=step), seed=7, group_size=4),
+        job=Job(key=key(sample, task_id=task_id, step=step, phase=phase), seed=7, group_size=4),
         attempt=2,
         ending=Ending(reason=reason, answer="7" if reason.trust.graded else None, detail="so it was"),
         turns=turns,
@@ -193,7 +194,9 @@ def one_of_each() -> list[Rollout]:
     return sorted([*found, failed], key=lambda each: each.job.key)
 
 
-def recorded(folder: Path, rollouts: Sequence[Rollout], samples: Sequence[HardwareSample] = ()) -> RunReader:
+def recorded(
+    folder: Path, rollouts: Sequence[Rollout], samples: Sequence[HardwareSample] = (), events: Sequence[Event] = ()
+) -> RunReader:
     """A run on disk that holds these."""
 
     async def write() -> None:
@@ -201,6 +204,8 @@ def recorded(folder: Path, rollouts: Sequence[Rollout], samples: Sequence[Hardwa
         async with RunStore.create(folder, config=config, clock_offset_s=0.0) as store:
             for each in rollouts:
                 store.append(RolloutDone(rollout=each))
+            for event in events:
+                store.append(event)
             for sample in samples:
                 store.add_sample(sample)
             await store.flush()

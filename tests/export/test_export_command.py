@@ -1,6 +1,7 @@
 """`slipstream export`, as the command line calls it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_its_options_reach_the_export(tmp_path: Path) -> None:
     told = json.loads(printed)
     assert (told["path"], told["tokens"], told["tokens_truncated"]) == (str(out), 8, 2)
     assert [row.advantage for row in read_jsonl(out)] == [-0.5, 0.5]
+
+
+def test_a_pipe_is_not_replaced_even_with_force(tmp_path: Path) -> None:
+    recorded(tmp_path / "demo", [rollout(*plain())])
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="is no file, so it is not replaced"):
+        export("demo", "--format", "chrome", "--runs", str(tmp_path), "--out", str(pipe), "--force")
+    assert pipe.is_fifo()
 
 
 def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from export_stage import TREES, one_of_each, plain, recorded, rollout
 from slipstream.errors import ConfigError
 from slipstream.export import ExportFormat, export_run, read_atif, read_jsonl, read_parquet
 from slipstream.record import RunReader
+from slipstream.seams import BatchTaken, Event, StepPlanned
 from slipstream.types import Rollout
 
 
@@ -63,6 +64,22 @@ def test_advantages_are_those_asked_for(tmp_path: Path) -> None:
         for name, out in ((None, tmp_path / "a"), ("dr_grpo", tmp_path / "b"))
     }
     assert found == {None: [1.0, -0.5, -0.5], "dr_grpo": pytest.approx([2 / 3, -1 / 3, -1 / 3])}
+
+
+def test_of_a_training_run_the_rows_in_the_loss_are_those_of_its_batches(tmp_path: Path) -> None:
+    trained = [rollout(*plain(), sample=sample, reward=float(sample)) for sample in range(3)]
+    held_out = [rollout(*plain(), sample=sample, reward=float(sample), phase="held_out") for sample in range(2)]
+    keys = tuple(each.job.key for each in trained)
+    events: list[Event] = [StepPlanned(step=0, jobs=keys), BatchTaken(step=0, jobs=keys[:2])]
+    reader = recorded(tmp_path / "demo", [*held_out, *trained], events=events)
+    rows = list(read_jsonl(export_run(reader, ExportFormat.JSONL).path))
+    assert [(row.phase, row.sample, row.in_loss, row.advantage) for row in rows] == [
+        ("held_out", 0, False, None),
+        ("held_out", 1, False, None),
+        ("train", 0, True, -1.0),
+        ("train", 1, True, 1.0),
+        ("train", 2, False, None),
+    ]
 
 
 def test_the_agent_of_atif_is_what_the_settings_say(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Whole or not there."""
 
 import errno
+import os
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,34 @@ def test_a_folder_takes_the_place_of_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no folder"), folder_written_beside(path, force=True):
         pass
     assert path.read_text() == "x"
+
+
+@pytest.mark.parametrize("writer", [written_beside, folder_written_beside])
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_never_replaced(
+    tmp_path: Path, writer: Callable[..., AbstractContextManager[Path]], force: bool, linked: bool
+) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with (
+        pytest.raises(ConfigError, match="is no file, so it is not replaced: choose another"),
+        writer(link if linked else pipe, force=force),
+    ):
+        pass
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "pipe"]
+
+
+def test_a_link_that_leads_nowhere_is_replaced_with_force(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    with written_beside(link, force=True) as beside:
+        beside.write_text("new")
+    assert not link.is_symlink()
+    assert link.read_text() == "new"
 
 
 def test_a_place_in_no_folder_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from slipstream.batch.advantages import ESTIMATORS
 from slipstream.batch.rows import make_batch
 from slipstream.errors import ConfigError
 from slipstream.export.samples import ExportedSample, advantages_of, flatten
+from slipstream.record import StepRecord
 from slipstream.types import EndReason, ForkReason, Group, Rollout, Trust, Turn, token_ids
 
 
@@ -155,6 +156,30 @@ def test_a_mean_over_the_batch_is_one_over_a_step() -> None:
         for sample, reward in enumerate(both)
     ]
     assert list(advantages_of(rollouts, ESTIMATORS["reinforce"]).values()) == [0.5, -0.5, 0.0, 0.0]
+
+
+def test_what_is_evaluated_beside_training_has_no_advantage_and_an_evaluation_has() -> None:
+    train, held_out, other = (
+        [rollout(sample=sample, reward=float(sample), phase=phase) for sample in range(2)]
+        for phase in ("train", "held_out", "eval")
+    )
+    loo = ESTIMATORS["leave_one_out"]
+    assert list(advantages_of([*held_out, *train], loo).values()) == [None, None, -1.0, 1.0]
+    assert list(advantages_of([*other, *train], loo).values()) == [None, None, -1.0, 1.0]
+    assert list(advantages_of(held_out, loo).values()) == [None, None]  # a run stopped before its first step
+    assert list(advantages_of(other, loo).values()) == [-1.0, 1.0]
+
+
+def test_with_batches_on_record_what_they_left_out_counts_for_nothing() -> None:
+    rollouts = [rollout(sample=sample, reward=float(sample)) for sample in range(4)]
+    keys = tuple(each.job.key for each in rollouts)
+    loo = ESTIMATORS["leave_one_out"]
+    steps = [StepRecord(step=0, planned=keys, taken=keys[:2])]
+    assert list(advantages_of(rollouts, loo, steps=steps).values()) == [-1.0, 1.0, None, None]
+    # Two were carried over, and are compared with those that the batch before learnt from.
+    steps.append(StepRecord(step=1, planned=(), taken=keys[2:]))
+    assert list(advantages_of(rollouts, loo, steps=steps).values()) == [-1.0, 1.0, pytest.approx(2 / 3), 2.0]
+    assert list(advantages_of(rollouts, loo, steps=[StepRecord(step=0, planned=keys)]).values()) == [None] * 4
 
 
 def groups_of(rollouts: list[Rollout]) -> list[Group]:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from train_stage import SETTINGS, Run, SlowLearner, make_run
 
+from slipstream.batch.advantages import ESTIMATORS
+from slipstream.export.samples import advantages_of
 from slipstream.placement.simulated import Part, Plan
 from slipstream.record import MemoryJournal, RunStore
 from slipstream.simulate.clock import run_virtual
@@ -30,6 +33,11 @@ def flat_at_first(job: Job, number: int) -> Plan:
     """Groups of tasks with an even number have no signal."""
     is_flat = job.key.phase == "train" and int(job.key.task_id[1:]) % 2 == 0
     return Plan(reward=1.0 if is_flat else job.key.sample % 2, run=Part(seconds=1 + job.key.sample))
+
+
+def all_at_once(job: Job, number: int) -> Plan:
+    """More have a verdict than are learnt from, and their rewards are not those of the rest."""
+    return Plan(reward=job.key.sample)
 
 
 def ran(folder: Path, settings: LoopSettings, **options: object) -> tuple[Run, float]:
@@ -160,6 +168,27 @@ def test_a_killed_run_goes_on_and_learns_from_everything_once(
     # The learner saw, from its checkpoint on, the batches that are on record.
     seen = [{key.partition("#")[0] for key in step} for step in run.trained_keys()]
     assert seen == [{str(key) for key in record.taken or ()} for record in records[len(records) - len(seen) :]]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("settings", "plan"),
+    [
+        (SETTINGS, long_tail),
+        (OVER, all_at_once),
+        (CARRY, long_tail),
+        (REPLACE, flat_at_first),
+        (replace(REPLACE, oversample=2), flat_at_first),
+    ],
+)
+def test_an_export_has_the_advantages_that_the_learner_got(
+    tmp_path: Path, settings: LoopSettings, plan: Callable[[Job, int], Plan], estimator: str
+) -> None:
+    run, _ = ran(tmp_path, replace(settings, estimator=ESTIMATORS[estimator]), plan=plan)
+    learnt = {row.sample.key: row.advantage for batch in run.learner.batches for row in batch.rows}
+    found = advantages_of(run.journal.rollouts(False), ESTIMATORS[estimator], steps=run.journal.steps())
+    assert {key: advantage for key, advantage in found.items() if advantage is not None} == learnt
+    assert found.keys() == {rollout.job.key for rollout in run.journal.rollouts(False)}
 
 
 def test_a_replaced_group_ends_the_same_in_a_run_that_was_killed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from train_stage import HELD_OUT, SETTINGS, Run, SlowLearner, make_run
 
 from slipstream.placement.simulated import Fault, Part, Plan
 from slipstream.record import MemoryJournal
-from slipstream.seams import LearnerWork
+from slipstream.seams import LearnerWork, Measured, StepDone
 from slipstream.simulate.clock import run_virtual
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.loop import LoopSettings
@@ -94,6 +94,30 @@ def test_the_held_out_tasks_are_evaluated_at_the_beginning_the_end_and_between(t
     assert run.trainer.success == {0: 0.0, 2: 1.0, 4: 1.0}
     assert run.journal.measured()[4, "held_out"] == {"success": 1.0, "reward": 1.0, "rollouts": 2.0}
     assert not [key for step in run.trained_keys() for key in step if key.startswith("held_out")]
+
+
+def test_a_run_of_no_steps_is_evaluated_once(tmp_path: Path) -> None:
+    assert ran(tmp_path, settings=replace(SETTINGS, steps=0, eval_every=0)).trainer.success == {0: 0.0}
+
+
+def test_the_time_taken_is_on_record_with_each_step_and_evaluation(tmp_path: Path) -> None:
+    found: list[float] = []
+
+    async def main() -> None:
+        def times() -> Measured:
+            return Measured(step=0, kind="times", metrics={"seconds": asyncio.get_running_loop().time()})
+
+        def look(figures: StepDone | Measured) -> None:
+            # As it is after a kill: what was flushed and nothing else.
+            assert run.journal.measured()[0, "times"]["seconds"] == asyncio.get_running_loop().time()
+            found.append(asyncio.get_running_loop().time())
+
+        run = make_run(tmp_path, learner=SlowLearner(seconds=10), on_figures=look, times=times)
+        await run.trainer.run()
+
+    run_virtual(main())
+    assert len(found) == 4 + 3  # steps, evaluations
+    assert found[-1] > 40
 
 
 def test_a_lost_rollout_is_counted_and_not_trained_on(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def make_run(
     held_out: Sequence[Task] = HELD_OUT,
     groups: int = 3,
     on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
+    times: Callable[[], Measured] | None = None,
 ) -> Run:
     """Call it inside the event loop."""
     learner = learner or SlowLearner()
@@ -144,5 +145,6 @@ def make_run(
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),
         on_progress=told.append,
         on_figures=on_figures,
+        times=times,
     )
     return Run(trainer=trainer, learner=learner, placement=placement, journal=journal, told=told)

@@ -78,7 +78,7 @@ def batch_metrics(
 
 
 def _groups(groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_at: float) -> dict[str, float]:
-    kept = [[_reward(member.rollout) for member in group] for group in scored if group]
+    kept = [_compared(group) for group, members in zip(groups, scored, strict=True) if members]
     num_replaced = sum(bool(group.left_out) and not group.rollouts for group in groups)
     return {
         "groups/num": len(scored) - num_replaced,
@@ -88,6 +88,11 @@ def _groups(groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_
         "groups/all_solved": sum(min(rewards) >= solved_at for rewards in kept),
         "groups/none_solved": sum(max(rewards) < solved_at for rewards in kept),
     }
+
+
+def _compared(group: Group) -> list[float]:
+    """The rewards that make a group's baseline: of its members, and of those that an earlier batch learnt from."""
+    return [_reward(rollout) for rollout in (*group.rollouts, *group.earlier) if rollout.trust.in_baseline]
 
 
 def _left_out(groups: Sequence[Group]) -> dict[str, float]:
@@ -255,9 +260,12 @@ def _tokens(rollouts: Sequence[Rollout], graded: Sequence[Rollout], members: Seq
 
 def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict[str, float]:
     """Why sampled tokens are outside the loss: each for one reason, the first that applies."""
-    why = dict.fromkeys(("absent", "untrusted", "dropped_group", "not_trainable", "own_limit", "truncated"), 0)
+    why = dict.fromkeys(
+        ("absent", "left_out", "untrusted", "dropped_group", "not_trainable", "own_limit", "truncated"), 0
+    )
     for group, members in zip(groups, scored, strict=True):
-        why["absent"] += sum(_num_sampled(rollout.turns) for rollout in group.left_out)
+        for rollout in group.left_out:
+            why["absent" if rollout.trust is Trust.ABSENT else "left_out"] += _num_sampled(rollout.turns)
         for rollout in group.rollouts:
             if not rollout.trust.in_baseline:
                 why["absent" if rollout.trust is Trust.ABSENT else "untrusted"] += _num_sampled(rollout.turns)

@@ -243,6 +243,25 @@ def _add_adapter(model: Any, config: LoraConfig, seed: int) -> None:
             peft.inject_adapter_in_model(peft.LoraConfig(**settings), model)
         except ValueError as raised:
             raise ConfigError(f"lora.targets={', '.join(config.targets)}: {raised}") from None
+    _check_shared(model, config)
+
+
+def _check_shared(model: Any, config: LoraConfig) -> None:
+    """Embedding and head of a tied model are one weight, and what an adapter adds to one of them the other has not: no
+    single weight computes what such a model does."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or embedding.weight is not head.weight:
+        return
+    adapted = [
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if (module is embedding or module is head) and hasattr(module, "base_layer")
+    ]
+    if adapted:
+        raise ConfigError(
+            f"lora.targets={', '.join(config.targets)}: embedding and head of this model share their weights, and an "
+            f"adapter would part them, so leave {' and '.join(adapted)} out"
+        )
 
 
 def _checkpoint_layers(model: Any) -> None:

@@ -1,8 +1,8 @@
 """Files and folders that are whole or not there: written beside their place, then renamed into it.
 
 Enters: the place of an export. Leaves: a path to write to, which becomes that place when all went well. Always holds:
-nothing that stands there is replaced without `force`; a killed export leaves at most something named `*.partial-*`;
-what the disk refuses is a ConfigError.
+nothing that stands there is replaced without `force`, and a device, a pipe or a socket never; a killed export leaves at
+most something named `*.partial-*`; what the disk refuses is a ConfigError.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def _check_free(path: Path, *, force: bool) -> None:
         raise ConfigError(f"there is no folder {path.parent} for {path.name}: make it, or choose another place")
     if not os.path.lexists(path):
         return
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path} is no file, so it is not replaced: choose another place with --out")
     if not force:
         raise ConfigError(f"{path} is there already: choose another place with --out, or replace it with --force")
     if path.is_dir() and not (path / MANIFEST).is_file():

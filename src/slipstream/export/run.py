@@ -105,7 +105,9 @@ def export_run(
 def _samples(
     reader: RunReader, run: str, advantages: str | None, max_tokens: int | None, counts: Counter[str]
 ) -> Iterator[ExportedSample]:
-    found = advantages_of(reader.rollouts(with_turns=False), ESTIMATORS[advantages or DEFAULT_ADVANTAGES])
+    steps = reader.steps()  # first: what a batch took is among the rollouts read after it
+    estimator = ESTIMATORS[advantages or DEFAULT_ADVANTAGES]
+    found = advantages_of(reader.rollouts(with_turns=False), estimator, steps=steps)
     for name in ("rollouts", "rows", "samples", "samples_in_loss", "tokens", "tokens_in_loss", "tokens_truncated"):
         counts[name] = 0
     for rollout in reader.rollouts():

@@ -2,14 +2,13 @@
 
 Enters: rollouts and the advantages within their groups. Leaves: an `ExportedSample` for each sample that `batch.merge`
 makes. Always holds: a rollout leaves at least one, without tokens if nothing of it can be trained on; those in the
-loss are exactly the rows in the loss that `batch.rows` makes of the same rollouts, with the same tokens and advantage.
+loss are exactly the rows in the loss that `batch.rows` makes of the same groups, with the same tokens and advantage.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -17,6 +16,7 @@ from slipstream.batch.advantages import Estimator
 from slipstream.batch.merge import Merged, merge
 from slipstream.batch.rows import FEWEST_IN_BASELINE
 from slipstream.export.turns import checked_turns, conversation, conversation_turns, last_turn
+from slipstream.record import StepRecord
 from slipstream.types import (
     EndReason,
     ForkReason,
@@ -28,6 +28,8 @@ from slipstream.types import (
     Turn,
 )
 
+TRAIN, HELD_OUT = "train", "held_out"
+"""The phases of a training run."""
 _FLOAT_BYTES = array("f").itemsize
 
 
@@ -57,13 +59,15 @@ class ExportedSample:
     trust: Trust
     answer: str | None
     in_loss: bool
-    """Whether it is trained on: its rollout is trusted, its group has a baseline, its tokens have logprobs."""
+    """Whether it is trained on: its rollout is trusted and was not left out of its batch, its group has a baseline,
+    its tokens have logprobs."""
     reward: float | None
     """None if nothing was graded, which is not a reward of 0."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
     reward_detail: str = ""
     advantage: float | None
-    """Of the rollout in its group, the same in all its rows; None if it is in no baseline."""
+    """Of the rollout in its group, the same in all its rows; None if it is in no baseline, as what was left out of its
+    batch and what was evaluated beside training is."""
     input_ids: TokenIds | None
     """Prompts, replies and tool answers, one after the other; None if no sequence could be made."""
     loss_mask: array[int] | None
@@ -84,23 +88,66 @@ class ExportedSample:
         return JobKey(phase=self.phase, step=self.step, task_id=self.task_id, sample=self.sample)
 
 
-def advantages_of(rollouts: Iterable[Rollout], estimator: Estimator) -> dict[JobKey, float | None]:
+def advantages_of(
+    rollouts: Iterable[Rollout], estimator: Estimator, *, steps: Sequence[StepRecord] = ()
+) -> dict[JobKey, float | None]:
     """The advantage of each rollout; None for those in no baseline. Rollouts come by key, turns are not needed.
 
-    A batch, over which an estimator may take its mean, is all that one phase and step made.
+    With the steps of a training run the batches are those on record, so that what was left out of them, and what they
+    were compared with, is as it was for the learner. Without, a batch, over which an estimator may take its mean, is
+    all that one phase and step made. What a training run evaluates itself on is in no batch.
     """
-    found: dict[JobKey, float | None] = {}
-    for _, batch in groupby(rollouts, key=lambda rollout: (rollout.job.key.phase, rollout.job.key.step)):
-        groups: dict[str, list[tuple[JobKey, float]]] = defaultdict(list)
-        for rollout in batch:
-            key = rollout.job.key
-            found[key] = None
-            if rollout.trust.in_baseline and rollout.verdict is not None:
-                groups[key.task_id].append((key, rollout.verdict.reward))
-        kept = [group for group in groups.values() if len(group) >= FEWEST_IN_BASELINE]
+    rewards = {
+        rollout.job.key: rollout.verdict.reward if rollout.verdict is not None and rollout.trust.in_baseline else None
+        for rollout in rollouts
+    }
+    found: dict[JobKey, float | None] = dict.fromkeys(rewards)
+    for batch in _batches(rewards, steps):
+        compared = [
+            [(key, reward) for key in group if (reward := rewards.get(key)) is not None] for group in batch.groups
+        ]
+        kept = [group for group in compared if len(group) >= FEWEST_IN_BASELINE]
         values = estimator([[reward for _, reward in group] for group in kept])
         for group, advantages in zip(kept, values, strict=True):
-            found.update((key, advantage) for (key, _), advantage in zip(group, advantages, strict=True))
+            found.update(
+                (key, advantage)
+                for (key, _), advantage in zip(group, advantages, strict=True)
+                if key not in batch.earlier
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeyBatch:
+    groups: tuple[Sequence[JobKey], ...]
+    """Who is compared with each other."""
+    earlier: frozenset[JobKey] = frozenset()
+    """Of these, those that the batch before learnt from."""
+
+
+def _batches(keys: Iterable[JobKey], steps: Sequence[StepRecord]) -> Iterator[_KeyBatch]:
+    """The batches that these rollouts made, or would make."""
+    in_order = sorted(keys)
+    trains = any(key.phase == TRAIN for key in in_order)
+    for (phase, _), members in groupby(in_order, key=lambda key: (key.phase, key.step)):
+        if phase == TRAIN and steps:
+            continue
+        if phase != HELD_OUT and (phase == TRAIN or not trains):
+            yield _KeyBatch(groups=tuple(_by_group(members).values()))
+    taken = {record.step: sorted(record.taken) for record in steps if record.taken is not None}
+    for step, learnt_from in sorted(taken.items()):
+        before = _by_group(taken.get(step - 1, ()))
+        groups = _by_group(learnt_from)
+        yield _KeyBatch(
+            groups=tuple([*members, *before.get(group, ())] for group, members in groups.items()),
+            earlier=frozenset(taken.get(step - 1, ())),
+        )
+
+
+def _by_group(keys: Iterable[JobKey]) -> dict[tuple[str, int, str], list[JobKey]]:
+    found: dict[tuple[str, int, str], list[JobKey]] = {}
+    for key in keys:
+        found.setdefault((key.phase, key.step, key.task_id), []).append(key)
     return found
 
 

@@ -106,8 +106,10 @@ class Trainer:
         checkpoints: Checkpoints,
         on_progress: Callable[[TrainProgress], None] = lambda progress: None,
         on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
+        times: Callable[[], Measured] | None = None,
     ) -> None:
-        """`on_figures` is told what each step and each evaluation came to, once it is in the store."""
+        """`on_figures` is told what each step and each evaluation came to, once it is in the store. What `times` says
+        then goes into the store with it, and with the learner's work, so that a kill does not lose it."""
         self._settings = settings
         self._learner = learner
         self._dispatcher = dispatcher
@@ -118,6 +120,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._on_progress = on_progress
         self._on_figures = on_figures
+        self._times = times
         self._arrivals = Arrivals()
         self._advanced = asyncio.Condition()
         self._steps = {record.step: record for record in store.steps()}
@@ -333,6 +336,11 @@ class Trainer:
     def _worked(self, work: LearnerWork, step: int, start_s: float) -> None:
         end_s = asyncio.get_running_loop().time()
         self._store.append(LearnerWorked(step=step, work=work, start_s=start_s, end_s=end_s))
+        self._note_times()
+
+    def _note_times(self) -> None:
+        if self._times is not None:
+            self._store.append(self._times())
 
     def _note(self, groups: Sequence[Group]) -> None:
         for group in groups:
@@ -345,7 +353,7 @@ class Trainer:
 
     async def _evaluate_if_due(self) -> None:
         version, settings = self._learner.version, self._settings
-        every = settings.eval_every or settings.steps
+        every = settings.eval_every or max(1, settings.steps)
         is_due = version % every == 0 or version == settings.steps
         if is_due and self._held_out and version not in self.success:
             self._tell("evaluation")
@@ -374,6 +382,7 @@ class Trainer:
 
     async def _record(self, figures: StepDone | Measured) -> None:
         self._store.append(figures)
+        self._note_times()
         await self._store.flush()
         self._on_figures(figures)
 

@@ -26,7 +26,7 @@ from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
-from slipstream.wiring import Pacing, check_weights, make_job, make_renderer, open_placement
+from slipstream.wiring import Pacing, check_gradings, check_weights, make_job, make_renderer, open_placement
 
 WARM_UP, TIMES = "warm_up", "times"
 OnProgress = Callable[[TrainProgress], None]
@@ -85,6 +85,7 @@ def plan_training(config: TrainConfig) -> TrainPlan:
             for task in (*tasks, *held_out)
         ),
     )
+    check_gradings(config, (*tasks, *held_out))
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
     by_id = {task.id: task for task in tasks}
@@ -119,26 +120,46 @@ async def _train(
     plan: TrainPlan, store: RunStore, *, on_progress: OnProgress, on_word: Callable[[str], None]
 ) -> TrainReport:
     config, folder = plan.config, store.folder
-    start_s = time.monotonic()
-    before_s = store.measured().get((0, TIMES), {}).get("seconds", 0.0)
+    watch = _Watch(store)
     make_policy_folder(config, folder, on_word)
     checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints)
     async with open_policy(config, folder) as policy:
-        await _begin(policy, config, store, checkpoints, on_word)
-        trainer = await _loop(plan, store, policy, checkpoints, on_progress)
+        await _begin(policy, config, store, checkpoints, watch, on_word)
+        trainer = await _loop(plan, store, policy, checkpoints, on_progress, times=watch.times)
         trained = folder / "trained"
         if not trained.exists():
             await policy.learner.export(trained)
-    seconds = before_s + time.monotonic() - start_s
-    store.append(Measured(step=0, kind=TIMES, metrics={"seconds": seconds}))
+    seconds = watch.seconds
+    store.append(watch.times())
     await store.flush()
     curve = folder / "curve.svg"
     _draw(curve, config.name, {"held-out success": trainer.success})
     return TrainReport(steps=config.steps, seconds=seconds, success=dict(trainer.success), trained=trained, curve=curve)
 
 
+class _Watch:
+    """How long a run has taken, its earlier sessions included: as far as they are on record, which is up to the last
+    step or evaluation of a session that was killed."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._before_s = store.measured().get((0, TIMES), {}).get("seconds", 0.0)
+        self._start_s = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._before_s + time.monotonic() - self._start_s
+
+    def times(self) -> Measured:
+        return Measured(step=0, kind=TIMES, metrics={"seconds": self.seconds})
+
+
 async def _begin(
-    policy: Policy, config: TrainConfig, store: RunStore, checkpoints: Checkpoints, on_word: Callable[[str], None]
+    policy: Policy,
+    config: TrainConfig,
+    store: RunStore,
+    checkpoints: Checkpoints,
+    watch: _Watch,
+    on_word: Callable[[str], None],
 ) -> None:
     """From the newest checkpoint; or, in a new run, from the warm start."""
     newest = checkpoints.newest()
@@ -149,12 +170,19 @@ async def _begin(
     if config.warm_start.source:
         metrics = await warm_up(policy, config, on_word=on_word)
         store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
+        store.append(watch.times())
         await store.flush()
     await policy.learner.save(checkpoints.path(0))
 
 
 async def _loop(
-    plan: TrainPlan, store: RunStore, policy: Policy, checkpoints: Checkpoints, on_progress: OnProgress
+    plan: TrainPlan,
+    store: RunStore,
+    policy: Policy,
+    checkpoints: Checkpoints,
+    on_progress: OnProgress,
+    *,
+    times: Callable[[], Measured] | None = None,
 ) -> Trainer:
     config = plan.config
     pacing = Pacing(config.dispatch)
@@ -185,6 +213,7 @@ async def _loop(
                 checkpoints=checkpoints,
                 on_progress=on_progress,
                 on_figures=on_figures,
+                times=times,
             )
             await trainer.run()
     return trainer
@@ -219,8 +248,8 @@ async def _with_controls(
     nothing. Each is a run of its own below the run's folder."""
     config = plan.config
     warm_s = RunStore.read(folder).measured().get((0, WARM_UP), {}).get("seconds", 0.0)
-    epochs = config.warm_start.learning.num_epochs
-    as_long = max(1, round(epochs * (report.seconds - warm_s) / warm_s)) if warm_s else 0
+    rest_s = max(0.0, report.seconds - warm_s)
+    as_long = max(1, round(config.warm_start.learning.num_epochs * rest_s / warm_s)) if warm_s else 0
     on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
     sft_only = await _control(
         replace(plan, config=replace(config, steps=0, controls=False)),
