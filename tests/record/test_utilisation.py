@@ -99,6 +99,12 @@ def test_attempts_and_failed_stages_are_counted() -> None:
     assert found.uses[Resource.SANDBOXES].total == 2
 
 
+def test_an_attempt_that_was_resumed_after_its_initialisation_counts_and_one_that_never_began_does_not() -> None:
+    resumed = rollout(span(SpanKind.GRADE, 8, 9))
+    waited = rollout(span(SpanKind.WAIT_INIT, 0, 9), sample=1)
+    assert utilisation([resumed, waited]).num_attempts == 1
+
+
 def test_a_run_of_nothing_has_figures_too() -> None:
     found = utilisation([rollout()])
     assert (found.seconds, found.num_rollouts, found.uses[Resource.RUN].mean) == (0, 1, 0)

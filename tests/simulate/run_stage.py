@@ -8,8 +8,8 @@ from pathlib import Path
 
 from slipstream.config import to_json
 from slipstream.record import RunReader, RunStore
-from slipstream.record.hardware import CpuSample, HardwareSample
-from slipstream.seams import JobAdmitted, RolloutDone
+from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
+from slipstream.seams import JobAdmitted, LearnerWorked, RolloutDone
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.predict import way_of
@@ -101,7 +101,9 @@ def store(
     settings: EvalConfig | TrainConfig | None,
     *,
     cores: float | None = CORES,
+    num_gpus: int = 0,
     open_jobs: Iterable[Rollout] = (),
+    work: Iterable[LearnerWorked] = (),
 ) -> RunReader:
     """Rollouts as a run; `open_jobs` are known to have begun alone."""
 
@@ -113,10 +115,12 @@ def store(
                 made.append(RolloutDone(rollout=rollout))
             for rollout in open_jobs:
                 made.append(JobAdmitted(job=rollout.job))
+            for each in work:
+                made.append(each)
             if cores is not None:
-                made.add_sample(
-                    HardwareSample(at_s=1.0, seconds=1.0, cpu=CpuSample(percent=50.0, cores=cores, own_cores=0.1))
-                )
+                gpus = tuple(GpuSample(gpu=gpu, percent=0.0, memory_mb=0.0) for gpu in range(num_gpus))
+                cpu = CpuSample(percent=50.0, cores=cores, own_cores=0.1)
+                made.add_sample(HardwareSample(at_s=1.0, seconds=1.0, cpu=cpu, gpus=gpus))
 
     asyncio.run(write())
     return RunStore.read(folder)

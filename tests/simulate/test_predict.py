@@ -7,7 +7,8 @@ from run_stage import CORES, EVAL, TRAIN, TRUE, jobs, ran, store, with_dispatch,
 
 from slipstream.errors import ConfigError
 from slipstream.settings import ModelConfig, TrainConfig
-from slipstream.simulate.predict import Prediction, Simulator, predict, sentence
+from slipstream.simulate.predict import Prediction, Simulator, known_of, predict, sentence
+from slipstream.simulate.recorded import read_recorded
 from slipstream.simulate.replay import Model, calibrated
 from slipstream.simulate.workload import SimJob
 from slipstream.types import EndReason
@@ -116,6 +117,7 @@ def test_a_larger_group_is_drawn_from_the_recorded_one_by_the_seed(plain: Simula
     fewer = plain.predict(["samples=2"], gains=False)
     assert fewer.predicted is not None and fewer.predicted.num_rollouts == 16
     assert "rollouts a second" in sentence(fewer)
+    assert (found.left_out.drawn, fewer.left_out.drawn) == (32, 0)
 
 
 def test_what_holds_a_run_up_is_what_doubling_would_mend(tmp_path: Path) -> None:
@@ -182,6 +184,18 @@ def test_what_had_to_be_assumed_is_told(tmp_path: Path) -> None:
     found = predict(store(tmp_path / "r", rollouts, EVAL, cores=None), ["dispatch.limits.cpus=2"], gains=False)
     assert any("how many cores" in note for note in found.notes)
     assert any("memory_mb and cpus are left out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "cores"), [("cpu", 1, CORES), ("auto", 1, 0.0), ("auto", 0, CORES), ("cuda", 0, 0.0)]
+)
+def test_an_engine_has_a_machine_of_its_own_if_it_was_on_a_gpu(
+    device: str, num_gpus: int, cores: float, tmp_path: Path
+) -> None:
+    settings = replace(LOCAL, model=replace(LOCAL.model, engine=replace(LOCAL.model.engine, device=device)))
+    reader = store(tmp_path / "r", ran(workload(jobs(num_tasks=1)), EVAL).rollouts, settings, num_gpus=num_gpus)
+    known, _ = known_of(reader, settings, read_recorded(reader), None)
+    assert known.engine.cores == cores
 
 
 def test_a_calibration_that_led_away_is_taken_back(plain: Simulator) -> None:

@@ -8,6 +8,7 @@ from run_stage import EVAL, TRAIN, jobs, ran, store, workload
 from slipstream.errors import ConfigError
 from slipstream.record import RunStore
 from slipstream.record.schema import database_path
+from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.predict import predict
 from slipstream.simulate.recorded import Kind, read_recorded, recorded
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
@@ -66,8 +67,10 @@ def test_what_a_replay_does_otherwise_is_counted() -> None:
     twice = replace(
         STRAIGHT, job=Job(key=replace(KEY, sample=3), seed=0), attempt=2, spans=(*STRAIGHT.spans[:3], *tried)
     )
-    found = recorded([STRAIGHT, cancelled, untrusted, twice], name="r").left_out
+    resumed = rollout(*STRAIGHT.spans[-2:], key=replace(KEY, sample=4))
+    found = recorded([STRAIGHT, cancelled, untrusted, twice, resumed], name="r").left_out
     assert (found.cancelled, found.untrusted, found.attempts, found.overlapping) == (1, 1, 1, 0)
+    assert found.without_calls == 1
 
 
 def test_the_learners_time_is_what_lies_between_two_steps() -> None:
@@ -75,6 +78,35 @@ def test_the_learners_time_is_what_lies_between_two_steps() -> None:
     of = workload(jobs(num_tasks=3, phase="train", steps=3), staleness=0, update_s=(2.0, 5.0, 1.0))
     found = recorded(ran(of, settings).rollouts, name="r")
     assert found.update_s == pytest.approx((2.0, 5.0, 0.0), abs=1e-6)
+
+
+def trained(step: int, at_s: float) -> Rollout:
+    """A rollout of a step, of 25 s."""
+    spans = (replace(one, start_s=one.start_s + at_s, end_s=one.end_s + at_s) for one in STRAIGHT.spans)
+    return rollout(*spans, key=JobKey(phase="train", step=step, task_id="t", sample=0))
+
+
+def worked(step: int, start_s: float, end_s: float, work: LearnerWork = LearnerWork.UPDATE) -> LearnerWorked:
+    return LearnerWorked(step=step, work=work, start_s=start_s, end_s=end_s)
+
+
+def test_a_resumed_training_run_has_no_pause_and_no_update_made_again(tmp_path: Path) -> None:
+    rollouts = [trained(0, 0.0), trained(1, 3_620.0)]
+    work = [
+        worked(0, 25.0, 30.0),
+        worked(1, 30.0, 31.0, LearnerWork.CHECKPOINT),
+        # An hour later the update is made again, since the checkpoint was torn.
+        worked(0, 3_610.0, 3_616.0),
+        worked(1, 3_616.0, 3_618.0, LearnerWork.CHECKPOINT),
+        worked(1, 3_645.0, 3_650.0),
+    ]
+    found = read_recorded(store(tmp_path / "r", rollouts, TRAIN, work=work))
+    assert found.update_s == pytest.approx((8.0, 5.0))
+    assert found.makespan_s == pytest.approx(25.0 + 8.0 + 25.0), "what the learner does after the last rollout is not"
+
+
+def test_where_the_learners_work_is_not_on_record_it_cannot_be_told_from_a_pause() -> None:
+    assert recorded([trained(0, 0.0), trained(1, 100.0)], name="r").makespan_s == 125
 
 
 # ---------------------------------------------------------------- runs that cannot be replayed

@@ -134,10 +134,10 @@ class Watched:
     begun: list[tuple[float, JobKey]] = field(default_factory=list)
 
     @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int) -> AsyncIterator[TurnPass]:
+    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         loop = asyncio.get_running_loop()
         self.asked.append((loop.time(), key))
-        async with self.inner.turn(key, num_context_tokens) as passed:
+        async with self.inner.turn(key, num_context_tokens, nested=nested) as passed:
             self.begun.append((loop.time(), key))
             yield passed
 

@@ -141,7 +141,8 @@ def utilisation_and_lines(rollouts: Iterable[Rollout]) -> tuple[Utilisation, dic
     says_cached = False
     for rollout in rollouts:
         num_rollouts += 1
-        num_attempts += len({span.attempt for span in rollout.spans if span.kind is SpanKind.INIT})
+        # One that was resumed may have left its initialisation behind, so anything but a wait for it counts.
+        num_attempts += len({span.attempt for span in rollout.spans if span.kind is not SpanKind.WAIT_INIT})
         num_failed += len(rollout.failures)
         changes.add_rollout(rollout)
         for span in rollout.spans:

@@ -23,7 +23,7 @@ from slipstream.simulate.chores import Sample
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.fit import Fit
 from slipstream.simulate.recorded import LeftOut, Recorded, read_recorded, recorded
-from slipstream.simulate.replay import UNKNOWN_CACHE, Change, Known, Model, Way, call_error, fit_run, replay
+from slipstream.simulate.replay import UNKNOWN_CACHE, Change, Known, Model, Way, call_error, fit_run, num_drawn, replay
 from slipstream.simulate.run import Trace
 from slipstream.types import Json
 from slipstream.wiring import make_policy
@@ -123,7 +123,7 @@ class Simulator:
             cpu_shares={kind.value: share for kind, share in model.cores.shares.items()},
             others=model.others,
             gains=_gains(model, changed, way, traced.outcome.makespan_s, seed) if gains else {},
-            left_out=run.left_out,
+            left_out=replace(run.left_out, drawn=num_drawn(run.lives, way.change.samples)),
             notes=(*self.notes, *_limits_left_out(changed.dispatch.limits)),
         )
 
@@ -243,8 +243,8 @@ def known_of(
         slots = engine.num_slots
         each = engine.context_tokens or settings.model.context_tokens or max(largest, 4_096)
         kv_tokens = max(each, largest) * slots
-        has_gpu = engine.device not in ("auto", "cpu") or any(sample.gpus for sample in samples)
-        engine_cores = 0.0 if has_gpu else float(engine.num_threads or cores)
+        on_gpu = engine.device != "cpu" if engine.device != "auto" else any(sample.gpus for sample in samples)
+        engine_cores = 0.0 if on_gpu else float(engine.num_threads or cores)
     elif kv_tokens == UNKNOWN_CACHE:
         what = "found by replaying what was computed again" if run.again else "taken for endless, as nothing was lost"
         notes.append(f"the run does not say how large the engine's cache is: {what}; give engine.kv_tokens=N if known")

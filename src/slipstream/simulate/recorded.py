@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from slipstream.errors import ConfigError
 from slipstream.record.reader import RunReader
 from slipstream.record.utilisation import Utilisation, prompt_tokens, utilisation
-from slipstream.seams import LearnerWork
+from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.levels import Level
 from slipstream.types import EndReason, JobKey, Rollout, Span, SpanKind, Trust
 
@@ -107,10 +107,15 @@ class LeftOut:
     """Rollouts that were cancelled: how they would have gone on is drawn from others of their task."""
     untrusted: int = 0
     """Rollouts without a verdict: they are replayed as far as they went."""
+    without_calls: int = 0
+    """Rollouts of which no model call is on record, as of one that was resumed when its agent had ended: where there
+    are others of their group, these are drawn from them."""
     attempts: int = 0
     """Attempts that failed and were tried again."""
     overlapping: int = 0
     """Model calls of one rollout beside each other: they are replayed one after the other."""
+    drawn: int = 0
+    """Rollouts beyond those that are on record of their group: each is one of its task again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,7 @@ class Recorded:
     name: str
     lives: tuple[Life, ...]
     makespan_s: float
-    """From the first submission to the end of the last rollout."""
+    """From the first submission to the end of the last rollout, without the pauses before it was resumed."""
     usage: Utilisation
     again: int | None
     """Tokens of prompts that stood in the call before and were computed again; None where the engine does not say."""
@@ -141,19 +146,13 @@ def read_recorded(reader: RunReader) -> Recorded:
             f"the run {name} is unfinished, {counts.jobs - counts.rollouts} of its {counts.jobs} jobs have no rollout: "
             "go on with it (--resume) to its end, then simulate it"
         )
-    found = recorded(reader.rollouts(with_turns=False), name=name)
-    worked: defaultdict[int, float] = defaultdict(float)
-    for work in reader.learner_work():
-        # A checkpoint carries the version that an update led to.
-        worked[work.step - (work.work is LearnerWork.CHECKPOINT)] += work.end_s - work.start_s
-    steps = sorted({life.key.step for life in found.lives if life.key.phase == "train"})
-    if worked:
-        found = replace(found, update_s=tuple(worked[step] for step in steps))
-    return found
+    return recorded(reader.rollouts(with_turns=False), name=name, work=reader.learner_work())
 
 
-def recorded(rollouts: Iterable[Rollout], *, name: str) -> Recorded:
-    """The same of rollouts in memory."""
+def recorded(rollouts: Iterable[Rollout], *, name: str, work: Iterable[LearnerWorked] = ()) -> Recorded:
+    """The same of rollouts in memory, and of the learner's work in order of start, where it is on record."""
+    # A resumed run makes the updates again that its checkpoint has not seen: the last of them counts.
+    worked = list({(each.work, each.step): each for each in work}.values())
     known = list(rollouts)
     lives = [life for rollout in known if (life := _life(rollout)) is not None]
     if not lives:
@@ -163,13 +162,14 @@ def recorded(rollouts: Iterable[Rollout], *, name: str) -> Recorded:
     return Recorded(
         name=name,
         lives=tuple(lives),
-        makespan_s=_makespan_s(lives),
+        makespan_s=_makespan_s(lives, worked),
         usage=utilisation(known),
         again=sum(max(0, call.kept - (call.cached or 0)) for call in told) if told else None,
-        update_s=_update_s(lives),
+        update_s=_update_s(lives, worked),
         left_out=LeftOut(
             cancelled=sum(rollout.ending.reason is EndReason.CANCELLED for rollout in known),
             untrusted=sum(rollout.trust is Trust.UNTRUSTED for rollout in known),
+            without_calls=len(known) - len(lives),
             attempts=sum(max(0, len({span.attempt for span in rollout.spans}) - 1) for rollout in known),
             overlapping=sum(
                 after.start_s < before.end_s
@@ -274,18 +274,33 @@ def _is_training(lives: Sequence[Life]) -> bool:
     return any(life.key.phase == "train" for life in lives)
 
 
-def _makespan_s(lives: Sequence[Life]) -> float:
-    """Time in which nothing of an evaluation was under way is a pause before it was resumed, and does not count."""
-    if _is_training(lives):
-        return max(life.last_s for life in lives) - min(life.first_s for life in lives)
-    line = Level(((life.first_s, life.last_s, 1.0) for life in lives), lambda level: float(level > 0))
+def _makespan_s(lives: Sequence[Life], worked: Sequence[LearnerWorked]) -> float:
+    """Time in which no rollout was under way and no learner at work is a pause before a run was resumed, and does not
+    count. Where the learner's work is not on record, the two cannot be told apart, and all of it counts."""
+    first_s, last_s = min(life.first_s for life in lives), max(life.last_s for life in lives)
+    if _is_training(lives) and not worked:
+        return last_s - first_s
+    stretches = [(life.first_s, life.last_s, 1.0) for life in lives]
+    stretches += [
+        (max(each.start_s, first_s), min(each.end_s, last_s), 1.0)
+        for each in worked
+        if each.start_s < last_s and each.end_s > first_s
+    ]
+    line = Level(stretches, lambda level: float(level > 0))
     return sum(end_s - start_s for start_s, end_s, _ in line.pieces())
 
 
-def _update_s(lives: Sequence[Life]) -> tuple[float, ...]:
-    """From the last rollout of each step to the first submission that it made way for."""
+def _update_s(lives: Sequence[Life], worked: Sequence[LearnerWorked]) -> tuple[float, ...]:
+    """What the learner's work after each step took; where it is not on record, from the last rollout of the step to
+    the first submission that it made way for."""
     if not _is_training(lives):
         return ()
+    if worked:
+        found: defaultdict[int, float] = defaultdict(float)
+        for each in worked:
+            # A checkpoint carries the version that an update led to.
+            found[each.step - (each.work is LearnerWork.CHECKPOINT)] += each.end_s - each.start_s
+        return tuple(found[step] for step in sorted({life.key.step for life in lives if life.key.phase == "train"}))
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
     for life in lives:

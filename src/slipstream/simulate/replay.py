@@ -274,18 +274,33 @@ def call_error(run: Recorded, again: Trace) -> float:
 # ---------------------------------------------------------------- which rollouts
 
 
+def num_drawn(lives: Sequence[Life], samples: int | None) -> int:
+    """How many of the lives to replay are beyond those on record."""
+    return sum(
+        max(0, _num_wanted(phase, members, samples) - len(members)) for (phase, _, _), members in _groups(lives).items()
+    )
+
+
+def _num_wanted(phase: str, members: Sequence[Life], samples: int | None) -> int:
+    return len(members) if samples is None or phase == HELD_OUT else samples
+
+
+def _groups(lives: Sequence[Life]) -> dict[tuple[str, int, str], list[Life]]:
+    groups: defaultdict[tuple[str, int, str], list[Life]] = defaultdict(list)
+    for life in sorted(lives, key=lambda life: life.key):
+        groups[life.key.phase, life.key.step, life.key.task_id].append(life)
+    return groups
+
+
 def _chosen(lives: Sequence[Life], samples: int | None, seed: int) -> list[Life]:
     """The lives to replay, in the order in which jobs are submitted."""
     whole: defaultdict[str, list[Life]] = defaultdict(list)
     for life in lives:
         if life.reason is not EndReason.CANCELLED:
             whole[life.key.task_id].append(life)
-    groups: defaultdict[tuple[str, int, str], list[Life]] = defaultdict(list)
-    for life in sorted(lives, key=lambda life: life.key):
-        groups[life.key.phase, life.key.step, life.key.task_id].append(life)
     found: list[tuple[float, Life]] = []
-    for (phase, step, task_id), members in groups.items():
-        num = len(members) if samples is None or phase == HELD_OUT else samples
+    for (phase, step, task_id), members in _groups(lives).items():
+        num = _num_wanted(phase, members, samples)
         last = members[-1].key
         for place in range(num):
             chance = random.Random(f"{seed} {phase} {step} {task_id} {place}")
