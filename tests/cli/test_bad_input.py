@@ -109,3 +109,9 @@ def test_wrong_usage_shows_the_right_one(capsys: pytest.CaptureFixture[str], arg
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "")
     assert "Usage:" in said.err
+
+
+def test_a_file_where_downloads_would_be_kept_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("")
+    made = ["tasks", "make", "toolz==1.0.0", "--out", str(tmp_path / "made"), "--downloads", str(tmp_path / "mine")]
+    assert "mine is a file: choose a folder" in refusal(capsys, *made)

@@ -33,7 +33,10 @@ def test_a_broken_template_is_refused_for_people_and_for_programs(tmp_path: Path
     ended = slipstream("doctor", "--model", "model", cwd=tmp_path)
     assert ended.code == 1
     assert "refused: model as chatml" in ended.out
-    assert "FAILED  template: plain" in ended.out
+    assert "FAILED   template: plain" in ended.out
+    rows = [line for line in ended.out.splitlines() if line.startswith(("passed", "FAILED", "skipped"))]
+    assert {line.split()[0] for line in rows} == {"passed", "FAILED", "skipped"}
+    assert {line[:9].rstrip() == line.split()[0] and line[9] != " " and line[54] == " " for line in rows} == {True}
     assert "expected ' " in ended.out
     assert not slipstream("doctor", "--model", "model", "--json", cwd=tmp_path).json["certified"]
 
@@ -47,7 +50,16 @@ def test_a_family_can_be_tried_without_a_model(tmp_path: Path) -> None:
 def test_what_cannot_be_examined_is_one_sentence(tmp_path: Path) -> None:
     assert "--model FOLDER" in refused("doctor", cwd=tmp_path)
     assert 'did you mean "smollm2"' in refused("doctor", "--model", "smolm2", cwd=tmp_path)
-    assert 'there is no family "qwen4"' in refused("doctor", "--family", "qwen4", cwd=tmp_path)
+    message = refused("doctor", "--family", "qwen4", cwd=tmp_path)
+    assert message.startswith('there is no family "qwen4"')
+    offered = message.partition("use one of ")[2].split(", ")
+    assert {"chatml", "qwen3", "gpt-oss"} <= set(offered)
+    assert not {"auto", "default", "custom"} & set(offered)
+    assert offered[-1] == "or module:Class of your own"
+
+
+def test_the_nearest_family_may_be_our_own(tmp_path: Path) -> None:
+    assert 'did you mean "chatml"?' in refused("doctor", "--family", "chatlm", cwd=tmp_path)
 
 
 def test_an_endpoint_that_is_down_is_refused_and_nothing_hangs(tmp_path: Path) -> None:

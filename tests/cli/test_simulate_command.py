@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slipstream.cli.main import app
+from slipstream.cli.commands import app
 from slipstream.config import to_json
 from slipstream.dispatch.base import Limits
 from slipstream.dispatch.policies import Pipeline
@@ -18,6 +18,7 @@ from slipstream.record.hardware import CpuSample, HardwareSample
 from slipstream.seams import RolloutDone
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.predict import CHANGEABLE, OWN_KEYS
 from slipstream.simulate.run import open_gate, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload
 
@@ -92,6 +93,12 @@ def test_it_prints_json(runs: Path) -> None:
     assert found["told"].startswith("With samples=6 the run would take ")
     unchanged = json.loads(simulated(runs, "demo", "--json"))
     assert unchanged["predicted"] is None and unchanged["gains"]
+
+
+def test_its_help_names_every_key_that_can_be_changed() -> None:
+    told = " ".join(CliRunner().invoke(app, ["simulate", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    for key in (*OWN_KEYS, *CHANGEABLE):
+        assert key in told
 
 
 def test_a_run_that_cannot_be_replayed_is_refused_in_a_sentence(runs: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -227,6 +230,31 @@ def _print(figures: Mapping[str, Json], as_json: bool) -> None:
         print(f"{name:<48} {value:,.2f}" if isinstance(value, float) else f"{name:<48} {value}")
 
 
+def _check_place(path: Path) -> None:
+    """Refuse, before anything is run for it, a place that no file can be written to."""
+    with _writing(path):
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder: name a file in it")
+        if not path.parent.is_dir():
+            raise ConfigError(f"there is no folder {path.parent} for {path.name}: make it, or choose another place")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _write(path: Path, text: str) -> None:
+    with _writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in one sentence that `path` cannot be written."""
+    try:
+        yield
+    except OSError as raised:
+        raise ConfigError(f"{path} cannot be written ({raised.strerror}): choose another place") from raised
+
+
 @bench_app.command()
 def dispatch(
     regime: Annotated[str, typer.Option(help="paper, kv, cpu, tail, slowstart, faults, stream, or all.")] = "paper",
@@ -248,10 +276,13 @@ def dispatch(
     from slipstream.simulate.regimes import REGIMES, make_workload
     from slipstream.simulate.workload import read_workload, workload_json
 
+    for place in (save, plot):
+        if place is not None:
+            _check_place(place)
     given = None if workload is None else read_workload(workload)
     names = list(REGIMES) if regime == "all" else [regime]
     if save is not None:
-        save.write_text(workload_json(given or make_workload(names[0], seed)), encoding="utf-8")
+        _write(save, workload_json(given or make_workload(names[0], seed)))
         return
     if tune:
         for name in names:
@@ -260,6 +291,6 @@ def dispatch(
         return
     found = [run(given, None, find_best([given]))] if given else [run_regime(name, seed) for name in names]
     if plot is not None:
-        plot.write_text(draw(found), encoding="utf-8")
+        _write(plot, draw(found))
     for one in found:
         _print(one, as_json)

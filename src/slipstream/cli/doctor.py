@@ -62,4 +62,4 @@ def _print(console: Console, report: Report) -> None:
 
 
 def _padded(check: Check) -> str:
-    return f"{' ' if check.status is Status.PASSED else ''}{check.name:<46}"
+    return f"{'' if check.status is Status.SKIPPED else ' '}{check.name:<46}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,14 @@ class Session(Generic[Config]):
             return RunStore.open(self.folder)
         folder = new_run_folder(self._runs, self.config.name)
         try:
-            store = RunStore.create(folder, config={"settings": to_json(self.config), "tasks_digest": tasks_digest})
+            store = RunStore.create(
+                folder,
+                config={
+                    "command": _COMMANDS[type(self.config)],
+                    "settings": to_json(self.config),
+                    "tasks_digest": tasks_digest,
+                },
+            )
         except ConfigError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -57,6 +65,7 @@ def find_session(
             raise ConfigError(f"name a recipe ({', '.join(RECIPES)}), or a run with --resume")
         return Session(asked, runs)
     past = RunStore.read(locate_run(runs, resume))
+    _check_command(past, _COMMANDS[kind])
     try:
         config = from_json(kind, _began_with(past, "settings"))
     except ConfigError as raised:
@@ -69,6 +78,21 @@ def find_session(
             f"the run {past.folder} was started with other settings ({changed}): resume it with --resume alone"
         )
     return Session(config, runs, past)
+
+
+def _check_command(past: RunReader, asked: str) -> None:
+    """Refuse to go on with a run of another command: the settings of an evaluation are good for a training run too."""
+    began = past.config()
+    settings = began.get("settings") if isinstance(began, dict) else None
+    if not isinstance(began, dict) or not isinstance(settings, dict) or began.get("driven"):
+        raise ConfigError(f"the run {past.folder} was started by neither eval nor train, so neither goes on with it")
+    # A run of before the command was on record: `steps` is of training alone.
+    command = began.get("command") or ("train" if "steps" in settings else "eval")
+    if command != asked:
+        what = {"eval": "an evaluation", "train": "a training run"}.get(str(command), f"of `{command}`")
+        raise ConfigError(
+            f"the run {past.folder} is {what}: slipstream {command} --resume {shlex.quote(str(past.folder))}"
+        )
 
 
 def check_tasks(past: RunReader, tasks_digest: str) -> None:

@@ -23,7 +23,8 @@ def simulate_command(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="What to change: dispatch.*, samples, oversample, staleness, model.engine.num_slots, engines, cores.",
+            help="What to change: dispatch.*, samples, oversample, staleness, model.engine.num_slots, engines, cores; "
+            "engine.kv_tokens says how large the engine's cache is, where that is not on record.",
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Short for dispatch.policy=P.")] = None,

@@ -46,6 +46,8 @@ def make_command(
     as_json: JsonOption = False,
 ) -> None:
     """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none."""
+    if downloads is not None and downloads.exists() and not downloads.is_dir():
+        raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
     report = asyncio.run(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
     if as_json:
         print(json.dumps(report.as_json(), ensure_ascii=False))

@@ -1,0 +1,253 @@
+"""The commands: parse arguments, build the settings, call. Standard output is for results, standard error for
+the rest; a bad input ends in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from slipstream import __version__
+from slipstream.aio import collect_rarely
+from slipstream.cli.bench import bench_app
+from slipstream.cli.doctor import doctor_command
+from slipstream.cli.export import export_command
+from slipstream.cli.models import models_app
+from slipstream.cli.output import OutputRefused, guarded_output
+from slipstream.cli.sandbox import sandbox_app
+from slipstream.cli.simulate import simulate_command
+from slipstream.cli.tasks import tasks_app
+from slipstream.cli.tools import tools_app
+from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Train and evaluate multi-turn LLM agents with reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"slipstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("eval")
+def eval_command(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
+    ] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Run n rollouts of every task and report rewards, pass@k, endings and times."""
+    from slipstream.cli.progress import ProgressDisplay, QuietConsole
+    from slipstream.cli.reports import as_json as report_as_json
+    from slipstream.cli.reports import print_report
+    from slipstream.cli.sessions import check_tasks, find_session
+    from slipstream.evaluate import carry_out, plan_evaluation
+    from slipstream.record import RunStore
+    from slipstream.settings import EvalConfig
+
+    start_s = time.monotonic()
+    display = ProgressDisplay(QuietConsole(stderr=True))
+    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs)
+
+    def open_store() -> RunStore:
+        store = session.open_store(plan.tasks_digest)
+        display.say(f"run: {store.folder}")
+        return store
+
+    try:
+        plan = plan_evaluation(session.config)
+        if session.past is not None:
+            check_tasks(session.past, plan.tasks_digest)
+        with display:
+            report = _run(carry_out(plan, open_store, past=session.past, on_progress=display.show))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        display.say("stopped" + _how_to_go_on(session.folder))
+        raise typer.Exit(130) from None
+    except InfrastructureError as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder)}")
+        raise typer.Exit(1) from raised
+    assert session.folder is not None
+    seconds = time.monotonic() - start_s
+    try:
+        if as_json:
+            print(report_as_json(report, session.folder, seconds), flush=True)
+        else:
+            print_report(Console(), report, session.folder, seconds)
+    except OutputRefused as raised:
+        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder)}")
+        raise typer.Exit(1) from raised
+    if not report.num_trusted:
+        display.say("slipstream: no rollout has a verdict: see what the failures say, mend it, and start a new run")
+        raise typer.Exit(1)
+
+
+@app.command("train")
+def train_command(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
+    ] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Train a policy by reinforcement learning and report its success on held-out tasks."""
+    from slipstream.cli.progress import QuietConsole
+    from slipstream.cli.sessions import check_tasks, find_session
+    from slipstream.cli.training import TrainDisplay, print_training, report_json
+    from slipstream.record import RunStore
+    from slipstream.settings import TrainConfig
+    from slipstream.train.run import carry_out_training, plan_training
+
+    display = TrainDisplay(QuietConsole(stderr=True))
+    session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs)
+
+    def open_store() -> RunStore:
+        store = session.open_store(plan.tasks_digest)
+        display.say(f"run: {store.folder}")
+        return store
+
+    try:
+        plan = plan_training(session.config)
+        if session.past is not None:
+            check_tasks(session.past, plan.tasks_digest)
+        with display:
+            report = _run(carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say))
+    except ConfigError:
+        session.forget_if_empty()
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        display.say("stopped" + _how_to_go_on(session.folder, "train"))
+        raise typer.Exit(130) from None
+    except InfrastructureError as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder, 'train')}")
+        raise typer.Exit(1) from raised
+    assert session.folder is not None
+    try:
+        if as_json:
+            print(report_json(report, session.folder), flush=True)
+        else:
+            print_training(Console(), report, session.folder)
+    except OutputRefused as raised:
+        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder, 'train')}")
+        raise typer.Exit(1) from raised
+
+
+def _how_to_go_on(folder: Path | None, command: str = "eval") -> str:
+    return "" if folder is None else f"; go on with: slipstream {command} --resume {shlex.quote(str(folder))}"
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
+    rollout: Annotated[str | None, typer.Argument(help="One rollout, as the list names it.")] = None,
+    drift: Annotated[bool, typer.Option("--drift", help="Print how many samples forked, and why.")] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Print where the time of the run went.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the usage as JSON.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """List the rollouts of a recorded run, or print one of them in full."""
+    from slipstream.cli.reports import print_usage, usage_json
+    from slipstream.cli.sessions import locate_run
+    from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
+    from slipstream.record import RunStore
+    from slipstream.record.binding import run_usage
+
+    reader = RunStore.read(locate_run(runs, run))
+    if (as_json and not usage) or (usage and (rollout is not None or drift)):
+        raise ConfigError("--usage is of a whole run and goes with neither a rollout nor --drift; --json goes with it")
+    if drift and rollout is not None:
+        raise ConfigError("--drift is of a whole run; a rollout's own forks stand at its turns: leave out one of them")
+    if usage:
+        found, machine = run_usage(reader)
+        if as_json:
+            print(usage_json(found, reader.folder, machine))
+        else:
+            print_usage(Console(), found, reader.folder, machine)
+        return
+    about_run = drift_report if drift else run_lines
+    for line in about_run(reader) if rollout is None else rollout_lines(reader, rollout):
+        print(line)
+
+
+app.command("doctor")(doctor_command)
+app.command("export")(export_command)
+app.command("simulate")(simulate_command)
+app.add_typer(models_app, name="models")
+app.add_typer(bench_app, name="bench")
+app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(tools_app, name="tools")
+app.add_typer(tasks_app, name="tasks")
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with SIGTERM as good as ^C."""
+
+    async def stoppable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    collect_rarely()
+    return asyncio.run(stoppable())
+
+
+def run_command(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that `arguments` spell, by default those of the process; ends in SystemExit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    try:
+        with guarded_output():
+            app(args=arguments)
+    except ConfigError as raised:
+        print(f"slipstream: {raised}", file=sys.stderr)
+        sys.exit(2)
+    except SlipstreamError as raised:
+        print(f"slipstream: {type(raised).__name__}: {raised}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+    except OutputRefused as raised:
+        print(f"slipstream: the output cannot be written ({raised}): send it to another place", file=sys.stderr)
+        sys.exit(1)
