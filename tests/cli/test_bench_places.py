@@ -26,6 +26,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_workload_is_read(t
     assert "none.json" in refusal(option, tmp_path / "x")
 
 
+@pytest.mark.parametrize("others", [["--tune"], ["--save", "x.json"]])
+def test_a_picture_of_what_is_not_run_is_refused(tmp_path: Path, others: list[str]) -> None:
+    place = tmp_path / "x.svg"
+    ended = CliRunner().invoke(bench_app, ["dispatch", *others, "--plot", str(place)])
+    assert isinstance(ended.exception, ConfigError) and str(ended.exception).startswith("--plot draws")
+    assert not place.exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
 @pytest.mark.parametrize("option", ["--save", "--plot"])
 def test_a_read_only_folder_is_refused(tmp_path: Path, option: str) -> None:

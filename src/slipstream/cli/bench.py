@@ -276,6 +276,10 @@ def dispatch(
     from slipstream.simulate.regimes import REGIMES, make_workload
     from slipstream.simulate.workload import read_workload, workload_json
 
+    if plot is not None and (tune or save is not None):
+        raise ConfigError(
+            "--plot draws what every policy came to, which --tune and --save do not ask for: leave it out"
+        )
     for place in (save, plot):
         if place is not None:
             _check_place(place)

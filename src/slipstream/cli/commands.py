@@ -3,23 +3,19 @@ the rest; a bad input ends in one sentence and exit code 2."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
-import shlex
-import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
-from slipstream.aio import collect_rarely
 from slipstream.cli.bench import bench_app
 from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
@@ -29,7 +25,7 @@ from slipstream.cli.sandbox import sandbox_app
 from slipstream.cli.simulate import simulate_command
 from slipstream.cli.tasks import tasks_app
 from slipstream.cli.tools import tools_app
-from slipstream.errors import ConfigError, InfrastructureError, SlipstreamError
+from slipstream.errors import ConfigError, SlipstreamError
 
 T = TypeVar("T")
 
@@ -40,6 +36,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+RecipeArgument = Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
+]
+ResumeOption = Annotated[
+    str | None, typer.Option("--resume", help="Go on with this run: its name, its path, or 'latest'.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")]
 
 
@@ -60,55 +65,38 @@ def _root(
 
 @app.command("eval")
 def eval_command(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
-    ] = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    recipe: RecipeArgument = None,
+    overrides: OverridesArgument = None,
+    resume: ResumeOption = None,
+    as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Run n rollouts of every task and report rewards, pass@k, endings and times."""
+    from slipstream.cli.carry import carry_out_session, print_result
     from slipstream.cli.progress import ProgressDisplay, QuietConsole
     from slipstream.cli.reports import as_json as report_as_json
     from slipstream.cli.reports import print_report
-    from slipstream.cli.sessions import check_tasks, find_session
+    from slipstream.cli.sessions import find_session
     from slipstream.evaluate import carry_out, plan_evaluation
-    from slipstream.record import RunStore
     from slipstream.settings import EvalConfig
 
     start_s = time.monotonic()
     display = ProgressDisplay(QuietConsole(stderr=True))
     session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs)
-
-    def open_store() -> RunStore:
-        store = session.open_store(plan.tasks_digest)
-        display.say(f"run: {store.folder}")
-        return store
-
-    try:
-        plan = plan_evaluation(session.config)
-        if session.past is not None:
-            check_tasks(session.past, plan.tasks_digest)
-        with display:
-            report = _run(carry_out(plan, open_store, past=session.past, on_progress=display.show))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        display.say("stopped" + _how_to_go_on(session.folder))
-        raise typer.Exit(130) from None
-    except InfrastructureError as raised:
-        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder)}")
-        raise typer.Exit(1) from raised
-    assert session.folder is not None
+    report = carry_out_session(
+        session,
+        display,
+        plan_evaluation,
+        lambda plan, open_store: carry_out(plan, open_store, past=session.past, on_progress=display.show),
+    )
     seconds = time.monotonic() - start_s
-    try:
-        if as_json:
-            print(report_as_json(report, session.folder, seconds), flush=True)
-        else:
-            print_report(Console(), report, session.folder, seconds)
-    except OutputRefused as raised:
-        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder)}")
-        raise typer.Exit(1) from raised
+    print_result(
+        session,
+        display,
+        as_json=as_json,
+        text=lambda folder: report_as_json(report, folder, seconds),
+        table=lambda console, folder: print_report(console, report, folder, seconds),
+    )
     if not report.num_trusted:
         display.say("slipstream: no rollout has a verdict: see what the failures say, mend it, and start a new run")
         raise typer.Exit(1)
@@ -116,59 +104,35 @@ def eval_command(
 
 @app.command("train")
 def train_command(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
-    ] = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run: its name, its path, or 'latest'.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    recipe: RecipeArgument = None,
+    overrides: OverridesArgument = None,
+    resume: ResumeOption = None,
+    as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Train a policy by reinforcement learning and report its success on held-out tasks."""
+    from slipstream.cli.carry import carry_out_session, print_result
     from slipstream.cli.progress import QuietConsole
-    from slipstream.cli.sessions import check_tasks, find_session
+    from slipstream.cli.sessions import find_session
     from slipstream.cli.training import TrainDisplay, print_training, report_json
-    from slipstream.record import RunStore
     from slipstream.settings import TrainConfig
     from slipstream.train.run import carry_out_training, plan_training
 
     display = TrainDisplay(QuietConsole(stderr=True))
     session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs)
-
-    def open_store() -> RunStore:
-        store = session.open_store(plan.tasks_digest)
-        display.say(f"run: {store.folder}")
-        return store
-
-    try:
-        plan = plan_training(session.config)
-        if session.past is not None:
-            check_tasks(session.past, plan.tasks_digest)
-        with display:
-            report = _run(carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say))
-    except ConfigError:
-        session.forget_if_empty()
-        raise
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        display.say("stopped" + _how_to_go_on(session.folder, "train"))
-        raise typer.Exit(130) from None
-    except InfrastructureError as raised:
-        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session.folder, 'train')}")
-        raise typer.Exit(1) from raised
-    assert session.folder is not None
-    try:
-        if as_json:
-            print(report_json(report, session.folder), flush=True)
-        else:
-            print_training(Console(), report, session.folder)
-    except OutputRefused as raised:
-        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session.folder, 'train')}")
-        raise typer.Exit(1) from raised
-
-
-def _how_to_go_on(folder: Path | None, command: str = "eval") -> str:
-    return "" if folder is None else f"; go on with: slipstream {command} --resume {shlex.quote(str(folder))}"
+    report = carry_out_session(
+        session,
+        display,
+        plan_training,
+        lambda plan, open_store: carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say),
+    )
+    print_result(
+        session,
+        display,
+        as_json=as_json,
+        text=lambda folder: report_json(report, folder),
+        table=lambda console, folder: print_training(console, report, folder),
+    )
 
 
 @app.command()
@@ -212,19 +176,6 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(tools_app, name="tools")
 app.add_typer(tasks_app, name="tasks")
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with SIGTERM as good as ^C."""
-
-    async def stoppable() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await main
-
-    collect_rarely()
-    return asyncio.run(stoppable())
 
 
 def run_command(arguments: Sequence[str] | None = None) -> None:

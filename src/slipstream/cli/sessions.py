@@ -29,6 +29,11 @@ class Session(Generic[Config]):
         self.folder = None if past is None else past.folder
         self._runs = runs
 
+    @property
+    def command(self) -> str:
+        """What goes on with it."""
+        return _COMMANDS[type(self.config)]
+
     def open_store(self, tasks_digest: str) -> RunStore:
         """The run's store, which is made now if the run is new."""
         if self.folder is not None:
@@ -38,7 +43,7 @@ class Session(Generic[Config]):
             store = RunStore.create(
                 folder,
                 config={
-                    "command": _COMMANDS[type(self.config)],
+                    "command": self.command,
                     "settings": to_json(self.config),
                     "tasks_digest": tasks_digest,
                 },
