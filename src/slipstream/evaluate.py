@@ -152,6 +152,7 @@ async def carry_out(
 async def _run_missing(
     plan: Plan, placement: Placement, pacing: Pacing, store: RunStore, on_progress: Callable[[Progress], None]
 ) -> None:
+    await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
     before = list(store.rollouts(with_turns=False))
     done = {rollout.job.key for rollout in before}
     tally = _Tally(plan, before)

@@ -11,6 +11,7 @@ from slipstream.evaluate import evaluate
 from slipstream.model.scripted import ScriptedChat, act, replies
 from slipstream.model.server import ModelServer
 from slipstream.record import RunStore
+from slipstream.seams import JobAdmitted, TurnTaken
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.types import EndReason
 
@@ -38,6 +39,26 @@ def test_a_run_whose_server_goes_away_ends_and_can_be_gone_on_with(tmp_path: Pat
                     assert back.num_requests <= 1 + (12 - len(before)) * len(LINES)
         assert 0 < len(before) < 12 == report.num_rollouts == report.num_trusted
         assert report.endings == {EndReason.FINISHED: 12} and not report.failures
+
+    asyncio.run(main())
+
+
+def test_what_a_stopped_evaluation_has_not_written_yet_is_gone_on_from(tmp_path: Path) -> None:
+    config = EvalConfig(
+        name="stopped",
+        tasks=TasksConfig(source="slipstream.recipes.demo.tasks:demo_tasks", num=1),
+        model=ModelConfig(kind="scripted", script="slipstream.recipes.demo.solver:solver", max_tokens=256),
+    )
+
+    async def main() -> None:
+        async with RunStore.create(tmp_path / "whole", config=to_json(config)) as whole:
+            await evaluate(config, whole)
+            begun = [event for event in whole.events() if isinstance(event, JobAdmitted | TurnTaken)][:2]
+        async with RunStore.create(tmp_path / "stopped", config=to_json(config)) as store:
+            for event in begun:
+                store.append(event)
+            report = await evaluate(config, store)
+        assert isinstance(begun[1], TurnTaken) and report.num_trusted == 1 and not report.failures
 
     asyncio.run(main())
 

@@ -12,7 +12,7 @@ from slipstream.sandbox.conformance_case import (
     Need,
     SpecMaker,
     all_gone,
-    command_lines,
+    becomes,
     expecting,
     opened,
     output,
@@ -151,7 +151,7 @@ async def a_process_left_behind_delays_nothing_and_lives_on(provider: SandboxPro
     async with opened(provider, make_spec()) as sandbox:
         result = await sh(sandbox, "sleep 1000 & echo $!")
         assert result.exit_code == 0
-        assert (await command_lines(sandbox))[int(result.stdout.text())] == "sleep 1000"
+        await becomes(sandbox, int(result.stdout.text()), "sleep 1000")
         assert (await sh(sandbox, "yes & echo begun")).exit_code == 0
 
 

@@ -118,6 +118,15 @@ async def comes_true(what: str, seen: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def becomes(sandbox: Sandbox, pid: int, command: str) -> None:
+    """A process that was just begun is still a copy of the one that began it, for a moment."""
+
+    async def seen() -> bool:
+        return (await command_lines(sandbox)).get(pid) == command
+
+    await comes_true(f"process {pid} is {command!r}", seen)
+
+
 async def all_gone(sandbox: Sandbox, *words: str) -> None:
     """No process with such words in its command line is left."""
 

@@ -185,6 +185,7 @@ async def _loop(
     times: Callable[[], Measured] | None = None,
 ) -> Trainer:
     config = plan.config
+    await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
     pacing = Pacing(config.dispatch)
     async with (
         open_placement(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as placed,
