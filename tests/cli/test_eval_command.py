@@ -145,7 +145,7 @@ def test_a_stopped_run_says_how_to_go_on_and_loses_nothing(tmp_path: Path, numbe
 
 def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, "eval", "demo", "tasks.num=2"],
+        [*COMMAND, "eval", "demo", "dispatch.slots=1"],  # it has not ended when it is stopped
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
@@ -156,10 +156,11 @@ def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path: Path) -> None:
         running.stderr.readline()
         running.send_signal(signal.SIGSTOP)
         message = refused("eval", "--resume", "latest", cwd=tmp_path)
+        running.terminate()
         running.send_signal(signal.SIGCONT)
         running.stderr.read()
     assert re.fullmatch(rf"run demo-\S+ is in use by process {running.pid}: wait until it ends, or stop it", message)
-    assert running.returncode == 0
+    assert running.returncode == 130
 
 
 def test_a_full_disk_ends_the_run_with_what_was_kept_and_how_to_go_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-c", "from slipstream.cli.main import main; main()",
 COINS = f"{Path(__file__).with_name('coin_tasks.py')}:coin_tasks"
 SMALL = (
     "quickstart", f"tasks.source={COINS}", f"held_out.source={COINS}", "deterministic=true", "steps=3", "groups=4",
-    "samples=4", "tasks.num=12", "held_out.num=2", "eval_every=0", "warm_start.args.num=300",
+    "samples=4", "tasks.num=12", "held_out.num=2", "eval_every=0", "warm_start.args.num=80",
     "warm_start.learning.num_epochs=2", "model.engine.num_slots=4", "checkpoint_every=2", "seed=5",
 )  # fmt: skip
 
@@ -41,9 +41,9 @@ def num_committed(runs: Path) -> tuple[int, int]:
         return 0, 0
     try:
         reader = RunStore.read(folders[0])
+        return reader.counts().rollouts, sum(step.taken is not None for step in reader.steps())
     except ConfigError:  # it is being made
         return 0, 0
-    return reader.counts().rollouts, sum(step.taken is not None for step in reader.steps())
 
 
 def kill_when(runs: Path, command: list[str], reached: tuple[int, int]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slipstream.errors import ConfigError
 from slipstream.model.scripted import Line, Scene, Script, act
-from slipstream.record import RunReader, RunStore
+from slipstream.record import RunStore
 from slipstream.tools import Effect, tool
 from slipstream.types import Brief, Grading, Rollout, Task
 
@@ -89,20 +89,20 @@ def settings_for(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def reader_of(runs: Path) -> RunReader | None:
+def num_turns(runs: Path) -> int:
+    """How many are on record."""
     folders = list(runs.iterdir()) if runs.is_dir() else []
     try:
-        return RunStore.read(folders[0]) if folders else None
+        return RunStore.read(folders[0]).counts().turns if folders else 0
     except ConfigError:  # it is being made
-        return None
+        return 0
 
 
 def kill_between_turns(command: list[str], folder: Path, num_calls: int) -> None:
     """SIGKILL once all jobs hold: so many calls were made, and all of their turns are on record."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            reader = reader_of(folder / "runs")
-            if reader is not None and reader.counts().turns >= num_calls:
+            if num_turns(folder / "runs") >= num_calls:
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.005)
     assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
@@ -128,9 +128,8 @@ def test_a_run_killed_between_turns_asks_the_model_nothing_twice(tmp_path: Path)
     done = subprocess.run([*resume, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["mean_reward"] == 1.0
 
-    reader = reader_of(tmp_path / "runs")
-    assert reader is not None
-    rollouts = list(reader.rollouts())
+    (folder,) = (tmp_path / "runs").iterdir()
+    rollouts = list(RunStore.read(folder).rollouts())
     assert len(rollouts) == (NUM_TASKS + 1) * SAMPLES
     steady = [rollout for rollout in rollouts if rollout.job.key.task_id != str(FORGETFUL)]
     assert {rollout.attempt for rollout in steady} == {1}
