@@ -258,8 +258,8 @@ async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
         launching = asyncio.ensure_future(asyncio.to_thread(_launch, module, theirs.fileno()))
         try:
             await asyncio.wait([launching])
-            await link.connect(own)
             process = launching.result()
+            await link.connect(own)
             _linked.add(process)
             return process
         except BaseException:

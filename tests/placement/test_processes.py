@@ -61,7 +61,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 HERE = str(Path(__file__).resolve())
 COMMAND = [sys.executable, "-c", "from slipstream.cli.main import main; main()", "eval"]
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 # ---------------------------------------------------------------- tasks that wait for the test
@@ -590,7 +590,7 @@ def test_a_call_that_fails_behind_the_gate_was_let_in_and_leaves_it() -> None:
 
 
 def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
-    rollout, spans = spans_at_the_gate(AnsweringModel(2), Doorkeeper(600.0), deadline_s=0.5)
+    rollout, spans = spans_at_the_gate(AnsweringModel(2), Doorkeeper(600.0), deadline_s=2.0)
     assert rollout.ending.reason is EndReason.DEADLINE
     assert [span.kind for span in spans] == [SpanKind.WAIT_TURN]
 

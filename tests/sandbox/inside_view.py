@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from slipstream.sandbox import Sandbox
 
 _LIST = 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " < $p/cmdline)"; done 2>/dev/null'
@@ -15,3 +18,10 @@ async def command_lines(sandbox: Sandbox) -> dict[int, str]:
     listed = {int(pid): command.strip() for pid, command in lines}
     assert any("inside.py" in command for command in listed.values())
     return {pid: command for pid, command in listed.items() if command and "/proc/[0-9]" not in command}
+
+
+async def until_listed(sandbox: Sandbox, holds: Callable[[dict[int, str]], bool]) -> None:
+    """A process that is killed takes a moment to be gone."""
+    async with asyncio.timeout(30):
+        while not holds(await command_lines(sandbox)):  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
-from inside_view import command_lines
+from inside_view import command_lines, until_listed
 
 from slipstream.sandbox import LocalProvider, Sandbox, Shell
 from slipstream.types import SandboxSpec
@@ -208,7 +208,7 @@ def test_cancelling_a_command_kills_it_and_leaves_the_rest() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(SHORT_S):
                 await shell.run("sleep 1000", timeout_s=500)
-        assert "sleep 1000" not in (await command_lines(sandbox)).values()
+        await until_listed(sandbox, lambda commands: "sleep 1000" not in commands.values())
         result = await shell.run("pwd; kill -0 $(cat server)", timeout_s=30)
         assert (result.exit_code, result.output.text()) == (0, "/tmp\n")
 
@@ -224,7 +224,7 @@ def test_shells_are_apart_and_commands_take_turns() -> None:
         assert await asyncio.gather(*(says(shell, f"echo {n}") for n in range(5))) == [f"{n}\n" for n in range(5)]
         await says(other, "sleep 1000 &")
         await other.aclose()
-        assert "sleep 1000" not in (await command_lines(sandbox)).values()
+        await until_listed(sandbox, lambda commands: "sleep 1000" not in commands.values())
 
     within(body)
 
@@ -242,7 +242,7 @@ def test_a_shell_killed_between_commands_says_so() -> None:
         await says(shell, "cd /tmp")
         (pid,) = (pid for pid, command in (await command_lines(sandbox)).items() if command.startswith("bash"))
         await sandbox.exec(["sh", "-c", f"kill -9 {pid}"], timeout_s=30)
-        assert pid not in await command_lines(sandbox)
+        await until_listed(sandbox, lambda commands: pid not in commands)
         result = await shell.run("pwd", timeout_s=30)
         assert (result.exit_code, result.output.text(), result.restarted) == (0, "/tmp\n", True)
 
