@@ -18,7 +18,7 @@ from local_stage import children
 from slipstream.errors import SandboxError
 from slipstream.sandbox.beneath import acting_as
 from slipstream.sandbox.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.keeping import Keeper, Layer
+from slipstream.sandbox.keeping import Keeper, Layer, wait_for
 from slipstream.sandbox.launch import NOBODY
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -125,5 +125,28 @@ def test_folders_that_lie_deep_in_each_other_are_copied_as_far_as_the_hard_limit
                 await keeper.drop(source)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", ["make", "copy"])
+def test_a_keeper_that_stands_still_is_given_up_and_killed(asked: str) -> None:
+    async def main() -> None:
+        async with keeping() as keeper:
+            one = await keeper.make(1 << 20, {"files": 0o777})
+            (program,) = children(keeper.pid)
+            pidfd = os.pidfd_open(program)
+            os.kill(program, signal.SIGSTOP)
+            try:
+                keeper.timeout_s = 0.0
+                with pytest.raises(SandboxError, match="did not answer within 0 s"):
+                    await (keeper.make(1 << 20, {}) if asked == "make" else keeper.copy(one, one, ["files"]))
+                assert keeper.is_lost
+                assert await asyncio.to_thread(wait_for, pidfd, 20)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+                await keeper.drop(one)
 
     asyncio.run(main())

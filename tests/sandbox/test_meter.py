@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 import os
+import resource
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +21,7 @@ import pytest
 
 from slipstream.errors import ConfigError
 from slipstream.sandbox import meter as metering
-from slipstream.sandbox.groups import Groups
+from slipstream.sandbox.groups import NAMES, Groups
 from slipstream.sandbox.hierarchy import V1, V2, Hierarchy, Kernel, hierarchies, left_by, remove_all
 from slipstream.sandbox.meter import Limit, Meter, Meters, Usage
 from slipstream.sandbox.tally import Tally
@@ -261,6 +265,88 @@ def test_the_watchdog_sees_those_who_leave_their_parents(lease: str) -> None:
     run(body)
 
 
+# ---------------------------------------------------------------- by which limit a sandbox ended
+
+
+def test_a_sandbox_that_outlived_a_killed_program_did_not_end_by_it(lease: str) -> None:
+    async def body() -> None:
+        async with metered(lease, WATCHDOG) as (meter, first, _):
+            assert await first.run(HOLD.format(mb=150)) == -signal.SIGKILL
+            meter.usage()
+            first.end()
+            assert meter.exceeded() == Limit.MEMORY
+            assert meter.ended_by() is None
+
+    run(body)
+
+
+def test_a_sandbox_whose_first_process_takes_too_much_memory_ended_by_it(lease: str) -> None:
+    async def body() -> None:
+        async with metered(lease, WATCHDOG, held_mb=150) as (meter, first, told):
+            assert await told.get() == Limit.MEMORY
+            assert first.process.wait() == -signal.SIGKILL
+            assert meter.ended_by() == Limit.MEMORY
+
+    run(body)
+
+
+# ---------------------------------------------------------------- a host that is short of something
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process may open none until the context ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Heard(logging.Handler):
+    """Whether something was logged, and how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = threading.Event()
+        self.num = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.num += 1
+        self.any.set()
+
+
+def test_the_watch_goes_on_after_a_look_that_failed(lease: str) -> None:
+    heard = Heard()
+
+    async def body() -> None:
+        async with metered(lease, WATCHDOG) as (meter, first, _):
+            metering.logger.addHandler(heard)
+            try:
+                with no_more_files():
+                    assert heard.any.wait(5)
+            finally:
+                metering.logger.removeHandler(heard)
+            assert await first.run(HOLD.format(mb=150)) == -signal.SIGKILL
+            assert meter.exceeded() == Limit.MEMORY
+            assert heard.num == 1
+
+    run(body)
+
+
+def test_a_process_that_cannot_be_looked_at_now_is_not_taken_for_dead() -> None:
+    with no_more_files(), pytest.raises(OSError) as raised:
+        see(os.getpid())
+    assert raised.value.errno == errno.EMFILE
+
+
+def test_a_shortage_of_the_host_does_not_decide_how_sandboxes_are_metered(lease: str) -> None:
+    with no_more_files(), pytest.raises(OSError) as raised:
+        Meters(lease)
+    assert raised.value.errno == errno.EMFILE
+
+
 # ---------------------------------------------------------------- opening and closing
 
 
@@ -339,6 +425,26 @@ def test_what_a_dead_run_left_is_found_by_its_lease_and_removed(lease: str) -> N
         assert metering.leftovers(f"{lease}-other") == []
 
     run(body)
+
+
+def test_only_the_dead_of_this_namespace_of_processes_are_orphans() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    dead = f"without-{process.pid}-1-{here}"
+    others = (f"without-{process.pid}-1-{here + 1}", f"without-{os.getpid()}-1-{here}", f"without-{process.pid}-1")
+    assert metering.orphans([*others, dead, "without-1-2-0", "a-lease"]) == [dead]
+
+
+def test_groups_without_a_lease_name_the_namespace_of_their_process() -> None:
+    if not works(V1):
+        pytest.skip("no groups here")
+    name = f"{metering.UNLEASED}{os.getpid()}-{secrets.randbelow(10**9)}"
+    meters = Meters(name, kind=V1)
+    try:
+        assert metering.leftovers(f"{name}-{Path('/proc/self/ns/pid').stat().st_ino}")
+    finally:
+        asyncio.run(meters.aclose())
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "*"])
@@ -527,6 +633,60 @@ def test_what_the_kernel_counts_is_told(tmp_path: Path) -> None:
     asyncio.run(groups.aclose())
     assert meter.exceeded() == Limit.CPU and meter.usage().cpu_s > 1
     assert not (tmp_path / "slipstream").exists()
+
+
+@contextlib.contextmanager
+def member() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_only_kills_that_the_first_process_did_not_outlive_ended_a_sandbox(tmp_path: Path) -> None:
+    groups = open_groups(tmp_path, PretendedKernel(tmp_path))
+    meter = groups.open(Tally(limits=SMALL), 1)
+    events = Path(meter.folders[0]) / "memory.events"
+    with member() as first:
+        meter.attach(first.pid)
+        events.write_text("oom 1\noom_kill 1\n")
+        assert meter.ended_by() is None
+        groups.look()
+        groups.look()
+        first.kill()
+        first.wait()
+        assert meter.exceeded() == Limit.MEMORY
+        assert meter.ended_by() is None
+        events.write_text("oom 2\noom_kill 2\n")
+        groups.look()
+        groups.look()
+        assert meter.ended_by() == Limit.MEMORY
+
+
+def test_a_kill_that_was_just_seen_may_be_the_end(tmp_path: Path) -> None:
+    groups = open_groups(tmp_path, PretendedKernel(tmp_path))
+    meter = groups.open(Tally(limits=SMALL), 1)
+    with member() as first:
+        meter.attach(first.pid)
+        (Path(meter.folders[0]) / "memory.events").write_text("oom 1\noom_kill 1\n")
+        groups.look()
+        first.kill()
+        first.wait()
+        assert meter.ended_by() == Limit.MEMORY
+
+
+def test_processes_killed_for_the_limit_of_others_are_none_of_ours(tmp_path: Path) -> None:
+    groups = open_groups(tmp_path, PretendedKernel(tmp_path))
+    meter = groups.open(Tally(limits=SMALL), 1)
+    (Path(meter.folders[0]) / "memory.events").write_text("oom 0\noom_kill 1\n")
+    assert meter.exceeded() is None and meter.ended_by() is None
+
+
+@pytest.mark.parametrize(("most_mb", "num_killed"), [(40, 0), (64, 3)])
+def test_in_version_1_a_group_below_its_limit_has_killed_none(most_mb: int, num_killed: int) -> None:
+    files = {"memory.oom_control": "under_oom 0\noom_kill 3\n", "memory.max_usage_in_bytes": f"{most_mb << 20}\n"}
+    assert NAMES[V1].kills(lambda _, name: files[name], 64 << 20) == num_killed
 
 
 def test_a_process_alone_in_its_group_steps_aside(tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ from slipstream.sandbox.hierarchy import (
     V2,
     Hierarchy,
     Kernel,
-    here,
+    here_surely,
     kill_all,
     remove_all,
     remove_some,
     waits,
 )
 from slipstream.sandbox.tally import MB, SPARE_PROCESSES, Limit, Tally, Usage
+from slipstream.sandbox.watchdog import Seen, is_well, see
 from slipstream.types import SandboxLimits
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ KINDS = (V2, V1)
 RUN = "slipstream-run"
 INTERVAL_S = 0.25
 """The kernel holds memory and processes by itself: this is for CPU time, and to give word."""
+NEARLY = 0.98
+"""Of its limit: where a group that was at it may have been seen."""
 TRIES = 10
 SHARES = 32 * 1024
 
@@ -50,14 +53,15 @@ SHARES = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Files of a group; each but the last three belongs to the controller before its first dot."""
+    """Files of a group and what they say; each file but `door` belongs to the controller before its first dot."""
 
     needed: tuple[str, ...]
     memory_limits: tuple[str, ...]
     """The first is needed, the rest are set where they exist."""
     memory_peak: tuple[str, ...]
     """The first that exists."""
-    kills: str
+    kills: Callable[[Callable[[str, str], str], int], int]
+    """How many were killed for memory, if the group itself was ever at its limit; given its bytes."""
     cpu_time: Callable[[Callable[[str, str], str]], float]
     """In seconds, given a way to read a controller's file."""
     door: str
@@ -69,7 +73,11 @@ NAMES: Mapping[str, Names] = {
         needed=("memory", "pids", "cpuacct"),
         memory_limits=("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
         memory_peak=("memory.max_usage_in_bytes",),
-        kills="memory.oom_control",
+        kills=lambda read, limit: (
+            _field(read("memory", "memory.oom_control"), "oom_kill")
+            if _number(read("memory", "memory.max_usage_in_bytes")) >= NEARLY * limit
+            else 0
+        ),
         cpu_time=lambda read: _number(read("cpuacct", "cpuacct.usage")) / 1e9,
         door="tasks",
     ),
@@ -77,7 +85,9 @@ NAMES: Mapping[str, Names] = {
         needed=("memory", "pids"),
         memory_limits=("memory.max", "memory.swap.max"),
         memory_peak=("memory.peak", "memory.current"),
-        kills="memory.events",
+        kills=lambda read, _: (
+            _field(read("memory", "memory.events"), "oom_kill") if _field(read("memory", "memory.events"), "oom") else 0
+        ),
         cpu_time=lambda read: _field(read("memory", "cpu.stat"), "usage_usec") / 1e6,
         door=PROCS,
     ),
@@ -110,7 +120,7 @@ class Groups:
         self.kernel = kernel or Kernel()
         self._open: set[GroupMeter] = set()
         self._numbers = itertools.count(1)
-        trees = [tree for tree in (here() if found is None else found) if tree.kind == kind]
+        trees = [tree for tree in (here_surely() if found is None else found) if tree.kind == kind]
         if not trees:
             raise OSError(errno.ENOENT, "no such groups are mounted here")
         self._folders = self._prepare_v2(trees[0], lease) if kind == V2 else self._prepare_v1(trees, lease)
@@ -141,7 +151,7 @@ class Groups:
 
     def _prepare_v2(self, tree: Hierarchy, lease: str) -> dict[str, str]:
         own = tree.own.removesuffix(f"/{RUN}")
-        there = self.kernel.read(f"{own}/cgroup.controllers").split()
+        there = self.kernel.read_surely(f"{own}/cgroup.controllers").split()
         if missing := [name for name in self.names.needed if name not in there]:
             raise OSError(
                 errno.ENOENT,
@@ -155,9 +165,9 @@ class Groups:
 
     def _hand_down(self, folder: str, controllers: list[str]) -> None:
         path = f"{folder}/cgroup.subtree_control"
-        if set(controllers) <= set(self.kernel.read(path).split()):
+        if set(controllers) <= set(self.kernel.read_surely(path).split()):
             return
-        if self.kernel.read(f"{folder}/{PROCS}").split() == [str(os.getpid())]:
+        if self.kernel.read_surely(f"{folder}/{PROCS}").split() == [str(os.getpid())]:
             self._have(f"{folder}/{RUN}")
             self.kernel.write(f"{folder}/{RUN}/{PROCS}", str(os.getpid()))
         try:
@@ -208,6 +218,7 @@ class Groups:
         meters = list(self._open)
         for meter in meters:
             meter.look()
+            meter.look_whether_well()
         return bool(meters)
 
     async def aclose(self) -> None:
@@ -234,6 +245,13 @@ class GroupMeter:
         self.folders = tuple(dict.fromkeys(by_controller.values()))
         self._tally = tally
         self._num_full = tally.limits.processes + num_own
+        self._first: Seen | None = None
+        self._num_killed = 0
+        """For memory."""
+        self._num_killed_before = 0
+        """One look ago: whoever is killed takes a moment to be dead."""
+        self._num_outlived = 0
+        """After so many the first process was seen alive and well."""
         self._closed = False
         made: list[str] = []
         try:
@@ -277,6 +295,7 @@ class GroupMeter:
         if not self.holds(pid):
             for folder in self.folders:
                 self._kernel.write(f"{folder}/{PROCS}", str(pid))
+        self._first = see(pid)
 
     def look(self) -> None:
         """See what is used, and act on it."""
@@ -287,7 +306,8 @@ class GroupMeter:
         num_processes = _number(self._read("pids", "pids.current"))
         most = max(num_processes, _number(self._read("pids", "pids.peak")))
         self._tally.see(memory_mb=_number(peak) / MB, cpu_s=cpu_s, num_processes=num_processes)
-        if _field(self._read("memory", self._names.kills), "oom_kill"):
+        self._num_killed = max(self._num_killed, self._names.kills(self._read, self._tally.limits.memory_mb * MB))
+        if self._num_killed:
             self._tally.hit(Limit.MEMORY)
         if most >= self._num_full or _field(self._read("pids", "pids.events"), "max"):
             self._tally.hit(Limit.PROCESSES)
@@ -295,9 +315,21 @@ class GroupMeter:
             self._tally.hit(Limit.CPU)
             kill_all(self.folders[0], self._kernel)
 
+    def look_whether_well(self) -> None:
+        """Processes that were killed, and with them not the first, have nothing to do with an end that is to come."""
+        if self._num_killed > self._num_outlived and is_well(self._first):
+            self._num_outlived = self._num_killed_before
+        self._num_killed_before = self._num_killed
+
     def exceeded(self) -> Limit | None:
         self.look()
         return self._tally.gravest()
+
+    def ended_by(self) -> Limit | None:
+        self.look()
+        if self._tally.gravest() is Limit.CPU:
+            return Limit.CPU
+        return Limit.MEMORY if self._num_killed > self._num_outlived and not is_well(self._first) else None
 
     def usage(self) -> Usage:
         self.look()

@@ -21,23 +21,32 @@ TOP = "slipstream"
 PROCS = "cgroup.procs"
 REMOVE_S = 2.0
 KILL_ROUNDS = 50
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""What a host says that has too little of something for the moment."""
 
 
 class Kernel:
     """The kernel's folders of groups. A test gives another."""
 
     def read(self, path: str) -> str:
-        """Empty if there is no such file."""
+        """Empty if there is no such file, or it cannot be read now."""
+        try:
+            return self.read_surely(path)
+        except OSError:
+            return ""
+
+    def read_surely(self, path: str) -> str:
+        """Empty if there is no such file. Raises OSError if the host is only short of something."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+            try:
+                return os.read(fd, 1 << 16).decode("utf-8", "replace")
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
             return ""
-        try:
-            return os.read(fd, 1 << 16).decode("utf-8", "replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(fd)
 
     def write(self, path: str, text: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -47,7 +56,10 @@ class Kernel:
             os.close(fd)
 
     def make(self, path: str) -> None:
-        os.mkdir(path)  # noqa: PTH102
+        try:
+            os.mkdir(path)  # noqa: PTH102
+        except BlockingIOError as error:  # which here is said of a limit, and does not pass
+            raise OSError(errno.EDQUOT, "no more groups may be made here") from error
 
     def remove(self, path: str) -> None:
         os.rmdir(path)  # noqa: PTH106
@@ -101,14 +113,24 @@ def _unescaped(text: str) -> str:
 
 
 def here() -> list[Hierarchy]:
-    kernel = Kernel()
+    """None if that cannot be told now."""
+    try:
+        return here_surely()
+    except OSError:
+        return []
+
+
+def here_surely() -> list[Hierarchy]:
+    """Raises OSError if the host is only short of something."""
     mounts = []
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             mounts = [line for line in file if " - cgroup" in line]
-    except OSError:
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
         return []
-    return hierarchies("".join(mounts), kernel.read("/proc/self/cgroup"))
+    return hierarchies("".join(mounts), Kernel().read_surely("/proc/self/cgroup"))
 
 
 def kill_all(folder: str, kernel: Kernel, rounds: int = KILL_ROUNDS) -> None:

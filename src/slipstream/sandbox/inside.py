@@ -41,8 +41,15 @@ if TYPE_CHECKING:
 PACKET_BYTES = 1 << 16
 MAX_FDS = 16
 COPY_BYTES = 1 << 20
+FEW_BYTES = 64
 SPARE_PROCESSES = 8
 """How many programs may still be started from outside when those inside have used up their number."""
+FORK_TRIES = 3
+NEARLY = 0.9
+"""Of its number of processes: what a sandbox that is at its limit may be seen with, since they come and go."""
+HELD_ELSEWHERE = 1 << 14
+"""So many processes are allowed where not we hold the sandbox to their number, but its group."""
+GROUP_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 FIRST_SPARE_FD = 300
 FD_BYTES = 4
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
@@ -50,7 +57,7 @@ LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 class Refused(Exception):
-    """A request that cannot be met: `kind` is `file` or `limit`."""
+    """A request that cannot be met: `kind` is `file`, `limit` (the sandbox's own) or `host` (whose fault it is)."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -96,6 +103,24 @@ def descendants(
         found.update(below)
         todo.extend(below)
     return found
+
+
+def num_tasks() -> int:
+    """How many processes the sandbox has, as the kernel counts them: threads count each, and so do the dead that nobody
+    has waited for. 0 if it cannot be seen."""
+    num = 0
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return 0
+    for name in names:
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    num += int(file.read().rpartition(b")")[2].split()[17])
+            except (OSError, IndexError):
+                pass
+    return num
 
 
 def send_signal(pids: set[int], number: int) -> None:
@@ -183,6 +208,20 @@ def open_regular(path: str, flags: int) -> int:
         return os.open(f"/proc/self/fd/{place}", flags | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(place)
+
+
+def most_tasks(most: int) -> int:
+    """How many processes it may have: `most`, or what its group says, where that can be seen. 0 if nobody tells."""
+    for path in GROUP_LIMITS:
+        try:
+            fd = open_regular(path, os.O_RDONLY)
+            try:
+                most = min(most, int(os.read(fd, FEW_BYTES)))
+            finally:
+                os.close(fd)
+        except (OSError, ValueError, Refused):
+            pass
+    return most if most < HELD_ELSEWHERE else 0
 
 
 def read_file(path: str, max_bytes: int, target: int) -> int:
@@ -338,19 +377,31 @@ class Supervisor:
             except OSError:
                 pass  # none is left: then the program has none
         try:
-            pid = self.fork()
+            pid = self.fork_surely()
             if pid == 0:
                 become(request, fds + terminal[1:], self.limits)
-        except OSError as error:
+        except Refused:
             for fd in terminal[:1]:
                 os.close(fd)
-            raise Refused("limit", f"no process could be started: {error.strerror}") from error
+            raise
         finally:
             for fd in terminal[1:]:
                 os.close(fd)
         self.running[request["id"]] = pid
         self.ids[pid] = request["id"]
         self.terminals[request["id"]] = terminal[:1]
+
+    def fork_surely(self) -> int:
+        """Raises Refused. A sandbox that was at its limit and no more is when it is looked at gets its process the next
+        time; one that is refused again and again with room to spare is refused by the host."""
+        for _ in range(FORK_TRIES):
+            try:
+                return self.fork()
+            except OSError as error:
+                refused = error
+            if refused.errno == errno.EAGAIN and num_tasks() >= NEARLY * most_tasks(self.limits["RLIMIT_NPROC"]):
+                raise Refused("limit", f"no process could be started: {refused.strerror}")
+        raise Refused("host", f"the host could not start a process: {refused.strerror}")
 
     def fork(self) -> int:
         """Where memory runs out the kernel looks for whom to kill. Files in memory count for no process, so that it

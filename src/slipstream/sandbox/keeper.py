@@ -64,7 +64,7 @@ MOUNT_FLAGS = {
     "nodiratime": 0x800,
     "relatime": 0x200000,
 }
-PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+PR_SET_PDEATHSIG, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 1, 47, 4
 OVERLAY_XATTRS = ("user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy")
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -455,6 +455,7 @@ def main() -> None:
     os.umask(0o022)
     # What is started has no capabilities; this process keeps its own.
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # whoever gives it up kills bwrap
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the run, which then closes its sandboxes
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)

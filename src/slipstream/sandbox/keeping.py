@@ -1,7 +1,8 @@
 """Our side of the keeper: layers to write to, views, and the processes of sandboxes.
 
 Enters: how large a layer is to be, what to show, or what to start. Leaves: a Layer, or a process known by its pidfd.
-Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more.
+Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more; one that does not
+answer in time is lost and killed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ OWN_LAYER = f"{LAYERS}/own"
 VIEW_BYTES = 64 << 20
 PROGRAM = "/slipstream/keeper.py"
 END_GRACE_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
 """In its own namespaces: to mount layers, and to copy files that an agent made unreadable."""
 
@@ -107,13 +109,21 @@ def start(
 
 
 class Keeper:
-    """One running keeper."""
+    """One running keeper. `timeout_s` is how long it may take to answer."""
 
-    def __init__(self, program: bwrap.Program, interpreter: bwrap.Interpreter, lease: str) -> None:
+    def __init__(
+        self,
+        program: bwrap.Program,
+        interpreter: bwrap.Interpreter,
+        lease: str,
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
         self.program = program
         self.interpreter = interpreter
         self._numbers = itertools.count(1)
-        self._users: dict[str, int] = {}
+        self.timeout_s = timeout_s
+        self._holders: dict[str, int] = {}
         self._stderr = memory_file()
         try:
             self._process, control = start(program, interpreter, lease, self._stderr)
@@ -146,27 +156,38 @@ class Keeper:
 
     async def _layer(self, message: Request) -> Layer:
         name = str(next(self._numbers))
-        (fd,) = await _fds_of(self._ask({**message, "layer": name}))
+        try:
+            (fd,) = await self._fds(self._ask({**message, "layer": name}), 1)
+        except BaseException:
+            with contextlib.suppress(SandboxError):  # whatever was made of it, nobody can come to it
+                self._ask({"op": "drop", "layer": name})
+            raise
         return Layer(name=name, path=f"{LAYERS}/{name}", fd=fd)
 
     async def listen(self, layer: Layer, path: str) -> socket.socket:
         """A Unix socket that listens at a path in a layer."""
-        (fd,) = await _fds_of(self._ask({"op": "listen", "path": path}, [layer.fd]))
+        (fd,) = await self._fds(self._ask({"op": "listen", "path": path}, [layer.fd]), 1)
         return socket.socket(fileno=fd)
 
     async def copy(self, source: Layer, target: Layer, folders: Sequence[str]) -> None:
         """Copy folders of one layer into those of another."""
-        await self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
+        asked = self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
+        while not (await asyncio.wait([asked], timeout=self.timeout_s))[0]:
+            await self._reply(self._ask({"op": "hello"}))  # it may take long, while the keeper does other things
+        asked.result()
 
     def hold(self, layer: Layer) -> None:
         """Count one more who needs a layer that is shared."""
-        self._users[layer.name] = self._users.get(layer.name, 0) + 1
+        self._holders[layer.name] = self.num_holders(layer) + 1
+
+    def num_holders(self, layer: Layer) -> int:
+        return self._holders.get(layer.name, 0)
 
     async def release(self, layer: Layer) -> None:
         """Count one less; the layer goes with the last."""
-        self._users[layer.name] -= 1
-        if not self._users[layer.name]:
-            del self._users[layer.name]
+        self._holders[layer.name] -= 1
+        if not self._holders[layer.name]:
+            del self._holders[layer.name]
             await self.drop(layer)
 
     async def drop(self, layer: Layer) -> None:
@@ -174,7 +195,7 @@ class Keeper:
         os.close(layer.fd)
         if layer.name:
             with contextlib.suppress(SandboxError):
-                await self._ask({"op": "drop", "layer": layer.name})
+                await self._reply(self._ask({"op": "drop", "layer": layer.name}))
 
     async def spawn(
         self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: Room
@@ -187,11 +208,34 @@ class Keeper:
                 asked = self._ask({**message, **asdict(room)}, [null, null, stderr, *passed.fds, *doors])
             finally:
                 os.close(null)
-        pidfd, fd = await _fds_of(asked)
+        pidfd, fd = await self._fds(asked, 2)
         return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=Layer(name="", path=OWN_LAYER, fd=fd))
 
     def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
         return self._channel.request(message, fds)[1]
+
+    async def _reply(self, asked: asyncio.Future[Reply]) -> Reply:
+        """What is answered. A keeper that does not answer in time is given up: sandboxes that it started go on."""
+        await asyncio.wait([asked], timeout=self.timeout_s)
+        if not asked.done():
+            self._channel.lose(f"the keeper of sandboxes did not answer within {self.timeout_s:g} s")
+            kill(self._pidfd)
+        return asked.result()
+
+    async def _fds(self, asked: asyncio.Future[Reply], num: int) -> list[int]:
+        """So many descriptors, which come with a reply. They are closed if nobody waits for them any more."""
+        try:
+            fds = _fds_in(await self._reply(asked))
+        except asyncio.CancelledError:
+            asked.add_done_callback(_close_fds)
+            raise
+        if len(fds) != num:
+            _close_fds(asked)
+            raise SandboxError(
+                f"{len(fds)} of {num} descriptors came from the keeper of sandboxes: this process may open no more "
+                "files, so raise its limit (ulimit -n)"
+            )
+        return fds
 
     async def aclose(self) -> None:
         self._channel.lose("the keeper of sandboxes was closed")
@@ -204,17 +248,8 @@ class Keeper:
         os.close(self._stderr)
 
 
-async def _fds_of(asked: asyncio.Future[Reply]) -> list[int]:
-    """The descriptors that come with a reply. They are closed if nobody waits for them any more."""
-    try:
-        return _fds_in(await asyncio.shield(asked))
-    except asyncio.CancelledError:
-        asked.add_done_callback(_close_fds)
-        raise
-
-
 def _fds_in(reply: Reply) -> list[int]:
-    fds = reply["fds"]
+    fds = reply.get("fds")
     return [int(str(fd)) for fd in fds] if isinstance(fds, list) else []
 
 

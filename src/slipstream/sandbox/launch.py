@@ -226,20 +226,23 @@ class Launched:
         return self.first_pid
 
     async def end(self) -> None:
-        """Kill the sandbox and wait until all of it is dead. May be called once, and must not be cancelled."""
-        if self._first_pidfd is None:
-            with contextlib.suppress(TimeoutError, SandboxError):
-                async with asyncio.timeout(INFO_GRACE_S):
-                    await self.find_first()
+        """Kill the sandbox and wait until all of it is dead. May be called once, and must not be cancelled. The channel
+        to the supervisor is lost by now: where process 1 cannot be held on to, it ends with that."""
         self._loop.remove_reader(self._pidfd)
-        if self._first_pidfd is not None:
-            kill(self._first_pidfd)
-            await readable(self._first_pidfd)
-            os.close(self._first_pidfd)
+        try:
+            if self._first_pidfd is None:
+                with contextlib.suppress(TimeoutError, SandboxError, OSError):
+                    async with asyncio.timeout(INFO_GRACE_S):
+                        await self.find_first()
+            if self._first_pidfd is not None:
+                kill(self._first_pidfd)
+                await readable(self._first_pidfd)
             with contextlib.suppress(TimeoutError):  # bwrap reaps process 1, then ends by itself
                 async with asyncio.timeout(REAP_GRACE_S):
                     await readable(self._pidfd)
-        kill(self._pidfd)
-        await readable(self._pidfd)
-        for fd in (self._pidfd, self._info_fd, self._stderr):
-            os.close(fd)
+            kill(self._pidfd)
+            await readable(self._pidfd)
+        finally:
+            for fd in (self._first_pidfd, self._pidfd, self._info_fd, self._stderr):
+                if fd is not None:
+                    os.close(fd)

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from slipstream.errors import SandboxError, SlipstreamError, boundary
-from slipstream.sandbox import bwrap, walk, watchdog
+from slipstream.sandbox import bwrap, walk
 from slipstream.sandbox.base import Capability, Changed, OnConnect, Tree
 from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
@@ -27,15 +27,15 @@ from slipstream.sandbox.channel import Channel
 from slipstream.sandbox.cores import num_cores
 from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.ground import Ground, check_folder
-from slipstream.sandbox.keeping import Keeper, Layer
+from slipstream.sandbox.keeping import ANSWER_TIMEOUT_S, Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, Launched, visible_home
 from slipstream.sandbox.launching import Launching, launch
 from slipstream.sandbox.layer import Layer as Marked
 from slipstream.sandbox.limits import check_limits
-from slipstream.sandbox.meter import UNLEASED, Limit, Meter, Meters
+from slipstream.sandbox.meter import UNLEASED, Meter, Meters
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
-from slipstream.sandbox.shared import Shared
+from slipstream.sandbox.shared import Shared, folder, place_of
 from slipstream.sandbox.supervised import SupervisedSandbox
 from slipstream.sandbox.trial import tools
 from slipstream.types import File, SandboxSpec
@@ -51,7 +51,13 @@ class LocalHost:
     """What holds up one sandbox, outside."""
 
     def __init__(
-        self, launched: Launched, shared: Shared, layer: Layer, meter: Meter, below: Sequence[Layer] = ()
+        self,
+        launched: Launched,
+        shared: Shared,
+        layer: Layer,
+        meter: Meter,
+        below: Sequence[Layer] = (),
+        tree: Layer | None = None,
     ) -> None:
         self.launched = launched
         self.shared = shared
@@ -59,19 +65,23 @@ class LocalHost:
         self.layer = layer
         self.meter = meter
         self.below = below
+        self.tree = tree
+        """The copy of it, which is among those below."""
 
     async def end(self) -> None:
-        await self.launched.end()
-        await self.meter.aclose()
-        await self.keeper.drop(self.layer)
-        for layer in self.below:
-            await self.keeper.release(layer)
+        async with contextlib.AsyncExitStack() as then:  # whatever raises, all of it is let go
+            for layer in self.below:
+                then.push_async_callback(self.shared.release, layer)
+            then.push_async_callback(self.keeper.drop, self.layer)
+            then.push_async_callback(self.meter.aclose)
+            await self.launched.end()
 
     async def why_broken(self) -> str | None:
-        exceeded = self.meter.exceeded()
-        if exceeded is Limit.PROCESSES and self.meter.kind != watchdog.KIND:
-            return None  # the kernel refuses a fork, and nobody dies of it
-        return None if exceeded is None else f"it ran into its limit on {exceeded}"
+        try:
+            ended_by = self.meter.ended_by()
+        except OSError:
+            return None  # a host that cannot say it has faults enough
+        return None if ended_by is None else f"it ran into its limit on {ended_by}"
 
 
 class LocalSandbox(SupervisedSandbox):
@@ -176,7 +186,7 @@ class LocalSandbox(SupervisedSandbox):
             upper = stack.enter_context(self._upper(area))
             base = None
             if area.lowers and not area.starts_empty:
-                base = stack.enter_context(self._outside.shared.folder(area.lowers[0]))
+                base = stack.enter_context(folder(area.lowers[0], self._outside.below))
             snapshots = []
             for snapshot in self._ground.snapshots:
                 snapshots.append(os.open(area.name, FOLDER, dir_fd=snapshot.fd))
@@ -207,17 +217,24 @@ class LocalSandbox(SupervisedSandbox):
         return f"{bwrap.ENDPOINTS}/{name}"
 
     async def _close(self) -> None:
-        await self._served.aclose()
-        await super()._close()
+        try:
+            await self._served.aclose()
+            await super()._close()
+        finally:
+            self._provider._forget(self)
 
 
 class LocalSnapshot:
     """The files of a local sandbox, as a layer."""
 
-    def __init__(self, provider: LocalProvider, keeper: Keeper, ground: Ground) -> None:
+    def __init__(self, provider: LocalProvider, shared: Shared, ground: Ground, tree: Layer | None) -> None:
         self._provider = provider
-        self._keeper = keeper
+        self._shared = shared
         self._ground = ground
+        self._tree = tree
+        self._below = _layers_of(ground, tree)
+        for layer in self._below:
+            shared.keeper.hold(layer)
         self._closed = False
 
     @property
@@ -227,14 +244,15 @@ class LocalSnapshot:
     async def open(self) -> LocalSandbox:
         if self._closed:
             raise SandboxError("the snapshot was closed")
-        return await self._provider._open(self._ground)
+        with boundary(SandboxError, "the host could not start a sandbox"):
+            return await self._provider._open(self._ground, self._tree, self._shared.keeper)
 
     async def aclose(self) -> None:
         """Its layer goes with the last sandbox on top of it."""
         if not self._closed:
             self._closed = True
-            for layer in self._ground.snapshots:
-                await self._keeper.release(layer)
+            for layer in self._below:
+                await self._shared.release(layer)
 
 
 class LocalProvider:
@@ -286,8 +304,7 @@ class LocalProvider:
     async def open(self, spec: SandboxSpec) -> LocalSandbox:
         self.check_spec(spec)
         with boundary(SandboxError, "the host could not start a sandbox"):
-            tree = await self._shared_now().tree(spec.tree) if spec.tree else None
-            sandbox = await self._open(Ground(spec=spec, areas=bwrap.areas_of(spec, tree)))
+            sandbox = await (self._open_on_tree(spec) if spec.tree else self._open(_ground_of(spec)))
         if spec.files or spec.base != "host":
             async with _closed_on_error(sandbox):
                 await sandbox.write(spec.files)
@@ -295,38 +312,54 @@ class LocalProvider:
         return sandbox
 
     async def aclose(self) -> None:
-        for sandbox in list(self._open_ones):
-            await sandbox.aclose()
-        if self._shared is not None:
-            self._lost.append(self._shared)
-        for shared in self._lost:
-            await shared.aclose()
-        self._shared, self._lost = None, []
-        if self._meters is not None:
-            await self._meters.aclose()
-            self._meters = None
+        """If something cannot be closed the rest is, and then that is raised."""
+        shared = [*self._lost, *filter(None, [self._shared])]
+        async with contextlib.AsyncExitStack() as closing:  # last come, first closed
+            if self._meters is not None:
+                closing.push_async_callback(self._meters.aclose)
+            for made in shared:
+                closing.push_async_callback(made.aclose)
+            for sandbox in self._open_ones:
+                closing.push_async_callback(sandbox.aclose)
+            self._shared, self._lost, self._meters = None, [], None
 
     # ---------------------------------------------------------------- starting one
 
-    def _shared_now(self) -> Shared:
+    def _shared_now(self, needed: Keeper | None = None) -> Shared:
+        """What sandboxes are started on. Layers of a keeper can be found on it alone: raises SandboxError if they are
+        of one that is `needed` and lost."""
+        if needed is not None and (self._shared is None or self._shared.keeper is not needed or needed.is_lost):
+            raise SandboxError("the keeper of sandboxes has ended, and the layers to start from with it")
         if self._shared is None or self._shared.keeper.is_lost:
             program, interpreter = self._tools()
             if self._shared is not None:
                 self._lost.append(self._shared)
-            self._shared = Shared(Keeper(program, interpreter, self._lease))
+            timeout_s = max(ANSWER_TIMEOUT_S, self._start_timeout_s)
+            self._shared = Shared(Keeper(program, interpreter, self._lease, timeout_s=timeout_s))
         return self._shared
 
-    async def _open(self, ground: Ground) -> LocalSandbox:
-        """Start a sandbox. If that is cancelled, what was begun is brought to an end first."""
+    async def _open_on_tree(self, spec: SandboxSpec) -> LocalSandbox:
+        shared = self._shared_now()
+        tree = await shared.hold_tree(spec.tree)
+        if tree is None:
+            return await self._open(_ground_of(spec, spec.tree))
+        try:
+            return await self._open(_ground_of(spec, place_of(tree)), tree, shared.keeper)
+        finally:
+            await shared.release(tree)
+
+    async def _open(self, ground: Ground, tree: Layer | None = None, keeper: Keeper | None = None) -> LocalSandbox:
+        """Start a sandbox, if need be on the layers of that keeper. If that is cancelled, what was begun is brought to
+        an end first."""
         async with self._starting:
-            shared = self._shared_now()
+            shared = self._shared_now(keeper)
             candidates = self._interpreters(ground.spec.base)
             for interpreter in candidates[:-1]:
                 try:
-                    return await self._open_with(shared, interpreter, ground)
+                    return await self._open_with(shared, interpreter, ground, tree)
                 except SandboxError:
                     continue
-            sandbox = await self._open_with(shared, candidates[-1], ground)
+            sandbox = await self._open_with(shared, candidates[-1], ground, tree)
         self._works.setdefault(ground.spec.base, candidates[-1])
         return sandbox
 
@@ -339,8 +372,10 @@ class LocalProvider:
         has_own = os.path.lexists(f"{base}{bwrap.base_interpreter().path}")
         return [bwrap.base_interpreter(), bwrap.own_interpreter()] if has_own else [bwrap.own_interpreter()]
 
-    async def _open_with(self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
-        starting = asyncio.ensure_future(self._start(shared, interpreter, ground))
+    async def _open_with(
+        self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground, tree: Layer | None
+    ) -> LocalSandbox:
+        starting = asyncio.ensure_future(self._start(shared, interpreter, ground, tree))
         try:
             sandbox = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -351,7 +386,9 @@ class LocalProvider:
             await sandbox._greet(self._start_timeout_s)
         return sandbox
 
-    async def _start(self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground) -> LocalSandbox:
+    async def _start(
+        self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground, tree: Layer | None
+    ) -> LocalSandbox:
         """Have bwrap running; nothing has answered yet."""
         keeper, spec = shared.keeper, ground.spec
         # The Python of another base may be of another version.
@@ -360,10 +397,11 @@ class LocalProvider:
         wanted = bwrap.view_of(spec, home=visible_home(interpreter), supervisor=program)
         async with contextlib.AsyncExitStack() as undo:
             view = await shared.hold_view(wanted)
-            undo.push_async_callback(keeper.release, view)
-            for snapshot in ground.snapshots:
-                keeper.hold(snapshot)
-                undo.push_async_callback(keeper.release, snapshot)
+            undo.push_async_callback(shared.release, view)
+            below = _layers_of(ground, tree)
+            for layer_below in below:
+                keeper.hold(layer_below)
+                undo.push_async_callback(shared.release, layer_below)
             if self._meters is None:
                 self._meters = Meters(self._lease)
             meter = self._meters.open(spec.limits, num_own=2)
@@ -371,7 +409,7 @@ class LocalProvider:
             launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view)
             launched, layer, channel = await launch(keeper, launching, meter, self._lease)
             undo.pop_all()
-        host = LocalHost(launched, shared, layer, meter, below=(view, *ground.snapshots))
+        host = LocalHost(launched, shared, layer, meter, below=(view, *below), tree=tree)
         sandbox = LocalSandbox(self, ground, host, channel)
         self._open_ones.add(sandbox)
         return sandbox
@@ -390,10 +428,17 @@ class LocalProvider:
         except BaseException:
             await host.keeper.drop(layer)
             raise
-        forked = ground.on_top_of(layer)
-        for below in forked.snapshots:
-            host.keeper.hold(below)
-        return LocalSnapshot(self, host.keeper, forked)
+        return LocalSnapshot(self, host.shared, ground.on_top_of(layer), host.tree)
+
+
+def _ground_of(spec: SandboxSpec, tree: str | None = None) -> Ground:
+    """`tree` is where bwrap finds it."""
+    return Ground(spec=spec, areas=bwrap.areas_of(spec, tree))
+
+
+def _layers_of(ground: Ground, tree: Layer | None) -> list[Layer]:
+    """What has to be there for as long as something stands on this ground."""
+    return [*ground.snapshots, *([] if tree is None else [tree])]
 
 
 def _provider_with(program: bwrap.Program, interpreter: bwrap.Interpreter) -> LocalProvider:

@@ -11,11 +11,13 @@ outside (`watchdog`): it comes a moment late, and does not see files in memory, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import re
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from slipstream.errors import ConfigError
@@ -25,10 +27,14 @@ from slipstream.types import SandboxLimits
 
 __all__ = ["Limit", "Meter", "Meters", "Usage", "leftovers", "remove"]
 
+logger = logging.getLogger(__name__)
+
 UNLEASED = "without-"
-"""What the name of a provider's groups begins with if it has no lease: its process follows."""
+"""What the name of a provider begins with that has no lease: its process and a number follow. The name of its groups
+ends with the namespace in which that is the number of a process."""
 IDLE_SHARE = 10
 """Looking takes at most one part in so many of a core."""
+_UNLEASED = re.compile(UNLEASED + r"([0-9]{1,9})-[0-9]+-([0-9]+)")
 _LEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -58,6 +64,12 @@ class Meter(Protocol):
         """The gravest of the limits that were run into so far."""
         ...
 
+    def ended_by(self) -> Limit | None:
+        """Of a sandbox that has ended: the limit that it ended by, None if by none. A program that was killed for its
+        memory, and that the sandbox outlived, was no end. Raises OSError if the host is too short of something to say.
+        """
+        ...
+
     def usage(self) -> Usage: ...
 
     async def aclose(self) -> None:
@@ -83,12 +95,15 @@ class Backend(Protocol):
 class Meters:
     """The meters of one provider. `lease` names its groups; `kind` forces one, else it is the best that works here.
 
-    Raises ConfigError if the forced kind does not work.
+    Raises ConfigError if the forced kind does not work, and OSError if the host is too short of something for it to be
+    tried: that decides nothing.
     """
 
     def __init__(self, lease: str, *, kind: str | None = None) -> None:
         if not _LEASE.fullmatch(lease):
             raise ConfigError(f"{lease!r} cannot name a lease: use letters, digits, dots, dashes and underscores")
+        if lease.startswith(UNLEASED):
+            lease = f"{lease}-{_pid_namespace()}"
         reasons: list[str] = []
         backend: Backend | None = None
         for candidate in groups.KINDS if kind is None else [name for name in groups.KINDS if name == kind]:
@@ -96,6 +111,8 @@ class Meters:
                 backend = groups.Groups(lease, candidate)
                 break
             except OSError as error:
+                if error.errno in hierarchy.PASSING:
+                    raise
                 reasons.append(f"{candidate}: {error.strerror or error}")
         if backend is None:
             if kind not in (None, watchdog.KIND):
@@ -129,14 +146,20 @@ class Meters:
         return meter
 
     def _watch(self) -> None:
-        """A thread, so that limits hold while the event loop is busy with something else."""
+        """A thread, so that limits hold while the event loop is busy with something else. It outlives every failure."""
+        has_failed = False
         while not self._closed.is_set():
             self._open_one.wait()
             self._open_one.clear()
             while not self._closed.is_set():
                 began_s = time.monotonic()
-                if not self._backend.look():
-                    break
+                try:
+                    if not self._backend.look():
+                        break
+                except Exception:
+                    if not has_failed:
+                        logger.exception("sandboxes could not be held to their limits for a moment")
+                    has_failed = True
                 took_s = time.monotonic() - began_s
                 self._closed.wait(max(self._backend.interval_s, IDLE_SHARE * took_s))
 
@@ -147,10 +170,30 @@ class Meters:
         await self._backend.aclose()
 
 
-def orphans() -> list[str]:
-    """Those who held groups without a lease, named by their process, and are dead."""
-    names = {name for name in hierarchy.holders() if name.startswith(UNLEASED)}
-    return sorted(name for name in names if not Path("/proc", name.removeprefix(UNLEASED).partition("-")[0]).exists())
+def orphans(holders: Iterable[str] | None = None) -> list[str]:
+    """Those of all holders of groups who had no lease, are named by their process, and are dead. Of processes in other
+    namespaces nothing is known, and so nothing said."""
+    here = _pid_namespace()
+    names = sorted(hierarchy.holders() if holders is None else holders)
+    named = [(name, _UNLEASED.fullmatch(name)) for name in names]
+    return [name for name, match in named if match and int(match[2]) == here != 0 and not _is_alive(int(match[1]))]
+
+
+def _pid_namespace() -> int:
+    """The one that we are in, by its number; 0 if it cannot be told."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    return 0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def leftovers(lease: str) -> list[str]:

@@ -362,7 +362,7 @@ class OciProvider:
             for sandbox in list(self._open):
                 try:
                     await sandbox.look_at_limits()
-                except SandboxError as error:  # the engine did not answer: it is asked again
+                except Exception as error:  # one that cannot be looked at keeps nobody from looking at the others
                     log.warning("the limits of %s could not be looked at: %s", sandbox.id, error)
 
     async def aclose(self) -> None:

@@ -102,7 +102,10 @@ def folder_bytes(folder: Path) -> int | None:
     nothing is opened but folders. Raises TooDeep."""
     total = 0
     counted: set[tuple[int, int]] = set()
-    root = os.open(folder, FOLDER)
+    try:
+        root = os.open(folder, FOLDER)
+    except OSError:
+        return None
     try:
         todo = [b"."]
         while todo:

@@ -27,7 +27,7 @@ class Served:
 
     def __init__(self) -> None:
         self._servers: dict[str, asyncio.Server] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], StreamWriter] = {}
 
     def check(self, name: str) -> None:
         """Raise SandboxFileError if no endpoint can have this name."""
@@ -41,15 +41,16 @@ class Served:
 
         def connected(reader: StreamReader, writer: StreamWriter) -> None:
             task = asyncio.ensure_future(_serve(name, on_connect, reader, writer))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._connections[task] = writer
+            task.add_done_callback(self._connections.pop)
 
         self._servers[name] = await asyncio.start_unix_server(connected, sock=listening)
 
     async def aclose(self) -> None:
         for server in self._servers.values():
             server.close()
-        for task in self._connections:
+        for task, writer in self._connections.items():
+            writer.transport.abort()  # or a program that does not read could make it wait
             task.cancel()
         if self._connections:
             await asyncio.wait(self._connections)

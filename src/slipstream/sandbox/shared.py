@@ -1,27 +1,34 @@
 """What local sandboxes stand on together: views, and copies of trees.
 
-Enters: a View, or the folder of a tree. Leaves: the layer with it, made once.
-Always holds: nobody can write to it; what a sandbox holds is there until it is released.
+Enters: a View, or the folder of a tree. Leaves: the layer with it, made once and held for the caller.
+Always holds: nobody can write to it; what is held is there until it is released; of what nobody holds only so many are
+kept; what could not be made is made anew for the next who asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
 
-from slipstream.errors import SandboxError, SlipstreamError
+from slipstream.errors import SandboxError
 from slipstream.sandbox.copying import copy_tree
 from slipstream.sandbox.keeping import Keeper, Layer
 from slipstream.sandbox.launch import NOBODY
 from slipstream.sandbox.view import View
 
 MAX_VIEWS = 8
-"""Each takes memory and mounts; those that were not asked for longest go."""
+"""That nobody uses. Each takes memory and mounts; those that were not used for longest go."""
+MAX_TREES = 8
+"""That nobody uses. Each takes as much memory as its files are large; those that were not used for longest go."""
 TREE_BYTES = 1 << 36
 """Of a layer that holds a tree: as much as there is."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+What = TypeVar("What", bound=Hashable)
 
 
 class Shared:
@@ -29,77 +36,116 @@ class Shared:
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
-        self._views: dict[View, asyncio.Task[Layer]] = {}
-        """The one asked for last comes last."""
-        self._trees: dict[str, asyncio.Task[Layer]] = {}
+        self._views: _Kept[View] = _Kept(keeper, keeper.furnish, MAX_VIEWS)
+        self._trees: _Kept[str] = _Kept(keeper, functools.partial(_copied, keeper), MAX_TREES)
 
     async def hold_view(self, view: View) -> Layer:
-        """The layer with a view, held for the caller."""
-        while True:
-            making = self._views.pop(view, None) or asyncio.ensure_future(self._furnished(view))
-            self._views[view] = making
-            await self._drop_old_views()
-            try:
-                layer = await asyncio.shield(making)
-            except SlipstreamError:
-                if self._views.get(view) is making:
-                    del self._views[view]
-                raise
-            if self._views.get(view) is making:  # else it may be gone by now
-                self.keeper.hold(layer)
-                return layer
+        """The layer with a view."""
+        return await self._views.hold(view)
 
-    async def _furnished(self, view: View) -> Layer:
-        layer = await self.keeper.furnish(view)
-        self.keeper.hold(layer)
-        return layer
+    async def hold_tree(self, folder: str) -> Layer | None:
+        """The layer with a copy of a tree, if the sandboxes' user needs one: he could not change what belongs to
+        another, not even in a layer above it."""
+        return await self._trees.hold(folder) if os.geteuid() == 0 else None
 
-    async def _drop_old_views(self) -> None:
-        while len(self._views) > MAX_VIEWS:
-            made = self._views.pop(next(iter(self._views)))
-            with contextlib.suppress(SlipstreamError):
-                await self.keeper.release(await asyncio.shield(made))
+    async def release(self, layer: Layer) -> None:
+        """Let go of what was held: a view, a tree, or any other layer of the keeper's."""
+        await self.keeper.release(layer)
+        await self._views.released(layer)
+        await self._trees.released(layer)
 
     async def aclose(self) -> None:
         """Let go of all of it, and of the keeper. No sandbox may stand on it any more."""
-        views, trees = [*self._views.values()], [*self._trees.values()]
-        self._views.clear()
-        self._trees.clear()
-        for made in views:
-            with contextlib.suppress(SlipstreamError):
-                await self.keeper.release(await made)
-        for made in trees:
-            with contextlib.suppress(SlipstreamError):
-                await self.keeper.drop(await made)
-        await self.keeper.aclose()
-
-    async def tree(self, folder: str) -> str:
-        """Where the sandboxes' user finds a tree: at its place if the files are his own, else in a layer with a copy,
-        since he could not change what belongs to another, not even in a layer above it."""
-        if os.geteuid() != 0:
-            return folder
-        if folder not in self._trees:
-            self._trees[folder] = asyncio.ensure_future(_copied(self.keeper, folder))
         try:
-            layer = await asyncio.shield(self._trees[folder])
-        except SlipstreamError:
-            self._trees.pop(folder, None)
-            raise
-        return f"{layer.path}/tree"
-
-    @contextlib.contextmanager
-    def folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a base or a tree."""
-        made = [task.result() for task in self._trees.values() if task.done() and task.exception() is None]
-        layer = next((layer for layer in made if path == f"{layer.path}/tree"), None)
-        if layer is None:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        else:
-            fd = os.open("tree", FOLDER, dir_fd=layer.fd)
-        try:
-            yield fd
+            await self.keeper.aclose()
         finally:
-            os.close(fd)
+            await self._views.aclose()
+            await self._trees.aclose()
+
+
+class _Kept(Generic[What]):
+    """Layers by what is in them. Each is held here too, for as long as it is kept."""
+
+    def __init__(self, keeper: Keeper, make: Callable[[What], Awaitable[Layer]], max_idle: int) -> None:
+        self._keeper = keeper
+        self._make = make
+        self._max_idle = max_idle
+        self._made: dict[What, asyncio.Task[Layer]] = {}
+        """The one used last comes last."""
+
+    async def hold(self, what: What) -> Layer:
+        while True:
+            making = self._made.pop(what, None)
+            if making is None:
+                making = asyncio.ensure_future(self._make_held(what))
+                making.add_done_callback(functools.partial(self._settle, what))
+            self._made[what] = making
+            layer = await asyncio.shield(making)
+            if self._made.get(what) is making:  # else it may be gone by now
+                self._keeper.hold(layer)
+                return layer
+
+    async def _make_held(self, what: What) -> Layer:
+        layer = await self._make(what)
+        self._keeper.hold(layer)
+        return layer
+
+    def _settle(self, what: What, making: asyncio.Task[Layer]) -> None:
+        """Forget what could not be made, for whatever reason; what has just been made is the last to go."""
+        if self._made.get(what) is making:
+            del self._made[what]
+            if _layer_of(making) is not None:
+                self._made[what] = making
+
+    async def released(self, layer: Layer) -> None:
+        """Somebody has let go of a layer, perhaps one of these."""
+        what = next((what for what, made in self._made.items() if _layer_of(made) is layer), None)
+        if what is None:
+            return
+        self._made[what] = self._made.pop(what)
+        idle = {
+            what: kept
+            for what, made in self._made.items()
+            if (kept := _layer_of(made)) is not None and self._keeper.num_holders(kept) == 1
+        }
+        old = list(idle)[: -self._max_idle]
+        for what in old:
+            del self._made[what]
+        for what in old:
+            await self._keeper.release(idle[what])
+
+    async def aclose(self) -> None:
+        made = [*self._made.values()]
+        self._made.clear()
+        if made:
+            await asyncio.wait(made)
+        for layer in map(_layer_of, made):
+            if layer is not None:
+                await self._keeper.release(layer)
+
+
+def _layer_of(making: asyncio.Task[Layer]) -> Layer | None:
+    """If it is made."""
+    return making.result() if making.done() and not making.cancelled() and making.exception() is None else None
+
+
+def place_of(tree: Layer) -> str:
+    """Where bwrap finds the files of a tree's copy."""
+    return f"{tree.path}/tree"
+
+
+@contextlib.contextmanager
+def folder(path: str, layers: Sequence[Layer]) -> Iterator[int]:
+    """A descriptor of a base or a tree; if it is a tree's copy, that is among `layers`."""
+    layer = next((layer for layer in layers if path == place_of(layer)), None)
+    if layer is None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        fd = os.open("tree", FOLDER, dir_fd=layer.fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 async def _copied(keeper: Keeper, folder: str) -> Layer:

@@ -366,7 +366,11 @@ def judge_engines() -> list[Row]:
 async def _look_at_limits() -> Row:
     from slipstream.sandbox.meter import Meters
 
-    meters = Meters(f"check-{secrets.token_hex(4)}")
+    try:
+        meters = Meters(f"check-{secrets.token_hex(4)}")
+    except OSError as raised:
+        remedy = "end other programs, or allow this user more processes and open files, then look again"
+        return Row(name="limits", standing=Standing.LIMITED, meaning=f"cannot be told now ({raised})", remedy=remedy)
     try:
         return judge_limits(meters.kind, meters.reason)
     finally:

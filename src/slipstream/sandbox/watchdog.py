@@ -17,6 +17,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
+from slipstream.sandbox.hierarchy import PASSING
 from slipstream.sandbox.tally import MB, SPARE_PROCESSES, Limit, Tally, Usage
 
 KIND = "watchdog"
@@ -25,6 +26,8 @@ PATIENCE = 4
 """Looks in a row at which a sandbox may be over its memory limit, each costing it a process, before all are killed."""
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / MB if hasattr(os, "sysconf") else 0.0
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_EXITING = 4
+_KILLED = 1 << signal.SIGKILL - 1
 _OWN_PAGES = (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
@@ -42,6 +45,8 @@ class Seen:
     num_threads: int
     resident_mb: float
     """With what it shares with others, such as libraries."""
+    is_dying: bool = False
+    """It was killed, and is not gone yet."""
 
 
 def _file(path: str) -> bytes:
@@ -53,12 +58,14 @@ def _file(path: str) -> bytes:
 
 
 def see(pid: int) -> Seen | None:
-    """None if it is dead."""
+    """None if it is dead. Raises OSError if the host is only short of something: the living are not to be missed."""
     try:
         fields = _file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
         return None
-    if len(fields) < 22 or fields[0] in (b"Z", b"X"):
+    if len(fields) < 29 or fields[0] in (b"Z", b"X"):
         return None
     return Seen(
         pid=pid,
@@ -68,7 +75,14 @@ def see(pid: int) -> Seen | None:
         inherited_s=(int(fields[13]) + int(fields[14])) / _TICKS,
         num_threads=int(fields[17]),
         resident_mb=int(fields[21]) * _PAGE_MB,
+        is_dying=bool(int(fields[6]) & _EXITING or int(fields[28]) & _KILLED),
     )
+
+
+def is_well(seen: Seen | None) -> bool:
+    """Whether it still lives, and is not about to be dead."""
+    now = None if seen is None else see(seen.pid)
+    return seen is not None and now is not None and now.start == seen.start and not now.is_dying
 
 
 def families() -> dict[int, list[Seen]]:
@@ -156,6 +170,7 @@ class WatchMeter:
         self._num_full = tally.limits.processes + num_own
         self._first: Seen | None = None
         self._num_over = 0
+        self._ended_by: Limit | None = None
         self._times = Times()
         self._closed = False
         self._looking = threading.Lock()
@@ -194,11 +209,14 @@ class WatchMeter:
         self._num_over = self._num_over + 1 if memory_mb > limit_mb else 0
         if self._num_over:
             self._tally.hit(Limit.MEMORY)
-        is_lost = self._num_over > PATIENCE or num_processes > self._num_full + SPARE_PROCESSES
+        ended_by = Limit.PROCESSES if num_processes > self._num_full + SPARE_PROCESSES else None
+        if self._num_over > PATIENCE:
+            ended_by = Limit.MEMORY
         if cpu_s > self._tally.limits.cpu_s:
             self._tally.hit(Limit.CPU)
-            is_lost = True
-        if is_lost:
+            ended_by = Limit.CPU
+        if ended_by is not None:
+            self._ended_by = ended_by
             for seen in members:
                 kill(seen)
         elif self._num_over:
@@ -220,6 +238,10 @@ class WatchMeter:
 
     def exceeded(self) -> Limit | None:
         return self._tally.gravest()
+
+    def ended_by(self) -> Limit | None:
+        is_over = self._num_over > 0 and not is_well(self._first)
+        return self._ended_by or (Limit.MEMORY if is_over else None)
 
     def usage(self) -> Usage:
         if not self._closed:
