@@ -16,6 +16,7 @@ Both ends are the same program on the same machine, so messages are pickled.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import pickle
@@ -251,11 +252,12 @@ def _portable(raised: BaseException) -> BaseException:
 
 
 async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
-    """Run a module of ours as a process, with `link` to it. The module finds its end with `own_end`."""
+    """Run a module of ours as a process, with `link` to it. The module finds its end with `own_end`. Raises OSError if
+    it cannot be started."""
     own, theirs = socket.socketpair()
     own.setblocking(False)
     with theirs:
-        launching = asyncio.ensure_future(asyncio.to_thread(_launch, module, theirs.fileno()))
+        launching = asyncio.ensure_future(_launched(module, theirs))
         try:
             await asyncio.wait([launching])
             process = launching.result()
@@ -271,12 +273,20 @@ async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
             raise
 
 
-def _launch(module: str, theirs: int) -> subprocess.Popen[bytes]:
+async def _launched(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    try:
+        return await asyncio.to_thread(_launch, module, theirs)
+    except RuntimeError as raised:
+        raise BlockingIOError(errno.EAGAIN, f"no thread to start a process from: {raised}") from raised
+
+
+def _launch(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    number = theirs.fileno()  # none is there, and nothing is started, if this was left to a thread that came too late
     # It finds what this process finds, a user's own modules too, and no more than that (-P).
     found_by = {**os.environ, "PYTHONPATH": os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)}
-    command = [sys.executable, "-P", "-m", module, str(theirs), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-P", "-m", module, str(number), os.environ.get("PYTHONPATH", "")]
     # What a run prints is for its user alone, so what its processes print goes beside it.
-    return subprocess.Popen(command, env=found_by, pass_fds=(theirs,), stdin=subprocess.DEVNULL, stdout=2)
+    return subprocess.Popen(command, env=found_by, pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=2)
 
 
 def own_end(argv: Sequence[str]) -> socket.socket:
@@ -294,7 +304,8 @@ def own_end(argv: Sequence[str]) -> socket.socket:
 async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None:
     """A process ends by itself when its link is lost; or is ended."""
     try:
-        await asyncio.to_thread(process.wait, limit_s)
+        if process.poll() is None:
+            await asyncio.to_thread(process.wait, limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         await asyncio.to_thread(process.wait)

@@ -33,6 +33,7 @@ from slipstream.hub import default_home, find_model
 from slipstream.model.base import ChatModel, Completer
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
+from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
@@ -182,7 +183,7 @@ async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[P
         log.warning("what a run that was killed has left cannot be removed: %s", problem)
     lease = take_lease(home)
     pool = Pool(
-        make_provider(config, lease, share.sharers),
+        make_provider(config, lease, share.sharers, raise_open_files()),
         max_warm=share.warm,
         max_live=share.live,
         start_timeout_s=config.start_timeout_s / 2,
@@ -196,14 +197,17 @@ async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[P
             lease.release()
 
 
-def make_provider(config: SandboxConfig, lease: Lease | None = None, sharers: int = 1) -> SandboxProvider:
-    """What starts sandboxes. `lease` ties them to the run, `sharers` is how many processes of the run start any."""
+def make_provider(
+    config: SandboxConfig, lease: Lease | None = None, sharers: int = 1, open_files: int | None = None
+) -> SandboxProvider:
+    """What starts sandboxes. `lease` ties them to the run, `sharers` is how many processes of the run start any;
+    `open_files` is the soft limit of programs inside, where it is not this process's."""
     if config.provider == "oci":
         from slipstream.sandbox.oci import OciProvider
 
         return OciProvider(engine=config.engine or None, lease=lease, start_timeout_s=config.start_timeout_s)
     lease_id = "" if lease is None else lease.id
-    return LocalProvider(lease=lease_id, start_timeout_s=config.start_timeout_s, sharers=sharers)
+    return LocalProvider(lease=lease_id, start_timeout_s=config.start_timeout_s, sharers=sharers, open_files=open_files)
 
 
 def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:

@@ -453,6 +453,27 @@ def test_a_job_that_is_cancelled_comes_out_once_as_cancelled(at_s: float) -> Non
     assert seconds == at_s
 
 
+@pytest.mark.parametrize(
+    ("grade", "reason"), [(None, EndReason.FINISHED), (Fault.RAISE, EndReason.NO_VERDICT)], ids=["graded", "ungraded"]
+)
+def test_a_job_that_came_to_its_own_end_keeps_it_though_it_is_cancelled_while_it_is_closed(
+    grade: Fault | None, reason: EndReason
+) -> None:
+    plan = Plan(grade=Part(fault=grade), close=Part(seconds=5))
+    whole, seconds = cancelling(plan, at_s=1000)
+    kept, seconds_kept = cancelling(plan, at_s=seconds - 2)
+    assert kept.ending.reason is reason
+    assert (kept, seconds_kept) == (whole, seconds)
+
+
+def test_a_job_that_would_be_tried_again_is_cancelled_while_its_attempt_is_closed() -> None:
+    plan = Plan(init=Part(fault=Fault.RAISE), close=Part(seconds=5))
+    rollout, seconds = cancelling(plan, at_s=3)
+    assert (rollout.ending.reason, rollout.attempt, seconds) == (EndReason.CANCELLED, 1, 6)
+    last, _ = cancelling(plan, at_s=13 + 2)
+    assert (last.ending.reason, last.attempt) == (EndReason.INFRASTRUCTURE, 3)
+
+
 def test_what_is_slow_to_end_keeps_its_grace_though_it_is_cancelled_twice() -> None:
     placement = SimulatedPlacement(lambda job, number: Plan(run=Part(seconds=4, fault=Fault.SLOW_TO_END)))
 

@@ -369,6 +369,33 @@ def test_who_was_given_up_in_its_turn_is_not_counted_when_the_turn_ends_after_al
     run_virtual(main())
 
 
+@pytest.mark.parametrize("left_behind", [True, False])
+def test_who_was_given_up_while_it_waited_goes_on_and_is_not_counted(left_behind: bool) -> None:
+    async def main() -> None:
+        scene = Scene(cache(100))
+        gate = scene.gate
+
+        async def deaf() -> None:
+            async with gate.turn(key("deaf"), 60):
+                scene.begun.append((asyncio.get_running_loop().time(), "deaf", 60))
+                check_ledger(gate)
+                await asyncio.sleep(20)
+
+        async with task_group() as group:
+            group.create_task(scene.agent("a", [60], turn_s=10.0))
+            await asyncio.sleep(1)
+            group.create_task(deaf())
+            await asyncio.sleep(1)
+            assert scene.when("deaf") == [] and gate.room() == 0
+            gate.ended(key("deaf"), left_behind=left_behind)
+            check_ledger(gate)
+            group.create_task(scene.agent("b", [60], start_s=1.0))
+        assert scene.when("deaf") == [2.0] and scene.when("b") == [11.0], "b has the room that a leaves"
+        check_empty(gate)
+
+    run_virtual(main())
+
+
 def test_an_agent_that_nobody_knows_can_end() -> None:
     gate = cache(100)
     gate.ended(key("nobody"))

@@ -24,7 +24,7 @@ from slipstream.errors import (
     SandboxError,
     SandboxFileError,
 )
-from slipstream.link import _ANSWER, _HEAD, Link, LinkLost
+from slipstream.link import _ANSWER, _HEAD, Link, LinkLost, start_linked
 
 Calls = Mapping[str, Callable[..., Awaitable[Any]]]
 Tells = Mapping[str, Callable[..., None]]
@@ -541,5 +541,21 @@ def test_every_call_ends_once_and_rightly_however_calls_cancels_and_answers_meet
         await near.over(grace_s=1)
         await far.over(grace_s=1)
         assert sorted(held.begun) == sorted(held.ended) and len(set(held.begun)) == len(held.begun)
+
+    run(main)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_after_a_process_that_could_not_be_started_the_next_link_hears_all() -> None:
+    async def main() -> None:
+        with pytest.raises(OSError, match="too long"):
+            await start_linked("m" * (1 << 22), Link(calls={}, tells={}))
+        async with two_ends({"add": add}) as (near, _):
+            calling = asyncio.create_task(near.call("add", 1, 2))
+            await asyncio.wait([calling], timeout=5)
+            near.close()  # so that the call ends
+            assert await calling == 3
 
     run(main)

@@ -107,6 +107,9 @@ class KvGate:
         if agent.is_resident:
             _take_out(self._idle, agent)
             self._dismiss(agent)
+        _take_out(self._asking, agent)
+        if agent.asks is not None and not agent.asks.done():
+            agent.asks.set_result(None)  # nobody would say that it left: it goes on without being counted
         self._serve()
 
     def on_room(self, told: Callable[[], None]) -> None:

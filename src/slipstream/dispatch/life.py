@@ -78,6 +78,7 @@ class Life:
         self._is_over = False
         self._stopped: Ending | None = None
         self._last_words: Rollout | None = None
+        """What comes out if the job is stopped now. One that has come to its own end, and is being closed, keeps it."""
 
     async def live(self) -> Rollout:
         """The job's one rollout."""
@@ -106,12 +107,15 @@ class Life:
     async def _tries(self) -> Rollout:
         while True:
             rollout, again = await self._attempt()
-            if not again or self._number >= self._last or self._time_left() <= 0:
+            if not self._goes_on(again):
                 break
             self._spans += rollout.spans
             self._number += 1
             self._past = None
         return self._told(rollout)
+
+    def _goes_on(self, again: bool) -> bool:
+        return again and self._number < self._last and self._time_left() > 0
 
     def _told(self, rollout: Rollout) -> Rollout:
         """The last attempt's rollout, with what is known of all of them."""
@@ -143,14 +147,18 @@ class Life:
         try:
             if only_grade:
                 self._attempt_now = attempt = self._open()
-                return await self._grade(attempt), False
-            try:
-                attempt = await self._init_and_run()
-            finally:
-                self._admission.give_back(need_of(self._job, self._job.weight))
-            return await self._grade(attempt), False
+            else:
+                try:
+                    attempt = await self._init_and_run()
+                finally:
+                    self._admission.give_back(need_of(self._job, self._job.weight))
+            self._last_words = graded = await self._grade(attempt)
+            return graded, False
         except _Failed as failed:
-            return self._as_failed(failed), failed.again
+            rollout = self._as_failed(failed)
+            if not self._goes_on(failed.again):
+                self._last_words = rollout
+            return rollout, failed.again
         except asyncio.CancelledError:
             if self._stopped is not None:
                 self._last_words = self._as_ended(self._stopped)

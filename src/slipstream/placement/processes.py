@@ -5,8 +5,8 @@ Enters: how many processes, and what each is to open its crew from. Leaves: atte
 fewest, of those with room for its sandbox. The model, the turn gate and the journal stay in this process, and the
 helpers ask for them: see `helper`.
 Always holds: what a helper does is in this journal before it goes on, and in the same order. A helper that dies fails
-the stages that were under way in it and nothing else: another takes its place, and a run that had ended is graded
-there.
+the stages that were under way in it and nothing else: another takes its place, as soon as one can be started, and a run
+that had ended is graded there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from slipstream.aio import outlast
 from slipstream.errors import GraderError, InfrastructureError, JournalError
 from slipstream.link import Link, start_linked, wait_or_kill
 from slipstream.model.base import ChatModel, Completer, SessionKeeper
 from slipstream.placement.messages import AskedTurn, Opening
+from slipstream.placement.restarts import Restarts
 from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
 from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
 
@@ -32,8 +33,9 @@ logger = logging.getLogger(__name__)
 
 CLOSE_S = 30.0
 """After which a helper that was told to close is killed."""
-MOST_DEATHS = 5
-"""Of helpers in a row, with nothing done between: then something is wrong that another would not mend."""
+
+Launch: TypeAlias = Callable[[str, Link], Awaitable[subprocess.Popen[bytes]]]
+"""Runs a module as a process, with a link to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Processes:
         model: Completer | ChatModel,
         gate: TurnGate,
         grade_weight: Callable[[Job, RunEnded], int],
+        launch: Launch = start_linked,
     ) -> None:
         self.journal: Journal | None = None
         self.num_lost = 0
@@ -81,6 +84,7 @@ class Processes:
         self._model = model
         self._gate = gate
         self._grade_weight = grade_weight
+        self._launch = launch
         self._helpers: list[_Helper] = []
         self._coming: set[_Helper] = set()
         """That open their crew."""
@@ -90,7 +94,7 @@ class Processes:
         self._numbers = itertools.count()
         self._attempts: dict[tuple[JobKey, int], FarAttempt] = {}
         self._expected = itertools.count()
-        self._num_deaths = 0
+        self._restarts = Restarts(len(order.crews))
         self._refused: JournalError | None = None
         """What the journal said to an event that it did not take."""
         self._is_open = False
@@ -110,10 +114,12 @@ class Processes:
 
     async def place(self, attempt: FarAttempt) -> tuple[_Helper, int]:
         """Choose where there is room for what an attempt is about to hold, and are fewest. Waits while there is no
-        helper at all."""
+        helper at all, unless none is to be hoped for."""
         while not self._helpers:
+            if (wrong := self._restarts.hopeless()) is not None:
+                raise InfrastructureError(wrong)
             if not self._starting:
-                raise InfrastructureError(f"{self._num_deaths} helper processes died one after another")
+                raise InfrastructureError("the helper processes were let go")
             self._changed.clear()
             await self._changed.wait()
         num = attempt.num_held
@@ -145,14 +151,17 @@ class Processes:
         if failed:
             raise failed[0]
         self._is_open = True
+        for place in set(range(len(starts))) - {helper.place for helper in self._helpers}:
+            self._replace(place)  # it died before the others were there
 
-    def _start_soon(self, place: int) -> asyncio.Task[_Helper]:
-        task = asyncio.create_task(self._start(place), name=f"starting helper process {place}")
+    def _start_soon(self, place: int, pause_s: float = 0.0) -> asyncio.Task[_Helper]:
+        task = asyncio.create_task(self._start(place, pause_s), name=f"starting helper process {place}")
         self._starting.add(task)
         task.add_done_callback(lambda task: self._started(task, place))
         return task
 
-    async def _start(self, place: int) -> _Helper:
+    async def _start(self, place: int, pause_s: float) -> _Helper:
+        await asyncio.sleep(pause_s)
         helper = _Helper(place=place, room=self._order.rooms[place] if self._order.rooms else None)
         helper.link = Link(
             calls=self._calls(helper),
@@ -160,7 +169,7 @@ class Processes:
             on_lost=lambda: self._lost(helper),
             whom=f"helper process {place}",
         )
-        helper.process = await start_linked("slipstream.placement.helper", helper.link)
+        helper.process = await self._launch("slipstream.placement.helper", helper.link)
         self._coming.add(helper)
         try:
             await helper.link.call("open_crew", self._order.maker, self._order.crews[place])
@@ -179,13 +188,11 @@ class Processes:
         self._starting.discard(task)
         if self._is_open and not task.cancelled() and (raised := task.exception()) is not None:
             logger.warning("a helper process did not start: %s", raised)
-            self._replace(place)
+            self._replace(place, raised)
         self._changed.set()
 
-    def _replace(self, place: int) -> None:
-        self._num_deaths += 1
-        if self._num_deaths < MOST_DEATHS:
-            self._start_soon(place)
+    def _replace(self, place: int, raised: BaseException | None = None) -> None:
+        self._start_soon(place, self._restarts.pause_s(place, raised))
 
     def _lost(self, helper: _Helper) -> None:
         if helper not in self._helpers:  # it never came up: whoever started it knows
@@ -254,11 +261,14 @@ class Processes:
             if isinstance(self._model, SessionKeeper):
                 self._model.end_session(session)
 
-        return {"append": self._append, "so_far": so_far, "end_session": end_session}
+        def append(event: Event) -> None:
+            self._restarts.worked(helper.place)
+            self._append(event)
+
+        return {"append": append, "so_far": so_far, "end_session": end_session}
 
     def _append(self, event: Event) -> None:
         assert self.journal is not None, "the journal is there before the first attempt"
-        self._num_deaths = 0
         if isinstance(event, TurnTaken | RunEnded):
             attempt = self._attempts.get((event.key, event.attempt))
             if attempt is not None:
@@ -379,9 +389,10 @@ async def open_processes(
     model: Completer | ChatModel,
     gate: TurnGate,
     grade_weight: Callable[[Job, RunEnded], int],
+    launch: Launch = start_linked,
 ) -> AsyncIterator[Processes]:
     """`grade_weight`: what `Attempt.grade_weight` is once the agent's run has ended."""
-    processes = Processes(order, model=model, gate=gate, grade_weight=grade_weight)
+    processes = Processes(order, model=model, gate=gate, grade_weight=grade_weight, launch=launch)
     try:
         await processes.start()
         yield processes

@@ -276,6 +276,9 @@ def become(request: Request, fds: list[int]) -> NoReturn:
         for index, target in enumerate(request["targets"]):
             os.dup2(spare[index], target)
         os.chdir("/")
+        if (open_files := request.get("open_files")) is not None:
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
         os.execve(request["argv"][0], request["argv"], request["env"])
     except OSError as error:
         os.write(2, f"{request['argv'][0]}: {error.strerror}\n".encode("utf-8", "replace"))

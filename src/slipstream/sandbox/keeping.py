@@ -118,11 +118,14 @@ class Keeper:
         lease: str,
         *,
         timeout_s: float = ANSWER_TIMEOUT_S,
+        open_files: int | None = None,
     ) -> None:
+        """`open_files`: the soft limit of what is started; None is our own."""
         self.program = program
         self.interpreter = interpreter
         self._numbers = itertools.count(1)
         self.timeout_s = timeout_s
+        self._open_files = open_files
         self._holders: dict[str, int] = {}
         self._stderr = memory_file()
         try:
@@ -205,7 +208,8 @@ class Keeper:
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:
                 message = {"op": "spawn", "argv": [path, *args], "env": env, "targets": [0, 1, 2, *passed.numbers]}
-                asked = self._ask({**message, **asdict(room)}, [null, null, stderr, *passed.fds, *doors])
+                limited = {**message, **asdict(room), "open_files": self._open_files}
+                asked = self._ask(limited, [null, null, stderr, *passed.fds, *doors])
             finally:
                 os.close(null)
         pidfd, fd = await self._fds(asked, 2)

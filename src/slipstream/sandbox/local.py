@@ -275,10 +275,13 @@ class LocalProvider:
         interpreter: bwrap.Interpreter | None = None,
         meters: Meters | None = None,
         sharers: int = 1,
+        open_files: int | None = None,
     ) -> None:
+        """`open_files`: the soft limit of programs inside; None is that of this process."""
         self._starting = asyncio.Semaphore(starts_at_once(num_cores(), sharers))
         self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
+        self._open_files = open_files
         self._use_base_python = use_base_python
         self._given = None if program is None or interpreter is None else (program, interpreter)
         self._meters = meters
@@ -335,7 +338,8 @@ class LocalProvider:
             if self._shared is not None:
                 self._lost.append(self._shared)
             timeout_s = max(ANSWER_TIMEOUT_S, self._start_timeout_s)
-            self._shared = Shared(Keeper(program, interpreter, self._lease, timeout_s=timeout_s))
+            keeper = Keeper(program, interpreter, self._lease, timeout_s=timeout_s, open_files=self._open_files)
+            self._shared = Shared(keeper)
         return self._shared
 
     async def _open_on_tree(self, spec: SandboxSpec) -> LocalSandbox:
