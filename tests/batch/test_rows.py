@@ -5,8 +5,9 @@ from batch_trees import assert_tokens, group, groups, rollout, steady, turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.batch.advantages import ESTIMATORS, dr_grpo, grpo, leave_one_out, reinforce
+from slipstream.batch.advantages import ESTIMATORS, Estimator, dr_grpo, grpo, leave_one_out, reinforce
 from slipstream.batch.rows import make_batch
+from slipstream.errors import ConfigError
 from slipstream.types import EndReason, Group, Rollout, Row, Trust
 
 IN_BASELINE = tuple(reason for reason in EndReason if reason.trust.in_baseline)
@@ -26,6 +27,20 @@ def test_advantages_of_each_estimator() -> None:
         [pytest.approx(value) for value in (2 / 3, -1 / 3, -1 / 3, 2 / 3)],
         [pytest.approx(-1 / 3)] * 2,
     ]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
+@pytest.mark.parametrize("reward", [0.1, -0.7, 1 / 3, 1e30])
+def test_equal_rewards_give_advantages_of_exactly_zero(estimator: Estimator, reward: float) -> None:
+    for num in (2, 3, 7, 10):
+        assert estimator([[reward] * num]) == [[0.0] * num]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())
+@pytest.mark.parametrize("rewards", [[1e308, 1e308, -1e308], [-1e31, 0.0], [0.0, 1e31]])
+def test_a_reward_too_large_to_learn_from_is_refused(estimator: Estimator, rewards: list[float]) -> None:
+    with pytest.raises(ConfigError, match=r"a reward of -?1e\+3(08|1) is too far from 0 .*: keep it within 1e\+30"):
+        estimator([rewards])
 
 
 def test_the_trust_table_decides_baseline_and_loss() -> None:

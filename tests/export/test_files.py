@@ -64,6 +64,16 @@ def test_an_export_that_is_stopped_leaves_what_was_there(
     assert (old / MANIFEST if old.is_dir() else old).read_text() == "old"
 
 
+def test_a_folder_whose_place_the_new_one_cannot_take_is_put_back(tmp_path: Path) -> None:
+    old = tmp_path / "a"
+    old.mkdir()
+    (old / MANIFEST).write_text("old")
+    with pytest.raises(ConfigError, match="cannot be written"), folder_written_beside(old, force=True) as beside:
+        beside.rmdir()
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    assert (old / MANIFEST).read_text() == "old"
+
+
 def test_what_is_there_is_replaced_with_force_alone(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("old")

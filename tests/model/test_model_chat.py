@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -190,6 +191,21 @@ def test_arguments_too_deep_to_parse_are_bad_json() -> None:
     assert heard(answer({"content": None, "tool_calls": calls})).message.calls[0].problem is CallProblem.BAD_JSON
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"a": NaN}', '{"a": [-Infinity]}', '{"a": {"b": 1e999}}', {"a": float("inf")}, {"a": float("nan")}]
+)
+def test_a_number_that_json_cannot_say_is_bad_json_and_goes_back_as_json(arguments: Json) -> None:
+    written: Json = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": arguments}}],
+    }
+    message = message_from_wire(written)
+    raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    assert message.calls == (ToolCall(id="c", name="f", problem=CallProblem.BAD_JSON, raw=raw),)
+    sent = json.loads(json.dumps(message_to_wire(message)))["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"malformed": raw}
+
+
 def test_a_call_without_an_id_is_given_one() -> None:
     calls: Json = [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g", "arguments": "{}"}}]
     assert [call.id for call in heard(answer({"tool_calls": calls})).message.calls] == ["call_0", "call_1"]
@@ -219,7 +235,7 @@ def test_answers_come_in_many_shapes(message: Json, content: str, thinking: str)
         (answer(None), "message should be an object"),
         (answer({"content": "a"}, "content_filter"), "finish_reason 'content_filter'"),
         (answer({"content": "a"}, None), "finish_reason None"),
-        ({"error": "x"}, "lacks choices"),
+        ({"error": "x"}, "answered with an error: x; gave up after 6 tries"),
     ],
 )
 def test_an_answer_that_lacks_something_is_a_model_error(body: Json, said: str) -> None:

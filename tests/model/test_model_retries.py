@@ -12,11 +12,11 @@ import pytest
 from model_stage import PROMPT, Recorded, completing, config, decode, saying, scripted
 
 from slipstream.errors import ContextOverflow, ModelError
-from slipstream.model.http import Complaint, Retries, retry_after_s
+from slipstream.model.http import Complaint, Refused, Retries, retry_after_s
 from slipstream.model.openai import OpenAICompleter
 from slipstream.model.scripted import replies
 from slipstream.model.server import Answer, Drop, Fault, Hang, ModelServer, Outcome
-from slipstream.types import SampleParams
+from slipstream.types import Json, SampleParams
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def test_calls_succeed_although_a_third_of_them_fail() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 507, 520, 524, 529, 598])
 def test_these_are_tried_again_until_the_tries_are_over(status: int) -> None:
     async def main() -> None:
         retries = Retries(max_retries=2, backoff_s=0.0)
@@ -59,12 +59,50 @@ def test_these_are_tried_again_until_the_tries_are_over(status: int) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422, 501, 505])
 def test_these_are_not_tried_again(status: int) -> None:
     async def main() -> None:
         faults = saying({"error": {"message": "no such field: colour", "code": "bad_request"}}, status)
         async with completing(scripted(replies("a")), faults=faults) as (client, server):
             with pytest.raises(ModelError, match=f"/completions .* {status}: no such field: colour"):
+                await client.complete(PROMPT, SampleParams())
+            assert server.num_requests == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"choices": [{"finish_reason": "st',
+        b"<html>one moment</html>",
+        b'{"error": {"message": "upstream is overloaded", "code": 502}}',
+        b'{"error": "no idea", "choices": []}',
+    ],
+)
+def test_a_good_status_without_a_good_answer_is_tried_again(body: bytes) -> None:
+    async def main() -> None:
+        faults = lambda number: Answer(body=body) if number < 2 else None  # noqa: E731
+        async with completing(scripted(replies("a")), faults=faults) as (client, server):
+            assert decode((await client.complete(PROMPT, SampleParams())).ids) == "a"
+            assert server.num_requests == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "no such model", "code": 404}, Refused),
+        ({"message": "pay first", "code": "insufficient_quota"}, Refused),
+        ({"message": "maximum context length is 2048 tokens", "code": 400}, ContextOverflow),
+    ],
+)
+def test_an_error_inside_a_good_status_counts_as_what_it_says(error: Json, kind: type[Exception]) -> None:
+    async def main() -> None:
+        async with completing(scripted(replies("a")), faults=saying({"error": error})) as (client, server):
+            with pytest.raises(kind, match="answered with an error: "):
                 await client.complete(PROMPT, SampleParams())
             assert server.num_requests == 1
 
@@ -144,6 +182,8 @@ def test_retry_after_is_waited_for() -> None:
         ("nan", None),
         ("soon", None),
         ("", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2026 00:00:00 +99999999999999999999", None),
         (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
         (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0.0),
     ],
@@ -337,6 +377,26 @@ def test_three_hundred_requests_are_in_flight_at_once() -> None:
             async with asyncio.timeout(120):
                 await asyncio.gather(*(client.complete(PROMPT, SampleParams()) for _ in range(300)))
             assert server.max_in_flight == 300
+
+    asyncio.run(main())
+
+
+def test_the_server_can_be_looked_at_while_all_connections_are_in_use() -> None:
+    async def main() -> None:
+        arrived = asyncio.Event()
+
+        async def act() -> None:
+            arrived.set()
+            await for_ever()
+
+        async with asyncio.timeout(60), completing(Recorded(act), concurrency=1) as (client, _):
+            calls = [asyncio.create_task(client.complete(PROMPT, SampleParams())) for _ in range(2)]
+            await arrived.wait()
+            load, _probed = await asyncio.gather(client.refresh_load(), client.probe())
+            assert load is not None
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from model_stage import PROMPT, Recorded, chatting, completing, config, saying, 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.base import TokenScore
 from slipstream.model.http import Refused
+from slipstream.model.metrics import RUNNING, WAITING, load_from_metrics
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import Answer, Fault, ModelServer
@@ -152,6 +153,8 @@ def test_an_empty_answer() -> None:
         (choice(logprobs={"token_logprobs": [-0.5, -1.0]}), "3 token ids but 2 logprobs"),
         (choice(logprobs={"token_logprobs": [-0.5, None, -1.0]}), "null among its token logprobs"),
         (choice(logprobs={"token_logprobs": [-0.5, float("nan"), -1.0]}), "NaN among its token logprobs"),
+        (choice(logprobs={"token_logprobs": [-0.5, -(10**400), -1.0]}), "-10{78} among its token logprobs"),
+        (choice(logprobs={"token_logprobs": [-0.5, -1e39, -1.0]}), r"-1e\+39 among its token logprobs"),
         (choice(token_ids=[1, "2", 3]), '"2" among the token ids'),
         (choice(token_ids=[1, True, 3]), "true among the token ids"),
         (choice(token_ids=[1, -1, 3]), "-1 among the token ids"),
@@ -433,6 +436,13 @@ def test_the_load_is_read_from_the_metrics() -> None:
 @pytest.mark.parametrize("fault", [Answer(status=404), Answer(body=b""), Answer(body=b"\xff{"), Answer(status=500)])
 def test_no_metrics_is_no_load(fault: Fault) -> None:
     assert loaded(lambda number: fault) is None
+
+
+def test_a_gauge_that_is_no_finite_number_is_left_out() -> None:
+    assert load_from_metrics(
+        f"{RUNNING} -Inf\n{RUNNING} 2\n{WAITING} +Inf\n{WAITING} NaN\n{WAITING} 1\n"
+    ) == EngineLoad(running=2, waiting=1)
+    assert load_from_metrics(f"{RUNNING} -Inf\n{WAITING} 1\n") is None
 
 
 # ---------------------------------------------------------------- configuration

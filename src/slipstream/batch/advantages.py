@@ -1,7 +1,8 @@
 """Rewards to advantages, one number a rollout, shared by all its samples.
 
 Enters: the rewards of each group's trusted members. Leaves: an advantage for each, in the same places.
-Always holds: groups have at least two members (see `rows`), so that every baseline is of others' making.
+Always holds: groups have at least two members (see `rows`), so that every baseline is of others' making; where all
+rewards that are compared are equal, every advantage is exactly 0; every advantage is finite, in float32 too.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from slipstream.errors import ConfigError
+
 Rewards: TypeAlias = Sequence[Sequence[float]]
 Estimator: TypeAlias = Callable[[Rewards], list[list[float]]]
 
+MOST_REWARD = 1e30
+"""Either way. What is made of it still fits float32, in which learners compute."""
 _TINY = 1e-6
 
 
 def leave_one_out(groups: Rewards) -> list[list[float]]:
     """Each reward less the mean of the others in its group: the paper's, unbiased, no division by a deviation."""
-    return [[reward - (sum(rewards) - reward) / (len(rewards) - 1) for reward in rewards] for rewards in groups]
+    return [
+        [reward - _mean([*rewards[:place], *rewards[place + 1 :]]) for place, reward in enumerate(rewards)]
+        for rewards in groups
+    ]
 
 
 def grpo(groups: Rewards) -> list[list[float]]:
@@ -34,7 +42,7 @@ def dr_grpo(groups: Rewards) -> list[list[float]]:
 def reinforce(groups: Rewards) -> list[list[float]]:
     """Each reward less the mean over the whole batch."""
     rewards = [reward for group in groups for reward in group]
-    mean = statistics.fmean(rewards) if rewards else 0.0
+    mean = _mean(rewards) if rewards else 0.0
     return [[reward - mean for reward in group] for group in groups]
 
 
@@ -47,5 +55,14 @@ ESTIMATORS: Mapping[str, Estimator] = {
 
 
 def _centred(rewards: Sequence[float], *, scale: float) -> list[float]:
-    mean = statistics.fmean(rewards)
+    mean = _mean(rewards)
     return [(reward - mean) / scale for reward in rewards]
+
+
+def _mean(rewards: Sequence[float]) -> float:
+    """Of equal rewards their very value, which a sum that was rounded would miss."""
+    lowest, highest = min(rewards), max(rewards)
+    for reward in (lowest, highest):
+        if abs(reward) > MOST_REWARD:
+            raise ConfigError(f"a reward of {reward:g} is too far from 0 to learn from: keep it within {MOST_REWARD:g}")
+    return lowest if lowest == highest else statistics.fmean(rewards)

@@ -1,8 +1,9 @@
 """Files and folders that are whole or not there: written beside their place, then renamed into it.
 
 Enters: the place of an export. Leaves: a path to write to, which becomes that place when all went well. Always holds:
-nothing that stands there is replaced without `force`, and a device, a pipe or a socket never; a killed export leaves at
-most something named `*.partial-*`; what the disk refuses is a ConfigError.
+nothing that stands there is replaced without `force`, and a device, a pipe or a socket never; what was there is put
+back if the new one cannot take its place; a killed export leaves at most something named `*.partial-*`; what the disk
+refuses is a ConfigError.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def folder_written_beside(path: Path, *, force: bool) -> Iterator[Path]:
             beside.rename(path)
             _sync_folder(path.parent)
     finally:
+        with _one_sentence(path):
+            if replaced.exists() and not path.exists():
+                replaced.rename(path)
         for folder in (beside, replaced):
             shutil.rmtree(folder, ignore_errors=True)
 

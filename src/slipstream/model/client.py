@@ -48,8 +48,9 @@ class OpenAIConfig:
     logprobs: LogprobsKind = LogprobsKind.RAW
     context_tokens: int | None = None
     """The model's window. Requests are cut to it; if None, `probe` learns it where the endpoint says."""
-    concurrency: int = 1024
-    """Connections open at once; requests beyond that wait for one."""
+    concurrency: int | None = None
+    """Connections open at once; requests beyond that wait for one, while their time runs. None: as many as are asked
+    for, which dispatch bounds."""
     timeout_s: float = 1_800.0
     """For a call that brings no deadline of its own: all its tries and pauses."""
     connect_timeout_s: float = 30.0
@@ -73,7 +74,7 @@ class OpenAIConfig:
         if self.logprobs not in set(LogprobsKind):
             raise ConfigError(f"logprobs {self.logprobs!r} is none of {', '.join(LogprobsKind)}")
         object.__setattr__(self, "logprobs", LogprobsKind(self.logprobs))
-        if self.concurrency < 1:
+        if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError(f"concurrency {self.concurrency} lets no request through; set it to 1 or more")
 
     @property

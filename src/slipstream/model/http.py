@@ -27,7 +27,7 @@ import aiohttp
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.routes import Routes
-from slipstream.model.wire import BadBody, session_to_headers
+from slipstream.model.wire import BadBody, is_int, session_to_headers
 from slipstream.types import Json
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 
-RETRIED_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+RETRIED_STATUSES = frozenset({408, 409, 425, 429})
+"""And those from 500 on, whoever on the way made them up, but for two."""
+NEVER_SERVED_STATUSES = frozenset({501, 505})
 MAX_MESSAGE_CHARS = 400
 SERVER_KEEP_ALIVE_S = 5.0
 """Uvicorn's, and so vLLM's: a connection idle for longer is about to be closed by the server."""
@@ -97,7 +99,7 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             date = parsedate_to_datetime(header)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
     # A NaN is no number of seconds, and compares false with everything.
@@ -141,7 +143,8 @@ class Complaint:
 class Endpoint:
     """The HTTP side of a client: `await endpoint.post("/completions", body, read)`.
 
-    The session opens with the first request, on the loop that runs then, and belongs to that loop until `aclose`.
+    A session opens with the first request, on the loop that runs then, and belongs to that loop until `aclose`. Posts
+    and looks have one each.
     """
 
     def __init__(
@@ -150,13 +153,14 @@ class Endpoint:
         *,
         api_key: str | None = None,
         api_key_env: str = "",
-        concurrency: int = 1024,
+        concurrency: int | None = None,
         connect_timeout_s: float = 30.0,
         retries: Retries | None = None,
         rng: random.Random | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`api_key_env` names a variable that holds the key; it is read when the session opens, without `api_key`."""
+        """`api_key_env` names a variable that holds the key; it is read when a session opens, without `api_key`.
+        `concurrency` bounds the connections of `post`."""
         self.base_urls = tuple(url.rstrip("/") for url in base_urls)
         self._routes = Routes(self.base_urls)
         self._api_key = api_key
@@ -166,7 +170,9 @@ class Endpoint:
         self._retries = retries or Retries()
         self._rng = rng or random.Random()
         self._sleep = sleep
-        self._session: aiohttp.ClientSession | None = None
+        self._posting: aiohttp.ClientSession | None = None
+        self._looking: aiohttp.ClientSession | None = None
+        """For `get`, so that a look at the server never waits behind requests that take long."""
         self._closed = False
 
     async def post(
@@ -224,7 +230,9 @@ class Endpoint:
         """One try at `url`: its status and text. Raises ModelError if there was no answer."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._open().get(url, allow_redirects=False) as response:
+                if self._looking is None:
+                    self._looking = self._open(limit=None)
+                async with self._looking.get(url, allow_redirects=False) as response:
                     return response.status, (await response.read()).decode("utf-8", "replace")
         except TimeoutError:
             reason = f"no answer within {timeout_s:g} s"
@@ -249,15 +257,17 @@ class Endpoint:
 
     async def aclose(self) -> None:
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await asyncio.shield(session.close())
+        sessions = [session for session in (self._posting, self._looking) if session is not None]
+        self._posting = self._looking = None
+        await asyncio.shield(asyncio.gather(*(session.close() for session in sessions)))
 
     async def _answer(self, where: str, path: str, payload: bytes, headers: Mapping[str, str]) -> Json:
         """One try: the JSON of a good answer, TryAgain, or the error that another try would meet again."""
         failure: str | None = None
         try:
-            async with self._open().post(
+            if self._posting is None:
+                self._posting = self._open(limit=self._concurrency)
+            async with self._posting.post(
                 where + path, data=payload, headers=headers, allow_redirects=False
             ) as response:
                 raw = await response.read()
@@ -265,51 +275,63 @@ class Endpoint:
             failure = self._scrubbed(_reason(raised))
         if failure is not None:
             raise TryAgain(f"POST {path} of {where} failed: {failure}", unanswered=True)
+        answered = f"POST {path} of {where} answered"
+        asked_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
         if response.status != 200:
-            self._refuse(where, path, response, Complaint.read(raw))
+            self._refuse(f"{answered} {response.status}", response.status, Complaint.read(raw), asked_s)
         try:
             answer: Json = json.loads(raw)
         except (ValueError, RecursionError):
-            raise BadBody(f"is no JSON: {shortened(raw[:200].decode('utf-8', 'replace'))!r}") from None
+            start = self._scrubbed(raw[:200].decode("utf-8", "replace"))
+            raise TryAgain(f"{answered} with a body that is no JSON: {start!r}", asked_s) from None
+        if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
+            self._refuse(f"{answered} with an error", _inner_status(answer["error"]), Complaint.read(raw), asked_s)
         return answer
 
-    def _refuse(self, where: str, path: str, response: aiohttp.ClientResponse, complaint: Complaint) -> NoReturn:
-        status = response.status
-        said = f"POST {path} of {where} answered {status}: {self._scrubbed(complaint.message)}"
+    def _refuse(self, answered: str, status: int, complaint: Complaint, asked_s: float | None) -> NoReturn:
+        said = f"{answered}: {self._scrubbed(complaint.message)}"
         if complaint.is_overflow(status):
             raise ContextOverflow(said)
-        if status in RETRIED_STATUSES and complaint.code != "insufficient_quota":
-            raise TryAgain(said, retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC)))
+        if _may_pass(status) and complaint.code != "insufficient_quota":
+            raise TryAgain(said, asked_s)
         if status in (401, 403):
             said += f" (set {self._api_key_env or 'the API key'} to a key that this endpoint accepts)"
         raise Refused(said)
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open(self, *, limit: int | None) -> aiohttp.ClientSession:
         if self._closed:
             raise ModelError(f"the client of {', '.join(self.base_urls)} is closed; make a new one")
-        if self._session is None:
-            if self._api_key is None and self._api_key_env:
-                self._api_key = os.environ.get(self._api_key_env)
-            self._api_key = (self._api_key or "").strip()
-            if not (self._api_key.isascii() and self._api_key.isprintable()):
-                raise ConfigError(
-                    f"the API key for {', '.join(self.base_urls)} has characters that no header carries; copy it anew"
-                )
-            headers = {"Content-Type": "application/json"}
-            if self._api_key:
-                headers["Authorization"] = f"Bearer {self._api_key}"
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._concurrency, limit_per_host=0, keepalive_timeout=SERVER_KEEP_ALIVE_S - 1.0
-                ),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
-                headers=headers,
+        if self._api_key is None and self._api_key_env:
+            self._api_key = os.environ.get(self._api_key_env)
+        self._api_key = (self._api_key or "").strip()
+        if not (self._api_key.isascii() and self._api_key.isprintable()):
+            raise ConfigError(
+                f"the API key for {', '.join(self.base_urls)} has characters that no header carries; copy it anew"
             )
-        return self._session
+        headers = {"Content-Type": "application/json"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=limit or 0, limit_per_host=0, keepalive_timeout=SERVER_KEEP_ALIVE_S - 1.0
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            headers=headers,
+        )
 
     def _scrubbed(self, text: str) -> str:
         """Without the key, which servers like to repeat in what they complain about."""
         return shortened(text.replace(self._api_key, "[key]") if self._api_key else text)
+
+
+def _may_pass(status: int) -> bool:
+    return status in RETRIED_STATUSES or (status >= 500 and status not in NEVER_SERVED_STATUSES)
+
+
+def _inner_status(error: Json) -> int:
+    """Of an error inside an answer of 200, as routers send it when what they asked failed."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if is_int(code) and 400 <= code < 600 else 500
 
 
 def _reason(raised: BaseException) -> str:

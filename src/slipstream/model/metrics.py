@@ -7,6 +7,7 @@ without the two request gauges says nothing, which is None and never an idle eng
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def _readings(text: str) -> Iterator[Reading]:
             value = float(match["value"])
         except ValueError:
             continue
-        if value != float("inf") and value == value:
+        if math.isfinite(value):
             yield Reading(name=match["name"], labels=dict(_LABEL.findall(match["labels"] or "")), value=value)
 
 

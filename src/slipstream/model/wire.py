@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 from urllib.parse import quote, unquote
@@ -31,6 +30,9 @@ from slipstream.types import (
 
 SESSION_HEADER = "X-Session-ID"
 """vLLM's name for what keeps the requests of one rollout on one engine; routers can be told to follow it."""
+
+FLOAT32_MAX = 3.4028234663852886e38
+"""Logprobs are kept in float32, where anything beyond is infinite."""
 
 CHAT_STOPS: Mapping[str, StopReason] = {
     "stop": StopReason.STOP,
@@ -220,9 +222,10 @@ def _call_from_wire(call: Json, number: int) -> ToolCall:
     problem: CallProblem | None = None
     if written is None or written == "":
         arguments = {}  # how several servers spell a call without arguments
-    elif isinstance(written, str):
+    else:
         try:
-            arguments = json.loads(written)
+            arguments = json.loads(written) if isinstance(written, str) else written
+            json.dumps(arguments, allow_nan=False)  # Python reads NaN, Infinity and 1e999, which JSON cannot say
         except (ValueError, RecursionError):
             problem = CallProblem.BAD_JSON
     if problem is None and not isinstance(arguments, dict):
@@ -312,7 +315,7 @@ def sampled_to_wire(
 
 
 def logprobs_from_wire(choice: Json) -> list[float]:
-    """The logprobs of the sampled tokens, all of them finite numbers."""
+    """The logprobs of the sampled tokens, all of them finite numbers, in float32 too."""
     return [_logprob(value, "token logprobs") for value in dig_list(choice, "logprobs", "token_logprobs")]
 
 
@@ -347,7 +350,7 @@ def _score(place: Json, index: int, num_top: int) -> TokenScore:
 
 
 def _logprob(value: Json, among: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= FLOAT32_MAX:
         raise BadBody(f"has {_shown(value)} among its {among}")
     return float(value)
 
