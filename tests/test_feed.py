@@ -79,3 +79,12 @@ def test_fresh_tasks_are_others_than_the_steps_own_and_a_resumed_feed_knows_them
         assert len({*step, *more}) == len(step) + len(more)
         resumed.given((*step, *more))
     assert steps(feed, 5) == steps(resumed, 5)
+
+
+def test_an_epoch_that_has_nothing_for_a_step_is_not_begun() -> None:
+    feed = Feed(TASKS, num_per_step=2, seed=0, solve_rate=SolveRateFilter())
+    first = feed.next_step()
+    rest = feed.fresh(8, first)
+    for task in (*first, *rest):
+        feed.note(task, [0.0, 1.0] if task in first else [1.0])
+    assert (feed.fresh(1, first), feed.epoch) == ((), 1)

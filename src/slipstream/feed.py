@@ -57,11 +57,16 @@ class Feed:
             place = next((at for at, task in enumerate(self._queue) if task not in (*besides, *chosen)), None)
             if place is not None:
                 chosen.append(self._queue.pop(place))
-            elif has_begun or not set(self._task_ids) - {*besides, *chosen}:
+            elif has_begun:
                 break
             else:
+                before = self._epoch, list(self._queue)
                 self._begin_epoch()
                 has_begun = True
+                if {*besides, *chosen}.issuperset(self._queue):
+                    # Whoever is told later what was given out could not tell that it began.
+                    self._epoch, self._queue = before
+                    break
         return tuple(chosen)
 
     def next_step(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.train.checkpoints import Checkpoints
 
 EVALUATION, TRAINING = find_recipe("demo"), find_recipe("quickstart")
 
@@ -79,3 +80,18 @@ def test_train_does_not_train_inside_an_evaluation(tmp_path: Path) -> None:
     before = RunStore.read(folder).counts()
     assert "slipstream eval --resume" in refused("train", "--resume", "latest", cwd=tmp_path)
     assert RunStore.read(folder).counts() == before
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_new_run_is_forgotten_unless_it_has_a_checkpoint(tmp_path: Path, has_checkpoint: bool) -> None:
+    session: Session[Any] = Session(TRAINING, tmp_path)
+
+    async def begin() -> Path:
+        async with session.open_store("digest") as store:
+            if has_checkpoint:
+                Checkpoints.of_run(store.folder).path(0).mkdir(parents=True)
+            return store.folder
+
+    folder = asyncio.run(begin())
+    session.forget_if_empty()
+    assert folder.exists() == has_checkpoint

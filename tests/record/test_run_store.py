@@ -328,6 +328,33 @@ def test_a_folder_that_holds_a_run_is_not_made_again(tmp_path: Path) -> None:
     asyncio.run(RunStore.open(tmp_path / "run").aclose())
 
 
+@pytest.mark.parametrize("pragma", ["PRAGMA user_version", "PRAGMA journal_mode = WAL"])
+def test_a_run_that_was_left_half_made_is_none_and_can_be_made(tmp_path: Path, pragma: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    assert not RunStore.exists(folder)
+    with closing(sqlite3.connect(folder / "run.db")) as connection:
+        connection.execute(pragma)
+    assert not RunStore.exists(folder)
+    make_run(folder, num_jobs=2)
+    assert RunStore.exists(folder)
+    assert RunStore.read(folder).counts().rollouts == 2
+
+
+@pytest.mark.parametrize("what", ["a database", "a text"])
+def test_something_else_that_lies_where_a_run_would_is_not_overwritten(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "run.db"
+    if what == "a database":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE notes (text TEXT)")
+    else:
+        path.write_text("notes " * 100)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunStore.create(tmp_path, config={})
+    assert path.read_bytes() == before
+
+
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     with closing(sqlite3.connect(folder / "run.db")) as connection:

@@ -54,6 +54,7 @@ def test_controls_need_no_evaluation_between_and_the_time_of_a_stopped_session_c
     stopped, seconds = session(tmp_path / "run", "controls=true", "eval_every=0", stops_at="checkpoint")
     assert stopped is None
     after_warm_up, after_evaluation, after_step = sorted(set(seconds))  # each was there for a kill to leave
+    (tmp_path / "run/controls/sft_only").mkdir(parents=True)  # as a kill leaves it
     report, _ = session(tmp_path / "run", "controls=true", "eval_every=0")
     assert report is not None
     assert report.seconds > after_step > after_evaluation > after_warm_up > 0

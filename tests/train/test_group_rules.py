@@ -1,6 +1,7 @@
 """Over-sampling, carrying and replacement in the training loop, on virtual time."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from train_stage import SETTINGS, Run, SlowLearner, make_run
 
 from slipstream.batch.advantages import ESTIMATORS
 from slipstream.export.samples import advantages_of
+from slipstream.feed import SolveRateFilter
 from slipstream.placement.simulated import Part, Plan
 from slipstream.record import MemoryJournal, RunStore
 from slipstream.simulate.clock import run_virtual
@@ -145,10 +147,7 @@ def test_a_killed_run_goes_on_and_learns_from_everything_once(
         run = make_run(
             tmp_path, settings=settings, learner=SlowLearner(seconds=1), journal=journal.reopened(), plan=plan
         )
-        checkpoints = Checkpoints(tmp_path / "checkpoints")
-        newest = checkpoints.newest()
-        if newest is not None:
-            await run.learner.load(checkpoints.path(newest))
+        await Checkpoints.of_run(tmp_path).load_newest(run.learner)
         await run.trainer.run()
         return run
 
@@ -211,9 +210,7 @@ def test_a_replaced_group_ends_the_same_in_a_run_that_was_killed(tmp_path: Path)
             run = make_run(
                 folder, settings=REPLACE, learner=SlowLearner(seconds=1), journal=journal.reopened(), plan=flat_at_first
             )
-            newest = Checkpoints(folder / "checkpoints").newest()
-            if newest is not None:
-                await run.learner.load(Checkpoints(folder / "checkpoints").path(newest))
+            await Checkpoints.of_run(folder).load_newest(run.learner)
             await run.trainer.run()
             return run
 
@@ -238,3 +235,37 @@ def test_a_longer_plan_is_kept_by_the_run_store(tmp_path: Path) -> None:
     on_disk = asyncio.run(main())
     in_memory, _ = ran(tmp_path / "memory", REPLACE, plan=flat_at_first)
     assert on_disk == tuple(len(record.planned) for record in in_memory.journal.steps())
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_resumed_run_replaces_by_the_same_tasks_though_some_of_them_rest(tmp_path: Path, staleness: int) -> None:
+    settings = replace(REPLACE, steps=8, staleness=staleness)
+
+    def plan(job: Job, number: int) -> Plan:
+        luck = random.Random(f"{job.key.task_id} {job.key.step}").random()
+        return Plan(reward=float(luck > 0.3) if luck < 0.6 else job.key.sample % 2)
+
+    async def session(folder: Path, learner: SlowLearner, journal: MemoryJournal) -> Run:
+        run = make_run(
+            folder, settings=settings, plan=plan, journal=journal, learner=learner, groups=2, held_out=(),
+            solve_rate=SolveRateFilter(),
+        )  # fmt: skip
+        try:
+            await run.trainer.run()
+        except RuntimeError:
+            assert learner.version < settings.steps
+        return run
+
+    def plans(folder: Path, journal: MemoryJournal, *, begins_at: int = 0, fail_at: int | None = None) -> list[object]:
+        learner = SlowLearner(fail_at=fail_at)
+        learner.version = begins_at
+        run = run_virtual(session(folder, learner, journal))
+        return [record.planned for record in run.journal.steps()]
+
+    for seed in range(3):
+        settings = replace(settings, seed=seed)
+        unbroken = plans(tmp_path / f"{seed}", MemoryJournal())
+        for died_at in range(2, 8):
+            journal = MemoryJournal()
+            plans(tmp_path / f"{seed}-{died_at}", journal, fail_at=died_at)
+            assert plans(tmp_path / f"{seed}-{died_at}", journal.reopened(), begins_at=died_at) == unbroken

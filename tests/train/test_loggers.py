@@ -57,9 +57,7 @@ def session(folder: Path, journal: MemoryJournal, *, fail_at: int | None = None,
         with figures_log(folder, journal, tensorboard=tensorboard) as on_figures:
             learner, settings = SlowLearner(fail_at=fail_at), replace(SETTINGS, checkpoint_every=3)
             run = make_run(folder, settings=settings, learner=learner, journal=journal, on_figures=on_figures)
-            newest = Checkpoints(folder / "checkpoints").newest()
-            if newest is not None:
-                await run.learner.load(Checkpoints(folder / "checkpoints").path(newest))
+            await Checkpoints.of_run(folder).load_newest(run.learner)
             await run.trainer.run()
 
     if fail_at is None:

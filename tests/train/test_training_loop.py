@@ -146,10 +146,7 @@ def test_shuffled_rewards_are_the_same_rewards_dealt_anew(tmp_path: Path) -> Non
 def resumed(folder: Path, journal: MemoryJournal, learner: SlowLearner, settings: LoopSettings) -> Run:
     async def main() -> Run:
         run = make_run(folder, journal=journal.reopened(), learner=learner, settings=settings)
-        checkpoints = Checkpoints(folder / "checkpoints")
-        newest = checkpoints.newest()
-        if newest is not None:
-            await run.learner.load(checkpoints.path(newest))
+        await Checkpoints.of_run(folder).load_newest(run.learner)
         await run.trainer.run()
         return run
 

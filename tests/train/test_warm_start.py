@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.config import apply_overrides
+from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
 from slipstream.train.run import TrainPlan, carry_out_training, plan_training
+from slipstream.types import SandboxSpec
 
 SMALL = ["steps=0", "tasks.num=16", "held_out.source=", "deterministic=true", "seed=5",
          "warm_start.args.num=8", "warm_start.learning.num_epochs=2", "model.engine.num_slots=2"]  # fmt: skip
@@ -56,3 +59,17 @@ def test_a_run_stopped_in_its_warm_start_makes_it_anew_and_ends_the_same(tmp_pat
     weights = [(tmp_path / run / "trained/model.safetensors").read_bytes() for run in ("unbroken", "stopped")]
     assert weights[0] == weights[1]
     assert (0, "warm_up") in RunStore.read(stopped).measured()
+
+
+def test_a_sandbox_that_cannot_be_started_is_refused_before_the_warm_start(tmp_path: Path) -> None:
+    plan, said = small_plan(), list[str]()
+    task = next(iter(plan.tasks.values()))
+    homeless = replace(task, sandbox=SandboxSpec(base=str(tmp_path / "gone")))
+    plan = replace(plan, tasks={**plan.tasks, task.id: homeless})
+
+    async def main() -> None:
+        await carry_out_training(plan, lambda: RunStore.create(tmp_path / "run", config={}), on_word=said.append)
+
+    with pytest.raises(ConfigError, match="gone"):
+        asyncio.run(main())
+    assert said == []

@@ -11,7 +11,7 @@ from slipstream.batch.advantages import leave_one_out
 from slipstream.bridges.null import NullLearner
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch as AllAtOnce
-from slipstream.feed import Feed
+from slipstream.feed import Feed, SolveRateFilter
 from slipstream.model.scripted import ScriptedModel, replies
 from slipstream.placement.simulated import Plan, SimulatedAttempt, SimulatedPlacement
 from slipstream.record import MemoryJournal, RunStore, plan_resume
@@ -120,6 +120,7 @@ def make_run(
     journal: MemoryJournal | RunStore | None = None,
     held_out: Sequence[Task] = HELD_OUT,
     groups: int = 3,
+    solve_rate: SolveRateFilter | None = None,
     on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
     times: Callable[[], Measured] | None = None,
 ) -> Run:
@@ -139,7 +140,7 @@ def make_run(
         learner=learner,
         dispatcher=dispatcher,
         store=journal,
-        feed=Feed([task.id for task in TASKS], num_per_step=groups, seed=settings.seed),
+        feed=Feed([task.id for task in TASKS], num_per_step=groups, seed=settings.seed, solve_rate=solve_rate),
         tasks={task.id: task for task in (*TASKS, *held_out)},
         held_out=held_out,
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),

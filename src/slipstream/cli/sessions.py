@@ -13,6 +13,7 @@ from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.train.checkpoints import Checkpoints
 from slipstream.types import Json
 
 Config = TypeVar("Config", EvalConfig, TrainConfig)
@@ -55,8 +56,10 @@ class Session(Generic[Config]):
         return store
 
     def forget_if_empty(self) -> None:
-        """Leave no folder behind of a new run in which nothing was done yet."""
-        if self.past is None and self.folder is not None and not RunStore.read(self.folder).counts().jobs:
+        """Leave no folder behind of a new run in which nothing was done yet: no job, and no warm start."""
+        if self.past is not None or self.folder is None or Checkpoints.of_run(self.folder).versions():
+            return
+        if not RunStore.read(self.folder).counts().jobs:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

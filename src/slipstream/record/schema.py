@@ -118,10 +118,22 @@ def run_folders(root: Path) -> list[Path]:
     return sorted(folder for folder in root.iterdir() if database_path(folder).is_file())
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether there is a database of any kind; one that was left half-made, and so has no table, is none."""
+    path = database_path(folder)
+    if not path.exists():
+        return False
+    try:
+        with closing(_connect(path, "ro")) as connection:
+            return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    except sqlite3.Error:
+        return True
+
+
 def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.Connection:
     """A new, empty run store in `folder`, whose tables and config are durable, open for writing."""
     path = database_path(folder)
-    if path.exists():
+    if holds_run(folder):
         raise ConfigError(f"{folder} already holds a run: open it to resume, or choose another folder")
     with _cannot_be_made(path):
         connection = _open_for_writing(path, "rwc")

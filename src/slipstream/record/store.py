@@ -25,7 +25,7 @@ from slipstream.record.hardware import HardwareSample
 from slipstream.record.ledger import Ledger
 from slipstream.record.lock import RunLock
 from slipstream.record.reader import RunReader
-from slipstream.record.schema import check_database, create_database, database_path, open_database
+from slipstream.record.schema import check_database, create_database, database_path, holds_run, open_database
 from slipstream.record.writer import EventWriter
 from slipstream.seams import Event
 from slipstream.types import Json
@@ -87,6 +87,11 @@ class RunStore(RunReader):
             lock.release()
             raise
         return _store(folder, connection, lock, clock_offset_s)
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is something to open in `folder`, be it damaged; a run that was left half-made is none."""
+        return holds_run(folder)
 
     @staticmethod
     def read(folder: Path) -> RunReader:

@@ -29,11 +29,14 @@ class Learner(Protocol):
         ...
 
     async def save(self, folder: Path) -> None:
-        """All that is needed to go on from here, into a folder that does not exist yet. Whole or not at all."""
+        """All that is needed to go on from here, into a folder that does not exist yet. Whole or not at all.
+
+        It is durable on return: an older one may be removed then.
+        """
         ...
 
     async def load(self, folder: Path) -> None:
-        """Go on from what was saved."""
+        """Go on from what was saved. Raises LearnerError if that is damaged; another may be loaded then."""
         ...
 
     async def aclose(self) -> None: ...

@@ -10,6 +10,8 @@ most k versions behind the one that the step will update; with 0 everything is o
 The rules of `dispatch.groups` bend the first sentence, and what they did can be told from plans and batches alone. What
 is planned and not in the batch was left out by over-sampling or replacement; or, with `carry`, is in the next batch. A
 plan grows by the groups that take the place of those without signal, and is written again before they are submitted.
+A step of which no rollout has a verdict ends the run, and is planned again when that goes on: with the same tasks and
+other samples. What it had before stays on record, in no plan.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from slipstream.train.arrivals import Arrivals
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.grouping import TRAIN, GroupRules, by_task
 from slipstream.train.learner import Learner
+from slipstream.train.ungraded import check_graded, is_one_that_is_late, keys_to_grade, planned_anew
 from slipstream.types import Group, Job, JobKey, Rollout, Task
 from slipstream.wiring import make_job
 
@@ -160,7 +163,8 @@ class Trainer:
         to_give = sorted(self._steps)
         for step in sorted(self._steps):
             while to_give and to_give[0] <= step + self._lag:  # in the order in which it was given and noted
-                self._feed.given(list(by_task(self._steps[to_give.pop(0)].planned)))
+                self._feed.given(self._task_ids(to_give.pop(0))[: self._rules.num_groups])
+            self._feed.given(self._task_ids(step)[self._rules.num_groups :])
             record = self._steps[step]
             if record.taken is None:
                 break
@@ -171,7 +175,16 @@ class Trainer:
             self._tell(f"step {step} again")
             await self._update(step, groups, is_new=record.version is None)
         for step in to_give:
-            self._feed.given(list(by_task(self._steps[step].planned)))
+            self._feed.given(self._task_ids(step))
+        for record in [record for record in self._steps.values() if record.taken is None]:
+            if self._done.issuperset(record.planned):
+                recorded = tuple(self._store.rollouts(False, phase=TRAIN, step=record.step))
+                if (again := planned_anew(record, recorded)) != record.planned:
+                    self._write_plan(record.step, again)
+
+    def _task_ids(self, step: int) -> list[str]:
+        """Of a step's plan: the feed's own, then those that took the place of others."""
+        return list(by_task(self._steps[step].planned))
 
     @property
     def _lag(self) -> int:
@@ -215,9 +228,12 @@ class Trainer:
             for sample in range(self._rules.num_started)
         )
         before = self._steps[step].planned if step in self._steps else ()
-        self._steps[step] = StepRecord(step=step, planned=before + more)
-        self._store.append(StepPlanned(step=step, jobs=before + more))
+        self._write_plan(step, before + more)
         return more
+
+    def _write_plan(self, step: int, keys: tuple[JobKey, ...]) -> None:
+        self._steps[step] = StepRecord(step=step, planned=keys)
+        self._store.append(StepPlanned(step=step, jobs=keys))
 
     def _expect(self, step: int) -> None:
         """Plan the step that begins after the update to come, so that sandboxes can be started meanwhile. Steps are
@@ -252,6 +268,9 @@ class Trainer:
         async with self._advanced:
             await self._advanced.wait_for(lambda: step in self._steps)
         found, taken = await self._gather(step)
+        own = [found[key] for key in self._steps[step].planned if key in found]
+        if not is_one_that_is_late(own):
+            check_graded(own, f"step {step}")
         self._steps[step] = replace(self._steps[step], taken=taken)
         self._store.append(BatchTaken(step=step, jobs=taken))
         await self._store.flush()
@@ -360,16 +379,13 @@ class Trainer:
             await self._evaluate(version)
 
     async def _evaluate(self, version: int) -> None:
-        jobs = [
-            self._job(JobKey(phase=HELD_OUT, step=version, task_id=task.id, sample=sample), self._settings.eval_samples)
-            for sample in range(self._settings.eval_samples)
-            for task in self._held_out
-        ]
+        past = tuple(self._store.rollouts(False, phase=HELD_OUT, step=version))
+        keys = keys_to_grade(HELD_OUT, version, [task.id for task in self._held_out], self._settings.eval_samples, past)
+        jobs = [self._job(key, self._settings.eval_samples) for key in keys]
         await self._submit(jobs, version)
-        rollouts = await self._arrivals.take([job.key for job in jobs])
+        rollouts = await self._arrivals.take(keys)
+        check_graded(rollouts, f"the held-out tasks at version {version}")
         rewards = _rewards(rollouts)
-        if not rewards:
-            raise ConfigError("no held-out rollout has a verdict: see what slipstream show says of them, and mend it")
         solved = [float(reward >= self._settings.solved_at) for reward in rewards]
         self.success[version] = statistics.fmean(solved)
         metrics = {

@@ -6,6 +6,7 @@ The model's folder is named by the settings, or made by a function of the recipe
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -40,7 +41,19 @@ def make_policy_folder(config: TrainConfig, run_folder: Path, on_word: Callable[
     on_word("making the model")
     partial = run_folder / "model.partial"
     make(partial, seed=config.seed)
+    for path in (*partial.rglob("*"), partial):
+        _sync(path)
     partial.rename(folder)
+    _sync(run_folder)
+
+
+def _sync(path: Path) -> None:
+    """Give a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @asynccontextmanager

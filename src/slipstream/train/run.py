@@ -26,7 +26,15 @@ from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
-from slipstream.wiring import Pacing, check_gradings, check_weights, make_job, make_renderer, open_placement
+from slipstream.wiring import (
+    Pacing,
+    check_gradings,
+    check_weights,
+    make_job,
+    make_provider,
+    make_renderer,
+    open_placement,
+)
 
 WARM_UP, TIMES = "warm_up", "times"
 OnProgress = Callable[[TrainProgress], None]
@@ -121,8 +129,10 @@ async def _train(
 ) -> TrainReport:
     config, folder = plan.config, store.folder
     watch = _Watch(store)
+    checkpoints = Checkpoints.of_run(folder, keep=config.keep_checkpoints)
+    if not checkpoints.versions():
+        _check_sandboxes(plan)  # before the warm start, which takes long
     make_policy_folder(config, folder, on_word)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints)
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, watch, on_word)
         trainer = await _loop(plan, store, policy, checkpoints, on_progress, times=watch.times)
@@ -135,6 +145,15 @@ async def _train(
     curve = folder / "curve.svg"
     _draw(curve, config.name, {"held-out success": trainer.success})
     return TrainReport(steps=config.steps, seconds=seconds, success=dict(trainer.success), trained=trained, curve=curve)
+
+
+def _check_sandboxes(plan: TrainPlan) -> None:
+    """Refuse what the tasks' sandboxes cannot be started from."""
+    provider = make_provider(plan.config.sandbox)
+    provider.check()
+    for task in plan.tasks.values():
+        if task.sandbox is not None:
+            provider.check_spec(task.sandbox)
 
 
 class _Watch:
@@ -161,11 +180,10 @@ async def _begin(
     watch: _Watch,
     on_word: Callable[[str], None],
 ) -> None:
-    """From the newest checkpoint; or, in a new run, from the warm start."""
-    newest = checkpoints.newest()
+    """From the newest checkpoint that is whole; or, in a new run, from the warm start."""
+    newest = await checkpoints.load_newest(policy.learner)
     if newest is not None:
         on_word(f"going on from version {newest}")
-        await policy.learner.load(checkpoints.path(newest))
         return
     if config.warm_start.source:
         metrics = await warm_up(policy, config, on_word=on_word)
@@ -289,18 +307,15 @@ async def _control(
 ) -> Mapping[int, float]:
     """The held-out success of a control, by version."""
     own = folder / "controls" / name
-    if own.exists():
+    if RunStore.exists(own):
         past = RunStore.read(own).measured()
         if (plan.config.steps, HELD_OUT) in past:
             return {step: metrics["success"] for (step, kind), metrics in past.items() if kind == HELD_OUT}
     own.mkdir(parents=True, exist_ok=True)
-    store = RunStore.open(own) if (own / "run.db").exists() else RunStore.create(own, config={"control": name})
+    store = RunStore.open(own) if RunStore.exists(own) else RunStore.create(own, config={"control": name})
     async with store, open_policy(plan.config, folder) as policy:
-        checkpoints = Checkpoints(own / "checkpoints", keep=1)
-        newest = checkpoints.newest()
-        await policy.learner.load(
-            Checkpoints(folder / "checkpoints").path(0) if newest is None else checkpoints.path(newest)
-        )
+        checkpoints = Checkpoints.of_run(own, keep=1)
+        newest = await checkpoints.load_newest(policy.learner, otherwise=Checkpoints.of_run(folder).path(0))
         if newest is None and more_epochs:
             await warm_up(policy, plan.config, num_epochs=more_epochs, on_word=on_word)
             await policy.learner.save(checkpoints.path(0))
