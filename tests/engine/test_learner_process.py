@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.engine.learner_process import LearnerProcess
 from slipstream.engine.learning import InThread
 from slipstream.errors import ConfigError, LearnerError
+from slipstream.link import Link
 from slipstream.types import Batch
 
 CONFIG = LearnerConfig(learning_rate=1e-2, num_epochs=2, num_minibatches=2)
@@ -109,3 +113,55 @@ def test_if_the_process_is_killed_whoever_waits_is_told() -> None:
             await apart.update(Batch(rows=ROWS, metrics={}))
 
     with_process(body)
+
+
+@contextmanager
+def silent_process() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]]:
+    """One that says nothing and does not end by itself; and the two ends of what would be its link."""
+    own, theirs = socket.socketpair()
+    own.setblocking(False)
+    with theirs, subprocess.Popen(["sleep", "100"]) as silent:
+        try:
+            yield silent, own, theirs
+        finally:
+            silent.kill()
+
+
+@pytest.mark.parametrize("num_cancellations", [1, 3])
+def test_a_process_that_does_not_answer_is_killed_soon_after_its_call_is_cancelled(num_cancellations: int) -> None:
+    async def main() -> None:
+        link = Link(calls={}, tells={})
+        await link.connect(own)
+        apart = LearnerProcess(link, silent, close_s=0.05)
+        updating = asyncio.ensure_future(apart.update(Batch(rows=ROWS, metrics={})))
+        await asyncio.sleep(0)
+        for _ in range(num_cancellations):
+            updating.cancel()
+            await asyncio.sleep(0)
+        assert not updating.done()  # it is given time
+        await asyncio.wait([updating], timeout=20)
+        was_killed = updating.done()
+        theirs.close()
+        with pytest.raises(asyncio.CancelledError):
+            await updating
+        assert was_killed
+        await apart.aclose()
+        assert silent.returncode == -signal.SIGKILL
+
+    with silent_process() as (silent, own, theirs):
+        asyncio.run(main())
+
+
+def test_closing_goes_on_to_the_end_of_the_process_even_if_cancelled() -> None:
+    async def main() -> None:
+        link = Link(calls={}, tells={})
+        await link.connect(own)
+        closing = asyncio.ensure_future(LearnerProcess(link, silent, close_s=0.05).aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert silent.returncode == -signal.SIGKILL
+
+    with silent_process() as (silent, own, _):
+        asyncio.run(main())

@@ -1,9 +1,13 @@
-"""The embedded trainer's warm start, stopped half-way."""
+"""The embedded trainer: stopped half-way, refused by its engine, kept on a disk that refuses too."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +18,11 @@ from slipstream.engine.config import EngineConfig
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread
+from slipstream.engine.learning import InThread, Weights
 from slipstream.engine.microbatches import Masked
+from slipstream.errors import LearnerError
 from slipstream.settings import ModelConfig
+from slipstream.types import Batch, Sample, UpdateResult
 
 SAMPLES = [row([1, 2, digit], [0, 1, 1]).sample for digit in range(8)]
 MANY = WarmStartConfig(num_epochs=100, tokens_per_step=4)
@@ -129,3 +135,175 @@ def test_it_works_with_its_own_number_of_threads_or_else_with_the_engines(
 
     asyncio.run(main())
     assert seen == [num]
+
+
+# ---------------------------------------------------------------- what is under way when whoever waits is cancelled
+
+
+class Slow(TorchLearner):
+    """Stops in whatever it does, until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__(model_folder(), LearnerConfig(), device="cpu")
+        self.begun, self.let_go = threading.Event(), threading.Event()
+        self.over = False
+
+    def _work(self) -> None:
+        self.begun.set()
+        assert self.let_go.wait(20)
+        self.over = True
+
+    def update(self, batch: Batch) -> UpdateResult:
+        self._work()
+        return UpdateResult(version=1, metrics={})
+
+    def save(self, folder: Path) -> None:
+        self._work()
+        raise LearnerError("nobody is there to hear it")
+
+    def load(self, folder: Path) -> None:
+        self._work()
+
+    def export_folder(self, folder: Path, *, dtype: object = None) -> None:
+        self._work()
+
+
+@pytest.mark.parametrize("what", ["update", "save", "load", "export"])
+def test_whoever_is_cancelled_waits_for_the_end_of_what_is_under_way(what: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        learner = Slow()
+        given = Batch(rows=()) if what == "update" else tmp_path / "kept"
+        working = asyncio.ensure_future(getattr(InThread(learner), what)(given))
+        assert await asyncio.to_thread(learner.begun.wait, 20)
+        for _ in range(2):
+            working.cancel()
+            await asyncio.sleep(0)
+        learner.let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert learner.over
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- an engine and a disk that refuse
+
+
+class Given:
+    """A Learning with the weights it was given, and a file instead of a checkpoint."""
+
+    def __init__(self, weights: Weights = ()) -> None:
+        self.given = weights
+        self.num_loads = 0
+
+    async def update(self, batch: Batch) -> UpdateResult:
+        return UpdateResult(version=7, metrics={})
+
+    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
+        return {}
+
+    async def weights(self) -> Weights:
+        return self.given
+
+    async def save(self, folder: Path) -> None:
+        await asyncio.to_thread(folder.mkdir, parents=True)
+        (folder / "weights").touch()
+
+    async def load(self, folder: Path) -> None:
+        assert (folder / "weights").is_file()
+        self.num_loads += 1
+
+    async def export(self, folder: Path) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def over(learning: Given) -> LocalLearner:
+    engine = TorchEngine.from_folder(model_folder(), EngineConfig(num_slots=1, device="cpu", num_threads=1))
+    return LocalLearner(learning, engine)
+
+
+def test_if_the_engine_refuses_the_weights_that_is_a_learner_error_and_the_version_stays() -> None:
+    async def main() -> None:
+        unfit = torch.empty(32, device="meta")  # of the right shape, and without any numbers to copy
+        learning = Given([("model.norm.weight", unfit)])
+        trained = await over(learning)
+        try:
+            with pytest.raises(LearnerError, match="version 1 did not reach the engine: NotImplementedError"):
+                await trained.update(Batch(rows=()))
+            assert (trained.version, trained.completer.version) == (0, 0)
+            learning.given = ()
+            assert (await trained.update(Batch(rows=()))).version == 1
+            assert (trained.version, trained.completer.version) == (1, 1)
+        finally:
+            await trained.aclose()
+        with pytest.raises(LearnerError, match="version 2 did not reach the engine: the engine is closed"):
+            await trained.update(Batch(rows=()))
+
+    asyncio.run(main())
+
+
+def test_a_checkpoint_is_on_the_disk_with_its_version_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints" / "version-000001"
+    synced: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, folder.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+
+    async def main() -> None:
+        trained = await over(Given())
+        try:
+            await trained.update(Batch(rows=()))
+            await trained.save(folder)
+            assert synced == [("version", False), (".version-000001.part", False), ("checkpoints", True)]
+            assert sorted(path.name for path in folder.parent.iterdir()) == ["version-000001"]
+            await trained.update(Batch(rows=()))
+            await trained.load(folder)
+            assert (trained.version, trained.completer.version) == (1, 1)
+        finally:
+            await trained.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_refuses_a_checkpoint_is_a_learner_error_and_nothing_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        trained = await over(Given())
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with pytest.raises(LearnerError, match=r"version-000000 was not written \(.*\): make room there"):
+                await trained.save(tmp_path / "version-000000")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            await trained.aclose()
+
+    asyncio.run(main())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_whose_version_is_damaged_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        learning = Given()
+        trained = await over(learning)
+        folder = tmp_path / "version-000000"
+        try:
+            await trained.save(folder)
+            for damaged in (b"", b"\0\0", b"one"):
+                (folder / "version").write_bytes(damaged)
+                with pytest.raises(LearnerError, match=r"is damaged \(its version is .*\): go back to an earlier one"):
+                    await trained.load(folder)
+            (folder / "version").unlink()
+            with pytest.raises(LearnerError, match=r"is damaged \(its version cannot be read: .*go back to"):
+                await trained.load(folder)
+            assert learning.num_loads == 0
+        finally:
+            await trained.aclose()
+
+    asyncio.run(main())

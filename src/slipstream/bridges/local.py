@@ -2,7 +2,8 @@
 
 Always holds: `update` returns when the engine samples from the new weights. The learner works in a thread, or in a
 process of its own, so rollouts go on meanwhile; the engine changes weights between two of its steps. A policy's version
-counts its batches: one with nothing to learn from counts too, and a warm start does not.
+counts its batches: one with nothing to learn from counts too, and a warm start does not. It is that of the weights that
+the engine has: if new ones do not get there, that is a LearnerError and the version stays.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from slipstream.engine.device import find_device
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread, Learning
+from slipstream.engine.learning import InThread, Learning, in_thread
+from slipstream.engine.whole_folder import whole_folder, write_file
+from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
 
@@ -34,14 +38,19 @@ class LocalLearner:
 
     async def update(self, batch: Batch) -> UpdateResult:
         result = await self._learning.update(batch)
-        self.version += 1
-        await self._publish()
+        await self._publish(self.version + 1)
         return replace(result, version=self.version)
 
-    async def _publish(self) -> None:
-        """Let the engine sample from the learner's weights as they are."""
-        weights = await self._learning.weights()
-        await asyncio.to_thread(self._engine.update_weights, weights, version=self.version)
+    async def _publish(self, version: int) -> None:
+        """Let the engine sample from the learner's weights as they are; they are this version from then on."""
+        missed = f"the weights of version {version} did not reach the engine"
+        try:
+            with boundary(LearnerError, missed):
+                weights = await self._learning.weights()
+                await asyncio.to_thread(self._engine.update_weights, weights, version=version)
+        except ModelError as raised:
+            raise LearnerError(f"{missed}: {raised}") from raised
+        self.version = version
 
     async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
         """Imitate `demonstrations`; the version stays as it is.
@@ -49,20 +58,23 @@ class LocalLearner:
         Cancelled, it ends with the optimiser step under way, and the weights are as they were.
         """
         metrics = await self._learning.warm_start(demonstrations, config)
-        await self._publish()
+        await self._publish(self.version)
         return metrics
 
     async def save(self, folder: Path) -> None:
-        partial = folder.with_name(f"{folder.name}.partial")
-        await asyncio.to_thread(_make_anew, partial)
-        await self._learning.save(partial / "learner")
-        (partial / "version").write_text(str(self.version))
-        partial.rename(folder)
+        """Raises LearnerError if the disk refuses; nothing is at `folder` then."""
+        beside = folder.with_name(f".{folder.name}.learner")
+        try:
+            await self._learning.save(beside)
+            await in_thread(partial(_put_together, folder, beside, self.version))
+        finally:
+            await in_thread(partial(shutil.rmtree, beside, ignore_errors=True))
 
     async def load(self, folder: Path) -> None:
+        """Raises LearnerError if the checkpoint is damaged, and ConfigError if it is another model's."""
+        version = await asyncio.to_thread(_read_version, folder)
         await self._learning.load(folder / "learner")
-        self.version = int((folder / "version").read_text())
-        await self._publish()
+        await self._publish(version)
 
     async def export(self, folder: Path) -> None:
         """The policy as it is, as a model folder that any program can read."""
@@ -97,6 +109,19 @@ async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig
     return InThread(learner, num_threads=num_threads)
 
 
-def _make_anew(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def _put_together(folder: Path, learner: Path, version: int) -> None:
+    """The checkpoint at `folder`, whole or not at all, of the learner's own, which goes there."""
+    with whole_folder(folder, what="the checkpoint") as part:
+        learner.rename(part / "learner")
+        write_file(part / "version", str(version).encode())
+
+
+def _read_version(folder: Path) -> int:
+    try:
+        told = (folder / "version").read_bytes().strip()
+        why = f"its version is {told!r}"
+    except OSError as raised:
+        told, why = b"", f"its version cannot be read: {raised.strerror}"
+    if not told.isdigit():
+        raise LearnerError(f"the checkpoint {folder} is damaged ({why}): go back to an earlier one")
+    return int(told)

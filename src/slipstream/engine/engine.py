@@ -207,8 +207,10 @@ def _use_kernels(spec: ModelSpec, config: EngineConfig, device: torch.device) ->
 
 def _graph_worker(decoder: Decoder, config: EngineConfig, version: int) -> Worker:
     from slipstream.engine.graph_worker import GraphWorker
+    from slipstream.engine.graphs import GraphDecoder
 
-    return GraphWorker(decoder, config, version)
+    passes = GraphDecoder(decoder, num_slots=config.num_slots, num_steps=config.steps_ahead)
+    return GraphWorker(decoder, passes, config, version)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

@@ -11,18 +11,36 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from slipstream.engine.config import EngineConfig, OnUpdate
 from slipstream.engine.decoder import Decoder
-from slipstream.engine.graphs import Drawing, GraphDecoder, Pending
 from slipstream.engine.plan import Piece
 from slipstream.engine.request import Request
-from slipstream.engine.sampling import Draw
+from slipstream.engine.sampling import Draw, Drawing
 from slipstream.engine.slots import Slot
 from slipstream.engine.worker import Update, Worker, piece_of
+
+
+class Pending(Protocol):
+    """See `graphs.Pending`."""
+
+    def wait(self) -> tuple[list[list[int]], list[list[float]]]: ...
+
+
+class Passes(Protocol):
+    """What is asked of a device. See `graphs.GraphDecoder`, whose methods are described there."""
+
+    def stream(self) -> AbstractContextManager[object]: ...
+
+    def settle(self) -> None: ...
+
+    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> Pending: ...
+
+    def go_on(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, Draw] | None = None) -> Pending: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +54,8 @@ class _Flight:
 
 
 class GraphWorker(Worker):
-    def __init__(self, decoder: Decoder, config: EngineConfig, version: int) -> None:
-        self._graphs = GraphDecoder(decoder, num_slots=config.num_slots, num_steps=config.steps_ahead)
+    def __init__(self, decoder: Decoder, passes: Passes, config: EngineConfig, version: int) -> None:
+        self._passes = passes
         self._flights: deque[_Flight] = deque()
         self._sampling: dict[int, Request] = {}
         """By slot: sequences whose prompt is through, and whose next token only the device may know."""
@@ -45,15 +63,17 @@ class GraphWorker(Worker):
 
     @contextmanager
     def _context(self) -> Iterator[None]:
-        with super()._context(), self._graphs.stream():
+        with super()._context(), self._passes.stream():
             yield
 
     def _settle(self) -> None:
-        self._graphs.settle()
+        self._passes.settle()
 
-    def _update(self, update: Update) -> None:
+    def _catch_up(self) -> None:
         self._read(0)
         self._settle()
+
+    def _update(self, update: Update) -> None:
         super()._update(update)
         if self._config.on_update is OnUpdate.RECOMPUTE:
             self._sampling.clear()
@@ -94,7 +114,7 @@ class GraphWorker(Worker):
                 rows.append((slot.index, request))
         if not pieces:
             return False
-        pending = self._graphs.prefill(pieces, drawings)
+        pending = self._passes.prefill(pieces, drawings)
         self._count(num_steps=1, num_computed=sum(len(piece.ids) for piece in pieces))
         self._fly(pending, rows, 1)
         self._sampling.update(rows)
@@ -115,7 +135,7 @@ class GraphWorker(Worker):
                 return False
         most = max(request.max_tokens - request.num_asked for _, request in rows)
         num_steps = 1 if nucleus else min(num_steps, most)
-        pending = self._graphs.go_on([index for index, _ in rows], num_steps, nucleus)
+        pending = self._passes.go_on([index for index, _ in rows], num_steps, nucleus)
         self._count(num_steps=num_steps, num_computed=num_steps * len(rows))
         self._fly(pending, rows, num_steps)
         return not nucleus

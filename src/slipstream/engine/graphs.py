@@ -14,7 +14,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ import torch.nn.functional as functional
 from slipstream.engine import kernels
 from slipstream.engine.decoder import Decoder
 from slipstream.engine.plan import Piece
-from slipstream.engine.sampling import Draw, draw, mixed
+from slipstream.engine.sampling import Draw, Drawing, draw, mixed
 
 _CUDA: Any = torch.cuda
 """Its classes have no types."""
@@ -33,17 +32,6 @@ LEAST_TOKENS = 16
 PROGRAMS = 400
 """So many programs keep a GPU busy."""
 MOST_PARTS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """How the next tokens of a slot are drawn."""
-
-    slot: int
-    seed: int
-    temperature: float
-    nucleus: Draw | None = None
-    """The next token is drawn by the host, from its likeliest tokens alone."""
 
 
 class Pending:

@@ -5,7 +5,8 @@ Python's lock, do not wait there for the engine's and the agents'.
 
 Enters: over a link, what a TorchLearner is to do. Leaves: what comes of it. Weights on a GPU are not sent: the other
 process is told where they lie, and copies them on the device.
-Always holds: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError.
+Always holds: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError;
+whoever is cancelled waits for the end of what is under way, and a process that takes too long over it is killed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
+from slipstream.aio import outlast
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.engine.learning import InThread, Weights
@@ -29,14 +31,16 @@ from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
 from slipstream.types import Batch, Sample, UpdateResult
 
 CLOSE_S = 30.0
+"""So long may a process take over what was cancelled, and to end."""
 
 
 class LearnerProcess:
     """The run's end of the link: a Learning."""
 
-    def __init__(self, link: Link, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, link: Link, process: subprocess.Popen[bytes], *, close_s: float = CLOSE_S) -> None:
         self._link = link
         self._process = process
+        self._close_s = close_s
 
     @property
     def pid(self) -> int:
@@ -80,14 +84,30 @@ class LearnerProcess:
 
     async def aclose(self) -> None:
         self._link.close()
-        await wait_or_kill(self._process, CLOSE_S)
+        await outlast([asyncio.ensure_future(wait_or_kill(self._process, self._close_s))])
 
     async def _call(self, what: str, *arguments: Any) -> Any:
+        calling = asyncio.ensure_future(self._link.call(what, *arguments))
         try:
-            return await self._link.call(what, *arguments)
+            await asyncio.wait([calling])
+            return calling.result()
+        except asyncio.CancelledError:
+            calling.cancel()
+            await outlast([asyncio.ensure_future(self._ended(calling))])
+            raise
         except LinkLost:
             code = await asyncio.to_thread(self._process.wait)
             raise LearnerError(f"the learner's process ended ({_spoken(code)}): see what it printed") from None
+
+    async def _ended(self, calling: asyncio.Future[Any]) -> None:
+        """The call ends by itself soon, or with the process."""
+        _, late = await asyncio.wait([calling], timeout=self._close_s)
+        if late:
+            self._process.kill()
+            self._link.close()
+            await asyncio.wait(late)
+        if not calling.cancelled():
+            calling.exception()  # whoever cancelled does not care what it was
 
 
 def _spoken(code: int) -> str:
@@ -142,7 +162,7 @@ class _Served:
         assert self._learner is not None, "it is opened first"
         self._lent = await self._learner.weights()
         if any(tensor.is_cuda for _, tensor in self._lent):
-            torch.cuda.synchronize()
+            await asyncio.to_thread(torch.cuda.synchronize)
         return [(name, _portable(tensor)) for name, tensor in self._lent]
 
 

@@ -1,7 +1,7 @@
 """The learner's work as something to wait for, in a thread of this process.
 
-Always holds: one thing at a time; whoever is cancelled while a warm start goes on waits for the step under way, and the
-weights are as they were.
+Always holds: one thing at a time; whoever is cancelled waits for the end of what is under way. Of a warm start that is
+one step, and the weights are as they were.
 """
 
 from __future__ import annotations
@@ -44,6 +44,17 @@ class Learning(Protocol):
     async def aclose(self) -> None: ...
 
 
+async def in_thread(work: Callable[[], T]) -> T:
+    """What comes of it. Whoever is cancelled waits for its end all the same."""
+    working = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await outlast([working])
+    except asyncio.CancelledError:
+        working.exception()  # whoever cancelled does not care what it was
+        raise
+    return working.result()
+
+
 class InThread:
     def __init__(self, learner: TorchLearner, *, num_threads: int | None = None) -> None:
         """`num_threads`: CPU threads of one operation; None leaves it to torch."""
@@ -51,7 +62,7 @@ class InThread:
         self._num_threads = num_threads
 
     async def update(self, batch: Batch) -> UpdateResult:
-        return await asyncio.to_thread(self._with_threads, lambda: self._torch.update(batch))
+        return await in_thread(lambda: self._with_threads(lambda: self._torch.update(batch)))
 
     async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
         stop = threading.Event()
@@ -69,16 +80,16 @@ class InThread:
         return working.result()
 
     async def weights(self) -> Weights:
-        return await asyncio.to_thread(lambda: list(self._torch.named_weights()))
+        return await in_thread(lambda: list(self._torch.named_weights()))
 
     async def save(self, folder: Path) -> None:
-        await asyncio.to_thread(self._torch.save, folder)
+        await in_thread(partial(self._torch.save, folder))
 
     async def load(self, folder: Path) -> None:
-        await asyncio.to_thread(self._torch.load, folder)
+        await in_thread(partial(self._torch.load, folder))
 
     async def export(self, folder: Path) -> None:
-        await asyncio.to_thread(self._torch.export_folder, folder)
+        await in_thread(partial(self._torch.export_folder, folder))
 
     async def aclose(self) -> None: ...
 

@@ -37,6 +37,17 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """How the next tokens of a slot are drawn by the device."""
+
+    slot: int
+    seed: int
+    temperature: float
+    nucleus: Draw | None = None
+    """The next token is drawn by the host, from its likeliest tokens alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     token: int
     logprob: float | None

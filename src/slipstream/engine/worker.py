@@ -4,7 +4,8 @@ Enters: requests, weights and ends of sessions, through a queue. Leaves: each re
 takes all that arrived, gives slots to those who wait, and puts one token of every sequence that is being sampled and a
 bounded number of prompt tokens through the model.
 Always holds: weights change between steps and never during one; a token carries the version of the weights it was
-sampled with; a step that fails ends the requests that were in it and not the thread.
+sampled with; a step that fails ends the requests that were in it and not the thread; whatever ends the thread, nobody
+is left waiting.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class Worker:
         self._running: dict[int, Request] = {}
         """By slot, in the order in which they began."""
         self._inbox: queue.SimpleQueue[Request | Update | SessionEnd | None] = queue.SimpleQueue()
+        self._in_hand: Request | Update | SessionEnd | None = None
+        """What was taken from there last, until it is dealt with."""
         self._gate = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
@@ -110,9 +113,9 @@ class Worker:
     # ---------------------------------------------------------------- the thread
 
     def _run(self) -> None:
-        if self._config.num_threads is not None:
-            torch.set_num_threads(self._config.num_threads)
         try:
+            if self._config.num_threads is not None:
+                torch.set_num_threads(self._config.num_threads)
             with torch.inference_mode(), self._context():
                 while self._take():
                     self._guarded_step()
@@ -136,6 +139,9 @@ class Worker:
     def _settle(self) -> None:
         """Wait until the device has done all that it was asked for."""
 
+    def _catch_up(self) -> None:
+        """Read all that was asked for."""
+
     def _take(self) -> bool:
         """All that arrived; waits for something to arrive if there is nothing to do. False to end."""
         while True:
@@ -145,14 +151,22 @@ class Worker:
                 return True
             if message is None:
                 return False
+            self._in_hand = message
             if isinstance(message, Update):
                 self._update(message)
             elif isinstance(message, SessionEnd):
                 self._table.end(message.session)
             else:
                 insort(self._waiting, message, key=lambda request: request.priority)
+            self._in_hand = None
 
     def _update(self, update: Update) -> None:
+        try:
+            self._catch_up()
+        except Exception as raised:  # of a step before: its requests are told, and whoever asked for the update
+            self._fail(raised)
+            update.done.set_exception(raised)
+            return
         try:
             self._decoder.put(update.named)
             self._settle()
@@ -168,14 +182,10 @@ class Worker:
         try:
             self._step()
         except Exception as raised:  # the thread's boundary: a failed step is told to those who were in it
-            _log.exception("a step of the engine failed")
-            error = ModelError(f"a step of the engine failed: {type(raised).__name__}: {raised}")
             if not self._running:
                 self._running = dict(enumerate(self._waiting))
                 self._waiting.clear()
-            for request in list(self._running.values()):
-                request.deliver(error)
-            self._forget_all()
+            self._fail(raised)
         self.num_running = len(self._running)
         self.num_held = sum(slot.num_computed for slot in self._table.busy)
         self._keep_pace()
@@ -188,6 +198,15 @@ class Worker:
         then_s, num_then = self._marks[0]
         self.tokens_per_s = (self.counts.num_sampled - num_then) / (now_s - then_s) if now_s > then_s else 0.0
 
+    def _fail(self, raised: Exception) -> None:
+        """All that are running are told, and what was under way for them is forgotten."""
+        _log.error("a step of the engine failed", exc_info=raised)
+        error = ModelError(f"a step of the engine failed: {type(raised).__name__}: {raised}")
+        for request in self._running.values():
+            request.deliver(error)
+        self._forget_all()
+        self.num_running = self.num_held = 0
+
     def _forget_all(self) -> None:
         """Nothing is running any more, and nothing is in the cache."""
         self._running.clear()
@@ -196,15 +215,16 @@ class Worker:
 
     def _end(self) -> None:
         """Nobody is left waiting."""
+        message: Request | Update | SessionEnd | None = self._in_hand
         while True:
+            if isinstance(message, Update) and not message.done.done():
+                message.done.set_exception(ModelError(CLOSED))
+            elif isinstance(message, Request):
+                self._waiting.append(message)
             try:
                 message = self._inbox.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(message, Update):
-                message.done.set_exception(ModelError(CLOSED))
-            elif isinstance(message, Request):
-                self._waiting.append(message)
         for request in (*self._running.values(), *self._waiting):
             request.deliver(ModelError(CLOSED))
         self._running.clear()
@@ -235,21 +255,18 @@ class Worker:
 
     def _admit(self) -> None:
         """Slots for those who wait: lowest priority number first, then in order of arrival."""
-        left = []
-        for number, request in enumerate(self._waiting):
+        for request in tuple(self._waiting):
             if not self._table.has_room:
-                left += self._waiting[number:]
                 break
             placed = self._table.place(request.prompt, session=request.session, salt=request.salt)
             if placed is None:
-                left.append(request)
                 continue
+            self._waiting.remove(request)
             self._running[placed.slot.index] = request
             request.num_cached = placed.num_reused
             if placed.copy_from is not None:
                 self._decoder.copy_prefix(placed.copy_from, placed.slot.index, placed.num_reused)
             self._count(num_reused=placed.num_reused)
-        self._waiting = left
 
     def _chunks(self, slots: Sequence[Slot]) -> list[Piece]:
         """The next tokens of prompts, oldest request first, as many as fit into a step."""
