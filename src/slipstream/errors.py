@@ -21,6 +21,7 @@ SandboxBroken is no failure either: the agent broke its own sandbox, which is a 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -98,3 +99,11 @@ def boundary(error: type[InfrastructureError], what: str) -> Iterator[None]:
         raise
     except Exception as raised:
         raise error(f"{what}: {type(raised).__name__}: {raised}") from raised
+
+
+def is_shortage(raised: BaseException) -> bool:
+    """Whether the machine has no process, thread, memory or descriptor to spare just now, which may pass."""
+    return isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno in _SHORTAGES)
+
+
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})

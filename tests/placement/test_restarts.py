@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from slipstream.dispatch.gate import OpenGate
-from slipstream.errors import InfrastructureError
+from slipstream.errors import InfrastructureError, is_shortage
 from slipstream.link import Link, start_linked
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.placement.processes import Order, Processes, open_processes
-from slipstream.placement.restarts import MOST_DEATHS, MOST_PAUSE_S, Restarts, is_shortage
+from slipstream.placement.restarts import MOST_DEATHS, MOST_PAUSE_S, Restarts
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import Job, JobKey
 

@@ -12,7 +12,7 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxBroken, SandboxError
-from slipstream.sandbox.local import LocalHost
+from slipstream.sandbox.local_host import LocalHost
 from slipstream.sandbox.meter import Limit
 from slipstream.sandbox.watchdog import KIND as WATCHDOG
 from slipstream.types import SandboxLimits, SandboxSpec

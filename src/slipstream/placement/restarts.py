@@ -8,15 +8,15 @@ is no fault of the helpers: that is waited out, however long it takes.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
+
+from slipstream.errors import is_shortage
 
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 10.0
 """Each pause is twice the one before, up to this."""
 MOST_DEATHS = 5
 """Of the helpers of a place in a row, with nothing done between: then something is wrong that another may not mend."""
-_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(slots=True)
@@ -50,8 +50,3 @@ class Restarts:
             return None
         num = sum(at.num_deaths for at in self._places)
         return f"{num} helper processes died one after another; of the last: {self._last}"
-
-
-def is_shortage(raised: BaseException) -> bool:
-    """Whether the machine has no process, thread, memory or descriptor to spare just now."""
-    return isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno in _SHORTAGES)

@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from slipstream.errors import is_shortage
+
 V2, V1 = "cgroup v2", "cgroup v1"
 TOP = "slipstream"
 PROCS = "cgroup.procs"
 REMOVE_S = 2.0
 KILL_ROUNDS = 50
-PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""What a host says that has too little of something for the moment."""
 
 
 class Kernel:
@@ -44,7 +44,7 @@ class Kernel:
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno in PASSING:
+            if is_shortage(error):
                 raise
             return ""
 
@@ -127,7 +127,7 @@ def here_surely() -> list[Hierarchy]:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             mounts = [line for line in file if " - cgroup" in line]
     except OSError as error:
-        if error.errno in PASSING:
+        if is_shortage(error):
             raise
         return []
     return hierarchies("".join(mounts), Kernel().read_surely("/proc/self/cgroup"))

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from slipstream.errors import SandboxError, SlipstreamError, boundary
@@ -28,11 +28,12 @@ from slipstream.sandbox.cores import num_cores
 from slipstream.sandbox.differences import differences, take
 from slipstream.sandbox.ground import Ground, check_folder
 from slipstream.sandbox.keeping import ANSWER_TIMEOUT_S, Keeper, Layer
-from slipstream.sandbox.launch import NOBODY, Launched, visible_home
+from slipstream.sandbox.launch import NOBODY, visible_home
 from slipstream.sandbox.launching import Launching, launch
 from slipstream.sandbox.layer import Layer as Marked
 from slipstream.sandbox.limits import check_limits
-from slipstream.sandbox.meter import UNLEASED, Meter, Meters
+from slipstream.sandbox.local_host import LocalHost
+from slipstream.sandbox.meter import UNLEASED, Meters
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.served import Served
 from slipstream.sandbox.shared import Shared, folder, place_of
@@ -45,43 +46,6 @@ STARTS_PER_CORE = 2
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _numbers = itertools.count(1)
-
-
-class LocalHost:
-    """What holds up one sandbox, outside."""
-
-    def __init__(
-        self,
-        launched: Launched,
-        shared: Shared,
-        layer: Layer,
-        meter: Meter,
-        below: Sequence[Layer] = (),
-        tree: Layer | None = None,
-    ) -> None:
-        self.launched = launched
-        self.shared = shared
-        self.keeper = shared.keeper
-        self.layer = layer
-        self.meter = meter
-        self.below = below
-        self.tree = tree
-        """The copy of it, which is among those below."""
-
-    async def end(self) -> None:
-        async with contextlib.AsyncExitStack() as then:  # whatever raises, all of it is let go
-            for layer in self.below:
-                then.push_async_callback(self.shared.release, layer)
-            then.push_async_callback(self.keeper.drop, self.layer)
-            then.push_async_callback(self.meter.aclose)
-            await self.launched.end()
-
-    async def why_broken(self) -> str | None:
-        try:
-            ended_by = self.meter.ended_by()
-        except OSError:
-            return None  # a host that cannot say it has faults enough
-        return None if ended_by is None else f"it ran into its limit on {ended_by}"
 
 
 class LocalSandbox(SupervisedSandbox):

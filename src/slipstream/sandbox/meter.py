@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, is_shortage
 from slipstream.sandbox import groups, hierarchy, watchdog
 from slipstream.sandbox.tally import Limit, Tally, Usage
 from slipstream.types import SandboxLimits
@@ -111,7 +111,7 @@ class Meters:
                 backend = groups.Groups(lease, candidate)
                 break
             except OSError as error:
-                if error.errno in hierarchy.PASSING:
+                if is_shortage(error):
                     raise
                 reasons.append(f"{candidate}: {error.strerror or error}")
         if backend is None:

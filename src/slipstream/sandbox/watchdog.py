@@ -17,7 +17,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
-from slipstream.sandbox.hierarchy import PASSING
+from slipstream.errors import is_shortage
 from slipstream.sandbox.tally import MB, SPARE_PROCESSES, Limit, Tally, Usage
 
 KIND = "watchdog"
@@ -62,7 +62,7 @@ def see(pid: int) -> Seen | None:
     try:
         fields = _file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError as error:
-        if error.errno in PASSING:
+        if is_shortage(error):
             raise
         return None
     if len(fields) < 29 or fields[0] in (b"Z", b"X"):

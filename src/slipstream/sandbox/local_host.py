@@ -1,0 +1,51 @@
+"""What holds up one local sandbox, outside of it: its process, its meter, and the layers that it stands on.
+
+Always holds: `end` lets go of all of it, whatever raises; a sandbox is broken by what it did only if its meter says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from slipstream.sandbox.keeping import Layer
+from slipstream.sandbox.launch import Launched
+from slipstream.sandbox.meter import Meter
+from slipstream.sandbox.shared import Shared
+
+
+class LocalHost:
+    """What holds up one sandbox, outside."""
+
+    def __init__(
+        self,
+        launched: Launched,
+        shared: Shared,
+        layer: Layer,
+        meter: Meter,
+        below: Sequence[Layer] = (),
+        tree: Layer | None = None,
+    ) -> None:
+        self.launched = launched
+        self.shared = shared
+        self.keeper = shared.keeper
+        self.layer = layer
+        self.meter = meter
+        self.below = below
+        self.tree = tree
+        """The copy of it, which is among those below."""
+
+    async def end(self) -> None:
+        async with contextlib.AsyncExitStack() as then:  # whatever raises, all of it is let go
+            for layer in self.below:
+                then.push_async_callback(self.shared.release, layer)
+            then.push_async_callback(self.keeper.drop, self.layer)
+            then.push_async_callback(self.meter.aclose)
+            await self.launched.end()
+
+    async def why_broken(self) -> str | None:
+        try:
+            ended_by = self.meter.ended_by()
+        except OSError:
+            return None  # a host that cannot say it has faults enough
+        return None if ended_by is None else f"it ran into its limit on {ended_by}"
