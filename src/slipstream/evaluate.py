@@ -143,7 +143,7 @@ async def carry_out(
         return report(past.rollouts(), plan.config)
     pacing = Pacing(plan.config.dispatch)
     async with open_placement(plan.config, plan.tasks, pacing=pacing) as placed, open_store() as store:
-        async with sampling(store, plan.config.hardware.every_s):
+        async with sampling(store, plan.config.hardware.every_s, take_work=pacing.take_work):
             await _run_missing(plan, placed(store), pacing, store, on_progress)
         await store.flush()
         return report(store.rollouts(), plan.config)

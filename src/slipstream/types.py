@@ -237,6 +237,23 @@ class EngineLoad:
     """Sampled lately, by all requests together."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWork:
+    """What steps of an engine took that were about as large: sums over them."""
+
+    num_steps: int
+    """In each of them every sequence that is being sampled gets a token. 0: prompts alone were computed."""
+    num_rows: int
+    """Tokens that were asked for in them, one for each sequence and step."""
+    num_held: int
+    """Tokens in the cache of those sequences, counted in each step."""
+    num_prompt: int
+    """Tokens of prompts that were computed in them."""
+    seconds: float
+    cpu_s: float
+    """Of these, how long the engine's thread had a core."""
+
+
 # ---------------------------------------------------------------- tasks
 
 

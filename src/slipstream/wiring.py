@@ -30,7 +30,7 @@ from slipstream.errors import ConfigError
 from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.hub import default_home, find_model
-from slipstream.model.base import ChatModel, Completer
+from slipstream.model.base import ChatModel, Completer, WorkTeller
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
@@ -46,7 +46,7 @@ from slipstream.sandbox.reaper import reap
 from slipstream.seams import Journal, TurnGate
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TrainConfig
 from slipstream.tools.toolset import Toolset
-from slipstream.types import EngineLoad, Job, JobKey, SampleParams, SandboxSpec, Task, job_seed
+from slipstream.types import EngineLoad, EngineWork, Job, JobKey, SampleParams, SandboxSpec, Task, job_seed
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,23 @@ class Pacing:
 
     def __init__(self, config: DispatchConfig) -> None:
         self.policy, self.limits = make_policy(config)
-        self.read_load: Callable[[], EngineLoad | None] = lambda: None
+        self._read_load: Callable[[], EngineLoad | None] = lambda: None
+        self._take_work: Callable[[], tuple[EngineWork, ...]] = lambda: ()
         self.goes_by_load = config.policy == "adaptive"
         self.gate: PacingGate = KvGate(self.load) if self.goes_by_load else OpenGate()
 
+    def set_engine(self, completer: Completer) -> None:
+        """What samples for the run."""
+        self._read_load = completer.load
+        if isinstance(completer, WorkTeller):
+            self._take_work = completer.take_work
+
     def load(self) -> EngineLoad | None:
-        return self.read_load()
+        return self._read_load()
+
+    def take_work(self) -> tuple[EngineWork, ...]:
+        """What the engine did since this was asked last, where it tells."""
+        return self._take_work()
 
 
 Config: TypeAlias = EvalConfig | TrainConfig
@@ -86,7 +97,8 @@ async def open_placement(
         if policy is None:
             model = await stack.enter_async_context(_open_model(config.model, pacing))
         else:
-            pacing.read_load, model = policy.load, policy
+            pacing.set_engine(policy)
+            model = policy
         if crew_for is not None:
             make_dialogue = _dialogue_maker(config.model, model, pacing.gate)
             yield lambda journal: InProcess(crew_for(journal, make_dialogue), tasks)
@@ -272,7 +284,7 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Comp
         return
     renderer = make_renderer(config)
     completer = await _completer(config, renderer)
-    pacing.read_load = completer.load
+    pacing.set_engine(completer)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(completer.aclose)
         if pacing.goes_by_load and (refresh := getattr(completer, "refresh_load", None)):

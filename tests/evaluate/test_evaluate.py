@@ -13,6 +13,7 @@ from slipstream.errors import ConfigError
 from slipstream.evaluate import Progress, carry_out, evaluate, plan_evaluation
 from slipstream.record import RunReader, RunStore
 from slipstream.settings import EvalConfig, HardwareConfig, ModelConfig, TasksConfig
+from slipstream.types import SpanKind
 
 needs_sandboxes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -73,6 +74,39 @@ def sayer():
     sampled = [sample.cpu for sample in asyncio.run(run("run", config)).hardware() if sample.cpu is not None]
     assert sampled and all(0 <= cpu.percent <= 100 and cpu.cores > 0 for cpu in sampled)
     assert list(asyncio.run(run("off", replace(config, hardware=HardwareConfig(every_s=0)))).hardware()) == []
+
+
+@needs_sandboxes
+@pytest.mark.parametrize("processes", [0, 1])
+def test_what_the_engines_steps_took_is_in_the_store_of_a_run(
+    tmp_path: Path, config: EvalConfig, processes: int
+) -> None:
+    from slipstream.recipes.quickstart.model import Shape, make_model
+
+    shape = Shape(hidden=32, layers=1, heads=2, kv_heads=1, head=16, inner=32)
+    engine = replace(config.model.engine, device="cpu", num_threads=1, num_slots=2)
+    config = replace(
+        config,
+        model=ModelConfig(
+            kind="local",
+            folder=str(make_model(tmp_path / "model", seed=1, shape=shape)),
+            family_args={"show_tools": False},
+            max_tokens=8,
+            context_tokens=256,
+            engine=engine,
+        ),
+        dispatch=replace(config.dispatch, processes=processes),
+    )
+
+    async def run() -> None:
+        async with RunStore.create(tmp_path / "run", config=to_json(config)) as store:
+            await evaluate(config, store)
+
+    asyncio.run(run())
+    store = RunStore.read(tmp_path / "run")
+    calls = [span for rollout in store.rollouts() for span in rollout.spans if span.kind is SpanKind.MODEL]
+    work = [each for sample in store.hardware() for each in sample.work]
+    assert calls and sum(each.num_rows for each in work) == sum(span.counts["sampled"] for span in calls)
 
 
 def never() -> AbstractAsyncContextManager[RunStore]:

@@ -19,6 +19,7 @@ from slipstream.record.nvml import Gpus
 from slipstream.record.sampler import Machine
 from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.clock import run_virtual
+from slipstream.types import EngineWork
 
 SAMPLES = [
     HardwareSample(
@@ -81,6 +82,37 @@ def test_a_sample_without_a_gpu_or_without_processors_comes_back_as_it_was(tmp_p
 
     asyncio.run(write())
     assert list(RunStore.read(tmp_path / "run").hardware()) == parts
+
+
+WORK = tuple(
+    EngineWork(num_steps=num, num_rows=8 * num, num_held=99, num_prompt=7, seconds=0.5, cpu_s=0.25) for num in (1, 2)
+)
+
+
+def test_what_the_engine_did_is_kept_beside_the_machine_but_not_what_it_did_before(tmp_path: Path) -> None:
+    machine = Scripted(SAMPLES)
+    told = [(WORK[1],), WORK, (), WORK[:1]]
+
+    async def check() -> None:
+        async with RunStore.create(tmp_path / "run", config={}, clock_offset_s=0.0) as store:
+            async with sampling(store, 0.001, take_work=lambda: told.pop(0), open_machine=lambda: machine):
+                assert await asyncio.to_thread(machine.is_empty.wait, 60)
+
+    asyncio.run(check())
+    found = list(RunStore.read(tmp_path / "run").hardware())
+    assert [sample.work for sample in found] == [WORK, ()]
+    assert [(sample.cpu, sample.gpus) for sample in found] == [(sample.cpu, sample.gpus) for sample in SAMPLES[1:]]
+
+
+def test_what_the_engine_did_is_kept_where_nothing_else_could_be_measured(tmp_path: Path) -> None:
+    sample = HardwareSample(at_s=1.0, seconds=0.5, work=WORK)
+
+    async def write() -> None:
+        async with RunStore.create(tmp_path / "run", config={}, clock_offset_s=0.0) as store:
+            assert store.add_sample(sample)
+
+    asyncio.run(write())
+    assert list(RunStore.read(tmp_path / "run").hardware()) == [sample]
 
 
 def test_a_closed_store_ends_the_sampling(tmp_path: Path) -> None:
@@ -160,7 +192,7 @@ def test_a_run_from_before_there_were_samples_is_read_without_and_gone_on_with(t
     assert [work.end_s for work in run.learner_work()] == [2.0]
 
 
-def test_a_run_from_before_helpers_were_counted_is_read_as_if_they_did_nothing_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_from_before_helpers_and_steps_were_counted_is_read_as_if_there_were_none(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     async def write(store: RunStore, sample: HardwareSample) -> None:
@@ -170,6 +202,7 @@ def test_a_run_from_before_helpers_were_counted_is_read_as_if_they_did_nothing_a
     asyncio.run(write(RunStore.create(folder, config={}, clock_offset_s=0.0), SAMPLES[0]))
     with closing(sqlite3.connect(folder / "run.db")) as connection:
         connection.execute("ALTER TABLE cpu_samples DROP COLUMN helper_cores")
+        connection.execute("DROP TABLE engine_work")
         connection.commit()
     run = RunStore.read(folder)
     assert [sample.cpu and sample.cpu.helper_cores for sample in run.hardware()] == [0.0]

@@ -1,3 +1,5 @@
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -6,8 +8,9 @@ from run_stage import CORES, EVAL, TRUE, jobs, ran, with_dispatch, workload
 from slipstream.errors import ConfigError
 from slipstream.simulate.chores import Sample, engine_level, fit_cores, wanted_by_others
 from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.fit import Fit, admissions, fit_engine
+from slipstream.simulate.fit import Fit, admissions, fit_engine, fit_steps
 from slipstream.simulate.recorded import Call, Kind, Piece, Recorded, recorded
+from slipstream.types import EngineWork
 
 SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 4_096)
 
@@ -86,6 +89,94 @@ def test_an_engine_that_answers_from_memory_needs_no_fit() -> None:
     instant = replace(TRUE, step_s=1e-6, row_s=0.0, token_s=0.0, prefill_tokens_s=1e9, call_s=0.001)
     found = fitted(made(instant), instant)
     assert found.spec.call_s == pytest.approx(0.001, rel=0.1)
+
+
+def steps_of(engine: EngineSpec, sizes: Sequence[tuple[int, int]], *, slower: float = 1.0) -> list[EngineWork]:
+    """What an engine tells of steps with so many sequences and tokens of prompts; each time is `slower` in all."""
+    made = []
+    for number, (rows, prompt) in enumerate(sizes):
+        held = rows * (100 + 40 * (number % 5))
+        cpu_s = engine.step_s + rows * engine.row_s + held * engine.token_s + prompt / engine.prefill_tokens_s
+        made.append(
+            EngineWork(
+                num_steps=1,
+                num_rows=rows,
+                num_held=held,
+                num_prompt=prompt,
+                seconds=slower * cpu_s * (1.0 + 0.2 * (number % 3)),
+                cpu_s=cpu_s,
+            )
+        )
+    return made
+
+
+SIZES = [(1 + number % 8, 30 * (number % 4)) for number in range(200)]
+
+
+@pytest.mark.parametrize("on_cores", [True, False])
+def test_what_a_step_costs_is_what_the_engine_told(on_cores: bool) -> None:
+    told = steps_of(TRUE, SIZES, slower=2.0)
+    found = fit_steps(told, on_cores=on_cores, name="r")
+    assert found is not None and found.num == 200
+    more = 1.0 if on_cores else 2.4  # in the middle, by what the machine or the sharing of it added
+    assert found.step_s == pytest.approx(more * TRUE.step_s, rel=0.12)
+    assert found.row_s == pytest.approx(more * TRUE.row_s, rel=0.25)
+    assert 1 / found.prefill_s == pytest.approx(TRUE.prefill_tokens_s / more, rel=0.12)
+
+
+def test_prompts_that_were_computed_alone_tell_of_prompts_alone() -> None:
+    told = [
+        *steps_of(TRUE, [(rows, 0) for rows, _ in SIZES]),
+        *(
+            EngineWork(num_steps=0, num_rows=0, num_held=0, num_prompt=size, seconds=size / 2_000, cpu_s=0.0)
+            for size in range(100, 600, 20)
+        ),
+    ]
+    found = fit_steps(told, on_cores=False, name="r")
+    assert found is not None
+    assert 1 / found.prefill_s == pytest.approx(2_000, rel=0.05)
+    assert found.step_s == pytest.approx(1.2 * TRUE.step_s, rel=0.12)
+
+
+def test_steps_tell_what_the_calls_cannot() -> None:
+    """Nearly all calls have as many others beside them, so a step and a request of it can hardly be told apart by them;
+    the steps can, and the calls say what is left."""
+    chance = random.Random(1)
+    calls = []
+    for place in range(7):
+        start_s = 0.0
+        for _ in range(12):
+            sampled = chance.randint(5, 30)
+            each_s = TRUE.step_s + 7 * TRUE.row_s
+            calls.append(
+                Call(
+                    start_s=start_s,
+                    end_s=start_s + 0.05 + sampled * each_s,
+                    context=1,
+                    kept=1,
+                    cached=1,
+                    sampled=sampled,
+                )
+            )
+            start_s = calls[-1].end_s + 0.001 * place
+    cores = fit_cores(made(TRUE, num_tasks=2), cores=CORES, engine_cores=0.0)
+    assert fit_engine(calls, TRUE, cores, name="r").spec.step_s > 1.4 * TRUE.step_s
+    free = replace(TRUE, token_s=0.0)
+    steps = fit_steps(steps_of(free, SIZES), on_cores=True, name="r")
+    found = fit_engine(calls, TRUE, cores, name="r", steps=steps)
+    assert found.spec.step_s == pytest.approx(TRUE.step_s, rel=0.1)
+    assert found.spec.row_s == pytest.approx(TRUE.row_s, rel=0.2)
+    assert found.spec.call_s == pytest.approx(0.05, abs=0.015)
+    assert found.error < 0.05 and (found.num_steps, found.num_calls) == (200, 84)
+
+
+def test_steps_that_are_too_few_or_all_alike_tell_nothing() -> None:
+    assert fit_steps([], on_cores=True, name="r") is None
+    assert fit_steps(steps_of(TRUE, SIZES[:50]), on_cores=True, name="r") is None
+    with pytest.raises(ConfigError, match=r"always had about 7.0 model calls at once"):
+        fit_steps(steps_of(TRUE, [(7, 0)] * 200), on_cores=True, name="r")
+    with pytest.raises(ConfigError, match="hardly overlapped"):
+        fit_steps(steps_of(TRUE, [(1, 0)] * 200), on_cores=True, name="r")
 
 
 def test_work_on_the_cores_is_told_from_waiting() -> None:

@@ -57,6 +57,7 @@ def print_prediction(console: Console, found: Prediction) -> None:
 
     columns = [found.recorded, found.replayed, *([found.predicted] if found.predicted else [])]
     spec, left_out = found.spec, found.left_out
+    steps = f"{found.fit.num_steps:,} of its steps and " if found.fit.num_steps else ""
     rows = [
         ("run", found.run),
         ("changed", ", ".join(found.changes) or "nothing"),
@@ -71,7 +72,7 @@ def print_prediction(console: Console, found: Prediction) -> None:
             "engine",
             f"a step {1000 * spec.step_s:.2f} ms, {1000 * spec.row_s:.3f} ms more for each request and "
             f"{1e6 * spec.token_s:.3f} us for each cached token; prefill {spec.prefill_tokens_s:,.0f} tokens a second; "
-            f"{1000 * spec.call_s:.1f} ms a call besides (fitted on {found.fit.num_calls} calls)",
+            f"{1000 * spec.call_s:.1f} ms a call besides (fitted on {steps}{found.fit.num_calls:,} calls)",
         ),
         ("work on cores", ", ".join(f"{kind} {share:.0%}" for kind, share in found.cpu_shares.items())),
         *([("others", f"wanted {found.others:.1f} cores of the machine all the while")] if found.others else []),

@@ -31,7 +31,7 @@ from slipstream.engine.spec import ModelSpec, read_spec
 from slipstream.engine.weights import read_weights
 from slipstream.engine.worker import EngineCounts, SessionEnd, Update, Worker
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
-from slipstream.types import EngineLoad, Sampled, SampleParams, token_ids
+from slipstream.types import EngineLoad, EngineWork, Sampled, SampleParams, token_ids
 
 MOST_CONTEXT_TOKENS = 4096
 """Of a slot, unless the config says otherwise."""
@@ -124,6 +124,10 @@ class TorchEngine:
             kv_tokens=kv_tokens,
             tokens_per_s=self._worker.tokens_per_s if running else 0.0,
         )
+
+    def take_work(self) -> tuple[EngineWork, ...]:
+        """See `WorkTeller`."""
+        return self._worker.work.take()
 
     async def aclose(self) -> None:
         """Requests under way fail with a ModelError."""

@@ -23,6 +23,7 @@ from slipstream.engine.request import Request
 from slipstream.engine.sampling import Draw, Drawing
 from slipstream.engine.slots import Slot
 from slipstream.engine.worker import Update, Worker, piece_of
+from slipstream.types import EngineWork
 
 
 class Pending(Protocol):
@@ -50,6 +51,9 @@ class _Flight:
     pending: Pending
     rows: Sequence[tuple[int, Request]]
     num_steps: int
+    """Of sequences that are being sampled; 0: prompts were computed."""
+    num_held: int
+    num_prompt: int
     version: int
 
 
@@ -90,6 +94,8 @@ class GraphWorker(Worker):
     # ---------------------------------------------------------------- one round
 
     def _step(self) -> None:
+        if not self._flights:
+            self._watch.start()
         self._drop_cancelled()
         self._admit()
         behind = self._prefill([self._table.slots[index] for index in self._running if index not in self._sampling])
@@ -115,8 +121,9 @@ class GraphWorker(Worker):
         if not pieces:
             return False
         pending = self._passes.prefill(pieces, drawings)
-        self._count(num_steps=1, num_computed=sum(len(piece.ids) for piece in pieces))
-        self._fly(pending, rows, 1)
+        num_prompt = sum(len(piece.ids) for piece in pieces)
+        self._count(num_steps=1, num_computed=num_prompt)
+        self._fly(pending, rows, num_prompt=num_prompt)
         self._sampling.update(rows)
         return not room
 
@@ -137,24 +144,51 @@ class GraphWorker(Worker):
         num_steps = 1 if nucleus else min(num_steps, most)
         pending = self._passes.go_on([index for index, _ in rows], num_steps, nucleus)
         self._count(num_steps=num_steps, num_computed=num_steps * len(rows))
-        self._fly(pending, rows, num_steps)
+        self._fly(pending, rows, num_steps=num_steps)
         return not nucleus
 
-    def _fly(self, pending: Pending, rows: Sequence[tuple[int, Request]], num_steps: int) -> None:
-        self._flights.append(_Flight(pending=pending, rows=rows, num_steps=num_steps, version=self.version))
+    def _fly(
+        self, pending: Pending, rows: Sequence[tuple[int, Request]], *, num_steps: int = 0, num_prompt: int = 0
+    ) -> None:
+        self._flights.append(
+            _Flight(
+                pending=pending,
+                rows=rows,
+                num_steps=num_steps,
+                num_held=num_steps * self.num_held,
+                num_prompt=num_prompt,
+                version=self.version,
+            )
+        )
         for _, request in rows:
-            request.num_asked += num_steps
+            request.num_asked += max(1, num_steps)
 
     def _read(self, num_left: int) -> None:
         """What was drawn, until so many are left in the air."""
         while len(self._flights) > num_left:
             flight = self._flights.popleft()
             tokens, logprobs = flight.pending.wait()
+            self._log(flight)
             num_taken = 0
             for row, (index, request) in enumerate(flight.rows):
                 if self._running.get(index) is request:
                     num_taken += self._take_row(index, request, tokens[row], logprobs[row], flight.version)
             self._count(num_sampled=num_taken)
+
+    def _log(self, flight: _Flight) -> None:
+        """What it took: the device does one after the other, so that is the time since the one before was read, or
+        since it was asked for where none was."""
+        seconds, cpu_s = self._watch.lap()
+        self.work.add(
+            EngineWork(
+                num_steps=flight.num_steps,
+                num_rows=flight.num_steps * len(flight.rows),
+                num_held=flight.num_held,
+                num_prompt=flight.num_prompt,
+                seconds=seconds,
+                cpu_s=cpu_s,
+            )
+        )
 
     def _take_row(
         self, index: int, request: Request, tokens: Sequence[int], logprobs: Sequence[float], version: int

@@ -30,7 +30,9 @@ from slipstream.engine.plan import Piece
 from slipstream.engine.request import Request
 from slipstream.engine.sampling import draw
 from slipstream.engine.slots import Slot, SlotTable
+from slipstream.engine.work_log import Stopwatch, WorkLog
 from slipstream.errors import ModelError
+from slipstream.types import EngineWork
 
 _log = logging.getLogger(__name__)
 TURN_S = 0.0005
@@ -75,6 +77,8 @@ class Worker:
         self._prefill_tokens = config.prefill_tokens_on(decoder.device.type)
         self.version = version
         self.counts = EngineCounts()
+        self.work = WorkLog()
+        self._watch = Stopwatch()
         self.num_running = 0
         self.num_held = 0
         """Tokens of running sequences that are in the cache."""
@@ -234,6 +238,7 @@ class Worker:
     # ---------------------------------------------------------------- one step
 
     def _step(self) -> None:
+        self._watch.start()
         self._drop_cancelled()
         self._admit()
         busy = [self._table.slots[index] for index in self._running]
@@ -292,6 +297,17 @@ class Worker:
         self._count(num_steps=1, num_computed=sum(len(piece.ids) for piece in pieces), num_sampled=len(ready))
         if ready:
             self._sample([pieces[place].slot for place in ready], logits[: len(ready)])
+        seconds, cpu_s = self._watch.lap()
+        self.work.add(
+            EngineWork(
+                num_steps=1,
+                num_rows=len(ready),
+                num_held=sum(pieces[place].end for place in ready),
+                num_prompt=sum(len(piece.ids) for piece in chunks),
+                seconds=seconds,
+                cpu_s=cpu_s,
+            )
+        )
 
     def _sample(self, indices: Sequence[int], logits: torch.Tensor) -> None:
         requests = [self._running[index] for index in indices]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from slipstream.types import EngineLoad, Message, Sampled, SampleParams, StopReason, ToolSpec
+from slipstream.types import EngineLoad, EngineWork, Message, Sampled, SampleParams, StopReason, ToolSpec
 
 
 class Completer(Protocol):
@@ -46,6 +46,15 @@ class SessionKeeper(Protocol):
     def end_session(self, session: str) -> None:
         """No more is to come under this name: its cache is the first to give way. Never fails, and waits for nothing;
         a session that goes on all the same only costs more."""
+        ...
+
+
+@runtime_checkable
+class WorkTeller(Protocol):
+    """A Completer that knows what its steps took."""
+
+    def take_work(self) -> tuple[EngineWork, ...]:
+        """What it did since it was asked last, from any thread."""
         ...
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipstream.types import EngineWork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
@@ -39,3 +41,5 @@ class HardwareSample:
     seconds: float
     cpu: CpuSample | None = None
     gpus: tuple[GpuSample, ...] = ()
+    work: tuple[EngineWork, ...] = ()
+    """Of the engine, where it tells: one for each size of its steps."""

@@ -35,7 +35,7 @@ from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
 from slipstream.record.schema import check_database, has_column, has_table, reading
 from slipstream.record.steps import StepRecord
 from slipstream.seams import JobAdmitted, JobEvent, LearnerWork, LearnerWorked, RolloutDone, RunEnded, TurnTaken
-from slipstream.types import JobKey, Json, Rollout, Turn
+from slipstream.types import EngineWork, JobKey, Json, Rollout, Turn
 
 _ROLLOUTS = (
     f"SELECT rollouts.seq, rollouts.job, attempt, body, {JOB_COLUMNS} FROM rollouts JOIN jobs ON jobs.id = rollouts.job"
@@ -169,21 +169,36 @@ class RunReader:
             return value
 
 
+_CPU_FIELDS = ("percent", "cores", "own_cores", "helper_cores")
+_WORK_FIELDS = ("num_steps", "num_rows", "num_held", "num_prompt", "seconds", "cpu_s")
+_WORK, _CPU = -2, -1
+"""In place of a GPU's number, what is not of one."""
+
+
 def _samples(connection: sqlite3.Connection) -> Iterator[HardwareSample]:
     helpers = "helper_cores" if has_column(connection, "cpu_samples", "helper_cores") else "0.0"
-    cpus = connection.execute(
-        f"SELECT at_s, seconds, -1, percent, cores, own_cores, {helpers} FROM cpu_samples ORDER BY at_s"
-    )
-    gpus = connection.execute("SELECT at_s, seconds, gpu, percent, memory_mb FROM gpu_samples ORDER BY at_s, gpu")
-    for (at_s, seconds), rows in groupby(merge(cpus, gpus, key=itemgetter(0, 2)), key=itemgetter(0, 1)):
+    tables = [
+        f"SELECT at_s, seconds, {_CPU}, percent, cores, own_cores, {helpers} FROM cpu_samples ORDER BY at_s",
+        "SELECT at_s, seconds, gpu, percent, memory_mb FROM gpu_samples ORDER BY at_s, gpu",
+    ]
+    if has_table(connection, "engine_work"):
+        tables.append(
+            f"SELECT at_s, seconds, {_WORK}, num_steps, num_rows, num_held, num_prompt, took_s, cpu_s FROM engine_work "
+            "ORDER BY at_s"
+        )
+    merged = merge(*(connection.execute(table) for table in tables), key=itemgetter(0, 2))
+    for (at_s, seconds), rows in groupby(merged, key=itemgetter(0, 1)):
         cpu: CpuSample | None = None
-        found: list[GpuSample] = []
-        for _, _, gpu, percent, *more in rows:
-            if gpu < 0:
-                cpu = CpuSample(percent=percent, cores=more[0], own_cores=more[1], helper_cores=more[2])
+        gpus: list[GpuSample] = []
+        work: list[EngineWork] = []
+        for _, _, what, *values in rows:
+            if what == _WORK:
+                work.append(EngineWork(**dict(zip(_WORK_FIELDS, values, strict=True))))
+            elif what == _CPU:
+                cpu = CpuSample(**dict(zip(_CPU_FIELDS, values, strict=True)))
             else:
-                found.append(GpuSample(gpu=gpu, percent=percent, memory_mb=more[0]))
-        yield HardwareSample(at_s=at_s, seconds=seconds, cpu=cpu, gpus=tuple(found))
+                gpus.append(GpuSample(gpu=what, percent=values[0], memory_mb=values[1]))
+        yield HardwareSample(at_s=at_s, seconds=seconds, cpu=cpu, gpus=tuple(gpus), work=tuple(work))
 
 
 def _unless_done(unfinished_only: bool, job: str) -> str:

@@ -14,13 +14,18 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from slipstream.record.cpus import Cpus
 from slipstream.record.hardware import HardwareSample
 from slipstream.record.nvml import Gpus
+from slipstream.types import EngineWork
 
 _log = logging.getLogger(__name__)
+
+TakeWork = Callable[[], tuple[EngineWork, ...]]
+"""What an engine did since it was asked last."""
 
 _END_S = 2.0
 """How long the end of a run waits for a driver that hangs; the thread is then left to the end of the process."""
@@ -59,7 +64,11 @@ class SampleStore(Protocol):
 
 @asynccontextmanager
 async def sampling(
-    store: SampleStore, every_s: float, *, open_machine: Callable[[], Machine] = Machine
+    store: SampleStore,
+    every_s: float,
+    *,
+    take_work: TakeWork = lambda: (),
+    open_machine: Callable[[], Machine] = Machine,
 ) -> AsyncIterator[None]:
     """Sample while the context is open; not at all if `every_s` is 0."""
     if every_s <= 0 or not _on_the_real_clock():
@@ -67,7 +76,7 @@ async def sampling(
         return
     stop = threading.Event()
     thread = threading.Thread(
-        target=_sample, args=(store, every_s, open_machine, stop), name="hardware sampler", daemon=True
+        target=_sample, args=(store, every_s, open_machine, take_work, stop), name="hardware sampler", daemon=True
     )
     thread.start()
     try:
@@ -81,16 +90,23 @@ def _on_the_real_clock() -> bool:
     return abs(asyncio.get_running_loop().time() - time.monotonic()) < 1.0
 
 
-def _sample(store: SampleStore, every_s: float, open_machine: Callable[[], Machine], stop: threading.Event) -> None:
+def _sample(
+    store: SampleStore,
+    every_s: float,
+    open_machine: Callable[[], Machine],
+    take_work: TakeWork,
+    stop: threading.Event,
+) -> None:
     try:
         machine = open_machine()
         try:
             machine.read()
+            take_work()
             is_over = False
             while not is_over:
                 is_over = stop.wait(every_s)  # then what is left of the last stretch
                 sample = machine.read()
-                if sample is not None and not store.add_sample(sample):
+                if sample is not None and not store.add_sample(replace(sample, work=take_work())):
                     return
         finally:
             machine.close()

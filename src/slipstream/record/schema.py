@@ -98,6 +98,8 @@ _LATER_TABLES = {
     "own_cores REAL NOT NULL",
     "gpu_samples": "at_s REAL NOT NULL, seconds REAL NOT NULL, gpu INTEGER NOT NULL, percent REAL NOT NULL, "
     "memory_mb REAL NOT NULL",
+    "engine_work": "at_s REAL NOT NULL, seconds REAL NOT NULL, num_steps INTEGER NOT NULL, num_rows INTEGER NOT NULL, "
+    "num_held INTEGER NOT NULL, num_prompt INTEGER NOT NULL, took_s REAL NOT NULL, cpu_s REAL NOT NULL",
     "learner_work": "step INTEGER NOT NULL, work TEXT NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL",
 }
 """What a run of SCHEMA_VERSION may lack: it is made when the run is opened for writing, and without it there is nothing

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from slipstream.record.codec import (
     JOB_COLUMNS,
@@ -132,6 +133,11 @@ class EventWriter:
         self._connection.executemany(
             "INSERT INTO gpu_samples (at_s, seconds, gpu, percent, memory_mb) VALUES (?, ?, ?, ?, ?)",
             [(at_s, sample.seconds, each.gpu, each.percent, each.memory_mb) for each in sample.gpus],
+        )
+        self._connection.executemany(
+            "INSERT INTO engine_work (at_s, seconds, num_steps, num_rows, num_held, num_prompt, took_s, cpu_s) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [(at_s, sample.seconds, *astuple(each)) for each in sample.work],
         )
 
     def _insert_rollout(self, rollout: Rollout) -> None:

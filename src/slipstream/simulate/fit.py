@@ -10,6 +10,9 @@ that were computed from a to e, and Q those until its own were done, which go sl
 what is looked for: a least-squares fit with no number below 0, in which calls that are far off count less. When each
 prompt was computed follows from the prefill speed of the fit before, so it is made several times. Where an engine has
 slots, a call is let in when one is free, first come, first served: recorded ends tell when that was.
+
+An engine that told what its steps took needs no guessing: step_s, row_s, token_s and prefill_tokens_s are fitted on its
+steps, and the calls tell what is left.
 """
 
 from __future__ import annotations
@@ -24,8 +27,11 @@ from slipstream.simulate.chores import Cores, Explain
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.levels import Level
 from slipstream.simulate.recorded import Call
+from slipstream.types import EngineWork
 
 LEAST_CALLS = 24
+LEAST_STEPS = 100
+"""Of an engine that told what they took."""
 LEAST_OVERLAP = 1.2
 """Calls at once, on average over calls: below it there is next to nothing to tell a second one's cost from."""
 LEAST_VARIETY = 0.05
@@ -56,14 +62,28 @@ LEAST_SHARE = 0.3
 class Fit:
     spec: EngineSpec
     num_calls: int
+    num_steps: int = 0
+    """That the engine told the times of."""
     error: float
     """The median of how far the fitted length of a call is off, as a share of the recorded one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What a step of an engine costs: itself, each sequence, each token in its cache, each token of a prompt."""
+
+    step_s: float
+    row_s: float
+    token_s: float
+    prefill_s: float
+    num: int
+    """That it was fitted on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     seconds: float
-    """Of the call, had nobody else used the machine's cores."""
+    """Of the call, had nobody else used the machine's cores; or of a few steps."""
     terms: tuple[float, ...]
     """What each parameter is multiplied by."""
     scale_s: float
@@ -73,8 +93,8 @@ class _Row:
         return sum(parameter * term for parameter, term in zip(parameters, self.terms, strict=True))
 
 
-def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: str) -> Fit:
-    """`like` has what is known of the engine: its cache, its slots, its cores."""
+def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: str, steps: Steps | None = None) -> Fit:
+    """`like` has what is known of the engine: its cache, its slots, its cores; `steps` what fit_steps made of it."""
     timed = sorted(
         (call for call in calls if call.sampled and call.seconds > 0), key=lambda call: (call.start_s, call.end_s)
     )
@@ -92,8 +112,9 @@ def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: s
             spec=spec, num_calls=len(timed), error=_off([call.seconds for call in timed], [middle_s] * len(timed))
         )
     admitted = admissions(timed, like.slots)
-    _check_variety(timed, admitted, name)
-    error, found = min(_fits(timed, admitted, cores if like.cores else None))
+    if steps is None:
+        _check_calls(timed, admitted, name)
+    error, found = min(_fits(timed, admitted, cores if like.cores else None, steps))
     call_s, step_s, row_s, token_s, prefill_s, slower_s = found
     share = 0.5 if prefill_s <= 0 else min(0.9, max(0.1, prefill_s / (prefill_s + slower_s)))
     spec = replace(
@@ -105,11 +126,31 @@ def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: s
         prefill_tokens_s=1.0 / max(prefill_s, 1.0 / FASTEST_PREFILL),
         prefill_share=share,
     )
-    return Fit(spec=spec, num_calls=len(timed), error=error)
+    return Fit(spec=spec, num_calls=len(timed), num_steps=steps.num if steps else 0, error=error)
+
+
+def fit_steps(work: Sequence[EngineWork], *, on_cores: bool, name: str) -> Steps | None:
+    """What a step costs, by what the engine told of its own; None if that is too little.
+
+    `on_cores`: it computed on the cores that the sandboxes use too, so what counts is the time in which it had one."""
+    num = sum(each.num_steps for each in work)
+    if num < LEAST_STEPS:
+        return None
+    stepping = [(each.num_rows / each.num_steps, each.num_steps) for each in work if each.num_steps]
+    _check_variety(stepping, name)
+    timed = [(each, each.cpu_s if on_cores else each.seconds) for each in work]
+    rows, counts = [], []
+    for each, seconds in timed:
+        if seconds > 0:
+            terms = (0, each.num_steps, each.num_rows, each.num_held, each.num_prompt, 0)
+            rows.append(_Row(seconds=seconds, terms=tuple(map(float, terms)), scale_s=seconds))
+            counts.append(float(max(1, each.num_steps)))
+    _, step_s, row_s, token_s, prefill_s, _ = _solve(rows, counts=counts)
+    return Steps(step_s=step_s, row_s=row_s, token_s=token_s, prefill_s=prefill_s, num=num)
 
 
 def _fits(
-    calls: Sequence[Call], admitted: Sequence[float], cores: Cores | None
+    calls: Sequence[Call], admitted: Sequence[float], cores: Cores | None, steps: Steps | None
 ) -> Iterator[tuple[float, tuple[float, ...]]]:
     """What is found from several guesses of the prefill speed, each with how far it is off."""
     busy = Level(((call.start_s, call.end_s, 1.0) for call in calls), lambda level: float(level > 0))
@@ -119,12 +160,12 @@ def _fits(
         prefill_s = guess * busy_s / fresh
         for _ in range(PREFILL_ROUNDS):
             rows = _rows(calls, admitted, _computed(calls, admitted, prefill_s), cores)
-            found = _solve(rows)
+            found = _solve_calls(rows, steps)
             prefill_s = found[4] + found[5]
         yield _off([row.seconds for row in rows], [row.of(found) for row in rows]), found
 
 
-def explain(calls: Sequence[Call], slots: int | None) -> Explain:
+def explain(calls: Sequence[Call], slots: int | None, steps: Steps | None = None) -> Explain:
     """How far a rough fit is off, by how the machine is thought to have been shared."""
     timed = sorted((call for call in calls if call.sampled and call.seconds > 0), key=lambda call: call.start_s)
     admitted = admissions(timed, slots)
@@ -136,7 +177,7 @@ def explain(calls: Sequence[Call], slots: int | None) -> Explain:
             replace(row, seconds=row.seconds / max(1.0, stretch.mean(at_s, call.end_s)))
             for row, (call, at_s) in zip(rows, kept, strict=True)
         ]
-        found = _solve(alone, rounds=3)
+        found = _solve_calls(alone, steps, rounds=3)
         return _off([row.seconds for row in alone], [row.of(found) for row in alone])
 
     return off
@@ -155,16 +196,23 @@ def admissions(calls: Sequence[Call], slots: int | None) -> list[float]:
     return found
 
 
-def _check_variety(calls: Sequence[Call], admitted: Sequence[float], name: str) -> None:
+def _check_calls(calls: Sequence[Call], admitted: Sequence[float], name: str) -> None:
     open_calls = Level((at_s, call.end_s, 1.0) for call, at_s in zip(calls, admitted, strict=True))
     at_once = [open_calls.mean(at_s, call.end_s) for call, at_s in zip(calls, admitted, strict=True)]
-    mean = statistics.fmean(at_once)
+    _check_variety([(each, 1) for each in at_once], name)
+
+
+def _check_variety(at_once: Sequence[tuple[float, int]], name: str) -> None:
+    """Refuse a run that cannot tell what one more costs. `at_once`: so many calls, so often."""
+    times = sum(often for _, often in at_once)
+    mean = sum(num * often for num, often in at_once) / times
+    deviation = (sum((num - mean) ** 2 * often for num, often in at_once) / times) ** 0.5
     if mean < LEAST_OVERLAP:
         raise ConfigError(
             f"the model calls of the run {name} hardly overlapped ({mean:.2f} at once), so what one costs beside "
             "others cannot be told: record a run with more rollouts in flight (dispatch.slots, or more samples)"
         )
-    if statistics.pstdev(at_once) < LEAST_VARIETY * mean:
+    if deviation < LEAST_VARIETY * mean:
         raise ConfigError(
             f"the run {name} always had about {mean:.1f} model calls at once, so what one more costs cannot be told: "
             "record a run whose load varies (more rollouts than dispatch.slots, or other dispatch.slots)"
@@ -209,16 +257,30 @@ def _computed(calls: Sequence[Call], admitted: Sequence[float], token_s: float) 
 # ---------------------------------------------------------------- least squares
 
 
-def _solve(rows: Sequence[_Row], rounds: int = ROUNDS) -> tuple[float, ...]:
-    """Parameters, none below 0, for which the lengths of calls come out best: each counts by its share of itself."""
-    weights = [1.0] * len(rows)
+def _solve_calls(rows: Sequence[_Row], steps: Steps | None, rounds: int = ROUNDS) -> tuple[float, ...]:
+    """All parameters; those that the engine's steps told are not looked for."""
+    if steps is None:
+        return _solve(rows, rounds=rounds)
+    known = (0.0, steps.step_s, steps.row_s, steps.token_s, steps.prefill_s, 0.0)
+    rest = [
+        replace(row, seconds=row.seconds - row.of(known), terms=(row.terms[0], 0.0, 0.0, 0.0, 0.0, row.terms[5]))
+        for row in rows
+    ]
+    return tuple(told + found for told, found in zip(known, _solve(rest, rounds=rounds), strict=True))
+
+
+def _solve(rows: Sequence[_Row], *, counts: Sequence[float] = (), rounds: int = ROUNDS) -> tuple[float, ...]:
+    """Parameters, none below 0, for which lengths come out best: each counts by its share of itself, and `counts`
+    times."""
+    times = counts or [1.0] * len(rows)
+    weights = list(times)
     unsure = UNSURE
     found: tuple[float, ...] = ()
     for _ in range(rounds):
         ridges = [RIDGE + prior * (unsure / UNSURE) ** 2 for prior in PRIORS]
         found = _not_negative(rows, weights, ridges)
         offs = [abs(row.of(found) - row.seconds) / row.scale_s for row in rows]
-        weights = [1.0 if off <= TOLERANCE else TOLERANCE / off for off in offs]
+        weights = [each * (1.0 if off <= TOLERANCE else TOLERANCE / off) for each, off in zip(times, offs, strict=True)]
         unsure = max(LEAST_UNSURE, min(unsure, statistics.median(offs)))
     return found
 

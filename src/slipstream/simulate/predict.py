@@ -266,6 +266,7 @@ def known_of(
             for sample in samples
             if sample.cpu is not None
         ),
+        work=tuple(each for sample in samples for each in sample.work),
     )
     return known, tuple(notes)
 

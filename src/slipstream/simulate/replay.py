@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from slipstream.dispatch.base import Deadlines, Limits, Retries
 from slipstream.simulate.chores import Cores, Sample, engine_level, fit_cores, wanted_by_others
 from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.fit import Fit, explain, fit_engine
+from slipstream.simulate.fit import Fit, explain, fit_engine, fit_steps
 from slipstream.simulate.recorded import Life, Piece, Recorded, recorded
 from slipstream.simulate.run import HELD_OUT, MakePolicy, Trace, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
-from slipstream.types import EndReason
+from slipstream.types import EndReason, EngineWork
 
 CALIBRATIONS = 6
 """How often the fitted model is held against the run it was fitted on, and scaled."""
@@ -55,6 +55,8 @@ class Known:
     retries: Retries = Retries()
     samples: tuple[Sample, ...] = ()
     """How busy the machine was."""
+    work: tuple[EngineWork, ...] = ()
+    """What the engine told of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,8 @@ class Way:
 def fit_run(run: Recorded, known: Known, own: Way) -> Model:
     """The machine of a run. `own` is the way it was recorded: the model is held against it."""
     engine, others = known.engine, 0.0
-    off = explain(run.calls, engine.slots) if engine.cores else None
+    steps = fit_steps(known.work, on_cores=engine.cores > 0, name=run.name)
+    off = explain(run.calls, engine.slots, steps) if engine.cores else None
     cores = fit_cores(run, cores=known.cores, engine_cores=engine.cores, explain=off, threads=known.processes)
     if known.samples and engine.cores:
         level = engine_level(run, engine.cores)
@@ -194,7 +197,7 @@ def fit_run(run: Recorded, known: Known, own: Way) -> Model:
             others=others,
             threads=known.processes,
         )
-    fit = fit_engine(run.calls, known.engine, cores, name=run.name)
+    fit = fit_engine(run.calls, known.engine, cores, name=run.name, steps=steps)
     model = Model(run=run, known=known, cores=cores, fit=fit, others=others)
     if known.engine.kv_tokens == UNKNOWN_CACHE and run.again:
         model = _with_cache(model, own)

@@ -207,7 +207,7 @@ async def _loop(
     pacing = Pacing(config.dispatch)
     async with (
         open_placement(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as placed,
-        sampling(store, config.hardware.every_s),
+        sampling(store, config.hardware.every_s, take_work=pacing.take_work),
     ):
         dispatcher = Dispatcher(
             placed(store),

@@ -1,0 +1,68 @@
+"""What the engine's steps took, kept until somebody asks.
+
+Steps that are about as large are added up, so that what is kept stays small however long a run is; a fit loses next to
+nothing by it, since the sums are exact.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from slipstream.types import EngineWork
+
+_KEPT_BITS = 3
+"""Of a size: sizes that are alike in so many of their first bits are about as large."""
+
+
+class WorkLog:
+    """Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[tuple[int, int, bool], EngineWork] = {}
+
+    def add(self, work: EngineWork) -> None:
+        steps = max(1, work.num_steps)
+        size = _size(work.num_rows // steps), _size(work.num_prompt // steps), work.num_steps > 0
+        with self._lock:
+            before = self._sums.get(size)
+            self._sums[size] = work if before is None else _sum(before, work)
+
+    def take(self) -> tuple[EngineWork, ...]:
+        """All that was added since the last time."""
+        with self._lock:
+            taken, self._sums = self._sums, {}
+        return tuple(taken.values())
+
+
+class Stopwatch:
+    """Of one thread, which alone may use it once it has started it."""
+
+    def __init__(self) -> None:
+        self._last_s = self._last_cpu_s = 0.0
+
+    def start(self) -> None:
+        self._last_s, self._last_cpu_s = time.monotonic(), time.thread_time()
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds since it was started or asked last, and those in which the thread had a core."""
+        last_s, last_cpu_s = self._last_s, self._last_cpu_s
+        self.start()
+        return self._last_s - last_s, self._last_cpu_s - last_cpu_s
+
+
+def _size(number: int) -> int:
+    dropped = max(0, number.bit_length() - _KEPT_BITS)
+    return number >> dropped << dropped
+
+
+def _sum(one: EngineWork, other: EngineWork) -> EngineWork:
+    return EngineWork(
+        num_steps=one.num_steps + other.num_steps,
+        num_rows=one.num_rows + other.num_rows,
+        num_held=one.num_held + other.num_held,
+        num_prompt=one.num_prompt + other.num_prompt,
+        seconds=one.seconds + other.seconds,
+        cpu_s=one.cpu_s + other.cpu_s,
+    )
