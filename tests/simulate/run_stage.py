@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from slipstream.simulate.predict import way_of
 from slipstream.simulate.replay import UNKNOWN_CACHE
 from slipstream.simulate.run import Trace, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
-from slipstream.types import Rollout
+from slipstream.types import EngineWork, Rollout
 
 TRUE = EngineSpec(
     kv_tokens=UNKNOWN_CACHE, step_s=0.01, row_s=0.0008, token_s=1e-6, prefill_tokens_s=8_000.0, call_s=0.02
@@ -104,6 +104,7 @@ def store(
     num_gpus: int = 0,
     open_jobs: Iterable[Rollout] = (),
     work: Iterable[LearnerWorked] = (),
+    samples: Iterable[HardwareSample] = (),
 ) -> RunReader:
     """Rollouts as a run; `open_jobs` are known to have begun alone."""
 
@@ -120,7 +121,8 @@ def store(
             if cores is not None:
                 gpus = tuple(GpuSample(gpu=gpu, percent=0.0, memory_mb=0.0) for gpu in range(num_gpus))
                 cpu = CpuSample(percent=50.0, cores=cores, own_cores=0.1)
-                made.add_sample(HardwareSample(at_s=1.0, seconds=1.0, cpu=cpu, gpus=gpus))
+                for sample in samples or [HardwareSample(at_s=1.0, seconds=1.0, cpu=cpu, gpus=gpus)]:
+                    made.add_sample(sample)
 
     asyncio.run(write())
     return RunStore.read(folder)
@@ -128,3 +130,26 @@ def store(
 
 def with_dispatch(settings: EvalConfig, **changes: object) -> EvalConfig:
     return replace(settings, dispatch=replace(settings.dispatch, **changes))  # type: ignore[arg-type]
+
+
+SIZES = [(1 + number % 8, 30 * (number % 4)) for number in range(200)]
+"""Of steps: sequences, and tokens of prompts."""
+
+
+def steps_of(engine: EngineSpec, sizes: Sequence[tuple[int, int]], *, slower: float = 1.0) -> list[EngineWork]:
+    """What an engine tells of steps with so many sequences and tokens of prompts; each time is `slower` in all."""
+    made = []
+    for number, (rows, prompt) in enumerate(sizes):
+        held = rows * (100 + 40 * (number % 5))
+        cpu_s = engine.step_s + rows * engine.row_s + held * engine.token_s + prompt / engine.prefill_tokens_s
+        made.append(
+            EngineWork(
+                num_steps=1,
+                num_rows=rows,
+                num_held=held,
+                num_prompt=prompt,
+                seconds=slower * cpu_s * (1.0 + 0.2 * (number % 3)),
+                cpu_s=cpu_s,
+            )
+        )
+    return made

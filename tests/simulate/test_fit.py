@@ -1,12 +1,11 @@
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from run_stage import CORES, EVAL, TRUE, jobs, ran, with_dispatch, workload
+from run_stage import CORES, EVAL, SIZES, TRUE, jobs, ran, steps_of, with_dispatch, workload
 
 from slipstream.errors import ConfigError
-from slipstream.simulate.chores import Sample, engine_level, fit_cores, wanted_by_others
+from slipstream.simulate.chores import Sample, engine_level, fit_cores, own_work, wanted_by_others
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.fit import Fit, admissions, fit_engine, fit_steps
 from slipstream.simulate.recorded import Call, Kind, Piece, Recorded, recorded
@@ -91,28 +90,6 @@ def test_an_engine_that_answers_from_memory_needs_no_fit() -> None:
     assert found.spec.call_s == pytest.approx(0.001, rel=0.1)
 
 
-def steps_of(engine: EngineSpec, sizes: Sequence[tuple[int, int]], *, slower: float = 1.0) -> list[EngineWork]:
-    """What an engine tells of steps with so many sequences and tokens of prompts; each time is `slower` in all."""
-    made = []
-    for number, (rows, prompt) in enumerate(sizes):
-        held = rows * (100 + 40 * (number % 5))
-        cpu_s = engine.step_s + rows * engine.row_s + held * engine.token_s + prompt / engine.prefill_tokens_s
-        made.append(
-            EngineWork(
-                num_steps=1,
-                num_rows=rows,
-                num_held=held,
-                num_prompt=prompt,
-                seconds=slower * cpu_s * (1.0 + 0.2 * (number % 3)),
-                cpu_s=cpu_s,
-            )
-        )
-    return made
-
-
-SIZES = [(1 + number % 8, 30 * (number % 4)) for number in range(200)]
-
-
 @pytest.mark.parametrize("on_cores", [True, False])
 def test_what_a_step_costs_is_what_the_engine_told(on_cores: bool) -> None:
     told = steps_of(TRUE, SIZES, slower=2.0)
@@ -132,10 +109,25 @@ def test_prompts_that_were_computed_alone_tell_of_prompts_alone() -> None:
             for size in range(100, 600, 20)
         ),
     ]
-    found = fit_steps(told, on_cores=False, name="r")
+    found = fit_steps(told, on_cores=False, name="r", num_prompts=50)
     assert found is not None
     assert 1 / found.prefill_s == pytest.approx(2_000, rel=0.05)
     assert found.step_s == pytest.approx(1.2 * TRUE.step_s, rel=0.12)
+    assert found.prompt_s == pytest.approx(0.0, abs=1e-3)
+    slow = [replace(each, seconds=each.seconds + 0.25) if not each.num_steps else each for each in told]
+    dear = fit_steps(slow, on_cores=False, name="r", num_prompts=50)
+    assert dear is not None
+    whole_s = 50 * dear.prompt_s + sum(each.num_prompt for each in told) * dear.prefill_s
+    assert whole_s == pytest.approx(sum(each.seconds for each in slow if not each.num_steps), rel=0.01)
+
+
+def test_steps_that_are_far_off_take_their_time_all_the_same() -> None:
+    told = steps_of(TRUE, SIZES)
+    odd = [replace(each, cpu_s=9 * each.cpu_s) if not number % 20 else each for number, each in enumerate(told)]
+    clean, found = fit_steps(told, on_cores=True, name="r"), fit_steps(odd, on_cores=True, name="r")
+    assert clean is not None and found is not None
+    assert found.step_s == pytest.approx(clean.step_s * sum(e.cpu_s for e in odd) / sum(e.cpu_s for e in told), rel=0.1)
+    assert found.row_s / found.step_s == pytest.approx(clean.row_s / clean.step_s, rel=0.3)
 
 
 def test_steps_tell_what_the_calls_cannot() -> None:
@@ -217,3 +209,16 @@ def test_of_what_agents_do_themselves_most_is_waiting_for_the_thread_they_share(
         stretch = max(1.0, min(threads, 8) / CORES)
         assert chore.cpu_s * stretch + chore.wait_s == pytest.approx(1.0)
         assert chore.cpu_s / (chore.cpu_s + chore.wait_s) == pytest.approx(work_s)
+
+
+def test_where_the_runs_own_process_is_accounted_for_what_agents_do_themselves_is_what_the_quickest_take() -> None:
+    run = made(TRUE, num_tasks=2)
+    own = tuple(Piece(kind=Kind.OWN, start_s=100.0, end_s=100.02 + 0.01 * number) for number in range(20))
+    alone = replace(run, lives=tuple(replace(life, start=(), between=()) for life in run.lives))
+    busy = replace(alone, lives=(replace(alone.lives[0], start=own), *alone.lives[1:]))
+    assert own_work(busy, apart=True) == pytest.approx(0.04)
+    assert own_work(busy, apart=False) == own_work(alone, apart=True) == 0.0
+    cores = fit_cores(busy, cores=CORES, engine_cores=0.0, threads=4, own_s=0.04)
+    assert [cores.alone([piece]).cpu_s for piece in own[::19]] == pytest.approx([0.02, 0.04])
+    assert cores.alone(own).wait_s == 0.0, "a replay waits for itself"
+    assert cores.wanted.mean(100.0, 100.01) == pytest.approx(min(4, sum(min(1, 0.04 / each.seconds) for each in own)))

@@ -3,14 +3,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_stage import CORES, EVAL, TRAIN, TRUE, jobs, ran, store, with_dispatch, workload
+from run_stage import CORES, EVAL, SIZES, TRAIN, TRUE, jobs, ran, steps_of, store, with_dispatch, workload
 
 from slipstream.errors import ConfigError
+from slipstream.record.hardware import CpuSample, HardwareSample
 from slipstream.settings import ModelConfig, TrainConfig
+from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.predict import Prediction, Simulator, known_of, predict, sentence
 from slipstream.simulate.recorded import read_recorded
 from slipstream.simulate.replay import Model, calibrated
-from slipstream.simulate.workload import SimJob
+from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EndReason
 
 SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 8_192, cores=1.0)
@@ -51,6 +53,31 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
     return Simulator.of(store(tmp_path_factory.mktemp("runs") / "r", rollouts, training()))
 
 
+FRONT_S = 0.12
+ACCOUNTED = replace(SLOTS, duty=1.0, call_s=0.0)
+
+
+def accounted(engine: EngineSpec = ACCOUNTED) -> Workload:
+    """On a machine whose run's own process is a good part of what calls wait for."""
+    of = workload(JOBS, engine)
+    return replace(of, machine=replace(of.machine, front_s=FRONT_S))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+    """Fitted on such a run, whose engine told what its steps took, and whose cores were measured."""
+    true = ran(accounted(), SLOTTED)
+    makespan_s = true.outcome.makespan_s
+    steps = steps_of(ACCOUNTED, SIZES, slower=2.0)
+    num_calls = sum(len(job.turns) for job in JOBS)
+    own_cores = (sum(each.cpu_s for each in steps) + FRONT_S * num_calls) / makespan_s
+    chores_s = sum(job.init.cpu_s + job.grade.cpu_s + sum(turn.tool_cpu_s for turn in job.turns) for job in JOBS)
+    percent = 100 * (own_cores + chores_s / makespan_s) / CORES
+    cpu = CpuSample(percent=percent, cores=CORES, own_cores=own_cores)
+    sample = HardwareSample(at_s=makespan_s, seconds=makespan_s, cpu=cpu, work=tuple(steps))
+    return Simulator.of(store(tmp_path_factory.mktemp("runs") / "r", true.rollouts, SLOTTED, samples=[sample]))
+
+
 def close(found: Prediction, true_s: float, rel: float) -> None:
     assert found.predicted is not None
     assert found.predicted.makespan_s == pytest.approx(true_s, rel=rel)
@@ -81,6 +108,19 @@ def test_an_engine_with_slots_on_the_sandboxes_own_machine_is_predicted(
     close(found, true.makespan_s, 0.12)
     assert found.predicted is not None and found.predicted.peak_sandboxes == true.peak_live
     assert found.predicted.again_tokens == pytest.approx(true.reprefill_tokens, rel=0.15, abs=500)
+
+
+@pytest.mark.parametrize(("policy", "slots"), [("pipeline", 10), ("bounded", 3), ("bounded", 24), ("adaptive", 1)])
+def test_a_run_whose_own_process_holds_it_up_is_predicted(measured: Simulator, policy: str, slots: int) -> None:
+    """Nothing is scaled until it fits: what was measured is all that there is."""
+    found = measured.predict([f"dispatch.policy={policy}", f"dispatch.slots={slots}"], gains=False)
+    assert found.front_s == pytest.approx(FRONT_S, rel=0.05) and found.fit.num_steps == len(SIZES)
+    assert found.engine_scale == 1.0 and found.chore_scale <= 1.0
+    assert abs(found.makespan_error) < 0.08
+    true = ran(accounted(), with_dispatch(SLOTTED, policy=policy, slots=slots)).outcome
+    close(found, true.makespan_s, 0.1)
+    quick = ran(workload(JOBS, replace(ACCOUNTED, duty=0.0)), with_dispatch(SLOTTED, policy=policy, slots=slots))
+    assert quick.outcome.makespan_s < 0.85 * true.makespan_s, "it is the process that holds it up"
 
 
 def test_more_slots_of_the_engine_are_predicted(slotted: Simulator) -> None:

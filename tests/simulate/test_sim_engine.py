@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slipstream.aio import task_group
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import EngineSpec, Fleet, Host, SimEngine
+from slipstream.simulate.engine import FIRST, EngineSpec, Fleet, Front, Host, SimEngine
 
 PLAIN = EngineSpec(kv_tokens=1000, step_s=1.0, row_s=0.0, token_s=0.0, prefill_tokens_s=100.0)
 """A token takes a second, whoever else is there; a hundred tokens of a prompt take one."""
@@ -344,6 +344,59 @@ def test_an_engine_and_sandboxes_on_one_machine_slow_each_other_down() -> None:
 
     assert run_virtual(main(2.0)) == pytest.approx((10, 4))
     assert run_virtual(main(1.0)) == pytest.approx((14, 8)), "each at half its speed, until the other is done"
+
+
+def test_a_prompt_costs_something_besides_its_tokens() -> None:
+    async def main() -> tuple[float, float]:
+        engine = SimEngine(replace(PLAIN, prompt_s=0.5))
+        first_s = await seconds(engine.complete("a", context=300, sampled=7))
+        return first_s, await seconds(engine.complete("a", context=307, sampled=1))
+
+    assert run_virtual(main()) == pytest.approx((3 + 0.5 + 7, 1)), "and nothing where nothing is computed"
+
+
+@pytest.mark.parametrize(
+    ("duty", "engine_s", "front_s"),
+    [
+        (1.0, 10 + 4 / FIRST - 4 / FIRST * (1 - FIRST), 4 / FIRST),
+        (0.05, 10, 4 / 0.95),
+        (0.0, 10, 4),
+    ],
+)
+def test_an_engine_in_the_runs_own_process_gives_way_to_its_event_loop(
+    duty: float, engine_s: float, front_s: float
+) -> None:
+    async def main() -> tuple[float, float]:
+        front = Front(Host(4.0))
+        engine = SimEngine(replace(PLAIN, prefill_tokens_s=1e12, duty=duty), front=front)
+        both = await asyncio.gather(seconds(engine.complete("a", context=1, sampled=10)), seconds(front.work(4.0)))
+        return both[0], both[1]
+
+    assert run_virtual(main()) == pytest.approx((engine_s, front_s), rel=1e-6)
+
+
+def test_what_the_event_loop_is_asked_for_it_does_in_one_thread() -> None:
+    async def main(num_cores: float) -> tuple[float, float]:
+        host = Host(num_cores)
+        front = Front(host)
+        took = await asyncio.gather(seconds(front.work(1.0)), seconds(front.work(1.0)), seconds(host.work(2.0)))
+        return took[0], took[2]
+
+    assert run_virtual(main(2.0)) == pytest.approx((2, 2)), "two cores: one for the thread, one for the work"
+    assert run_virtual(main(1.0)) == pytest.approx((4, 4))
+
+
+def test_an_engine_and_its_event_loop_want_one_core_between_them() -> None:
+    async def main() -> float:
+        host = Host(2.0)
+        front = Front(host)
+        engine = SimEngine(replace(PLAIN, prefill_tokens_s=1e12, duty=1.0, cores=1.0), host, front)
+        beside = asyncio.gather(engine.complete("a", context=1, sampled=10), front.work(4.0))
+        took_s = await seconds(host.work(5.0))
+        await beside
+        return took_s
+
+    assert run_virtual(main()) == pytest.approx(5.0)
 
 
 def test_sessions_are_spread_over_engines_and_stay_where_they_are() -> None:

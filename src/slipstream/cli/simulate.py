@@ -75,6 +75,7 @@ def print_prediction(console: Console, found: Prediction) -> None:
             f"{1000 * spec.call_s:.1f} ms a call besides (fitted on {steps}{found.fit.num_calls:,} calls)",
         ),
         ("work on cores", ", ".join(f"{kind} {share:.0%}" for kind, share in found.cpu_shares.items())),
+        *([("own process", f"{1000 * found.front_s:.2f} ms a call besides the engine")] if found.front_s else []),
         *([("others", f"wanted {found.others:.1f} cores of the machine all the while")] if found.others else []),
     ]
     odd = {name: number for name, number in dataclasses.asdict(left_out).items() if number}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from slipstream.errors import GraderError, SandboxError
 from slipstream.placement.simulated import Census
 from slipstream.seams import PastAttempt, TurnGate
-from slipstream.simulate.engine import Fleet, Host
+from slipstream.simulate.engine import Fleet, Front, Host
 from slipstream.simulate.workload import Chore, SimJob, SimTurn
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
@@ -25,6 +25,9 @@ class Plant:
 
     engine: Fleet
     host: Host
+    front: Front
+    front_s: float
+    """Of the front, for each model call."""
     gate: TurnGate
     jobs: Mapping[JobKey, SimJob]
 
@@ -107,6 +110,7 @@ class WorkloadAttempt:
                 start_s = _now_s()
                 await self._chore(Chore(wait_s=turn.tool_s, cpu_s=turn.tool_cpu_s))
                 self._span(SpanKind.TOOL, start_s)
+                await plant.front.work(plant.front_s / 2)
         finally:
             plant.engine.end(session)
 
@@ -118,6 +122,7 @@ class WorkloadAttempt:
             start_s = _now_s()
             if start_s - asked_s >= LEAST_WAIT_S:
                 self._span(SpanKind.WAIT_TURN, asked_s)
+            await self._plant.front.work(self._plant.front_s / 2)
             cached = await self._plant.engine.complete(
                 session, context=context, sampled=turn.sampled, kept=turn.kept, shared=self._script.shared
             )

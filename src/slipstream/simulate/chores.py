@@ -31,6 +31,8 @@ LEAST_ALIKE = 3
 SOUGHT = (Kind.INIT, Kind.TOOL, Kind.GRADE)
 """Of the others the first two are too short to tell."""
 
+QUICKEST = 10
+"""One of so many pieces of work is as quick as the quickest that did not wait."""
 FULL_PERCENT = 95.0
 """From so much on the cores of a machine count as full."""
 
@@ -63,12 +65,18 @@ class Cores:
     """Agents that were at work themselves, between calls and tools."""
     threads: int = 1
     """For them."""
+    own_s: float | None = None
+    """What they need for a piece of that, where the rest is known to be waiting for the run's own process, which a
+    replay makes its own of."""
 
     def alone(self, pieces: Sequence[Piece]) -> Chore:
         """These pieces, on an idle machine."""
         wait_s = cpu_s = 0.0
         for piece in pieces:
             share = self.shares[piece.kind]
+            if piece.kind is Kind.OWN and self.own_s is not None:
+                cpu_s += min(self.own_s, piece.seconds)
+                continue
             if piece.kind is Kind.OWN:
                 at_once = max(1.0, self.harness.mean(piece.start_s, piece.end_s))
                 share *= min(1.0, self.threads / at_once)
@@ -89,17 +97,23 @@ def fit_cores(
     explain: Explain | None = None,
     others: float = 0.0,
     threads: int = 1,
+    own_s: float | None = None,
 ) -> Cores:
     """`engine_cores`: what the engine takes of the same machine while it works; 0 if it has one of its own. `others`:
-    what somebody else wanted of it all the while. `threads`: those that agents work in."""
-    own = [(piece.start_s, piece.end_s, 1.0) for life in run.lives for piece in life.pieces if piece.kind is Kind.OWN]
+    what somebody else wanted of it all the while. `threads`: those that agents work in. `own_s`: see `Cores`."""
+    own = [
+        (piece.start_s, piece.end_s, 1.0 if own_s is None else min(1.0, own_s / piece.seconds))
+        for life in run.lives
+        for piece in life.pieces
+        if piece.kind is Kind.OWN and piece.seconds > 0
+    ]
     harness = Level(own)
     pieces = {kind: _grouped(run.lives, kind) for kind in SOUGHT}
 
     def made(shares: Mapping[Kind, float]) -> Cores:
         wanted = _wanted(run, shares, engine_cores, Level(own, lambda level: min(threads, level)))
         stretch = Level(wanted.pieces(), lambda level: max(1.0, (level + others) / cores))
-        return Cores(stretch=stretch, shares=shares, wanted=wanted, harness=harness, threads=threads)
+        return Cores(stretch=stretch, shares=shares, wanted=wanted, harness=harness, threads=threads, own_s=own_s)
 
     def off(found: Cores) -> float:
         spreads = [_spread(groups, kind, found) for kind, groups in pieces.items() if groups]
@@ -117,6 +131,13 @@ def fit_cores(
                 if (found := off(tried)) < WORTH * least:
                     best, least = tried, found
     return best
+
+
+def own_work(run: Recorded, *, apart: bool) -> float:
+    """What agents need for a piece of their own work, where they wait for the run's own process. `apart`: they live in
+    others, and the quickest of their pieces tell; else it is all that process's."""
+    found = sorted(piece.seconds for life in run.lives for piece in life.pieces if piece.kind is Kind.OWN)
+    return found[len(found) // QUICKEST] if apart and found else 0.0
 
 
 def wanted_by_others(samples: Sequence[Sample], found: Cores, *, cores: float, engine: Level) -> float:

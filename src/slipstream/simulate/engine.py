@@ -29,6 +29,8 @@ class EngineSpec:
     """Reading one cached token."""
     prefill_tokens_s: float = 100_000.0
     """Tokens of context computed a second, when nothing else is going on."""
+    prompt_s: float = 0.0
+    """Of every prompt besides, whatever its length."""
     prefill_share: float = 0.5
     """Of the engine's time, while prompts and replies compete for it."""
     call_s: float = 0.0
@@ -41,6 +43,8 @@ class EngineSpec:
     """Of the machine that the sandboxes are on, while it works. 0: it has a machine of its own."""
     reports: bool = True
     """Whether it tells its load."""
+    duty: float = 0.0
+    """Of its time, how much its thread needs the Python of the run's own process. 0: it is in another one."""
 
 
 @dataclass(slots=True)
@@ -90,9 +94,45 @@ class Host:
         await self.shared.work(cpu_s)
 
 
+FIRST = 0.9
+"""Of the run's own process, what its event loop gets while an engine in it wants all of it too. The engine's thread
+gives way at every operation on a tensor, and then waits until the event loop's turn is over."""
+
+
+class Front:
+    """The run's own process, in which one thread of Python at a time goes on: the event loop's, with what every call
+    and agent needs of it, or that of an engine in the same process."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._duties: list[Callable[[], float]] = []
+        """What each engine in it needs of it now."""
+        self.shared = Shared(self._speed)
+        self.shared.link(host.shared)
+        host.taken.append(lambda: 1.0 if self.shared.num_inside and not self._duty else 0.0)
+
+    def join(self, duty: Callable[[], float]) -> None:
+        """An engine in this process."""
+        self._duties.append(duty)
+
+    def pace(self, duty: float) -> float:
+        """Of an engine's speed, what is left to it."""
+        return min(1.0, (1.0 - FIRST) / duty) if duty and self.shared.num_inside else 1.0
+
+    async def work(self, seconds: float) -> None:
+        await self.shared.work(seconds)
+
+    @property
+    def _duty(self) -> float:
+        return max((duty() for duty in self._duties), default=0.0)
+
+    def _speed(self, num: int) -> float:
+        return self._host.pace() * max(FIRST, 1.0 - self._duty) / num
+
+
 class SimEngine:
-    def __init__(self, spec: EngineSpec, host: Host | None = None) -> None:
-        """`host`: where it runs, if it takes cores there."""
+    def __init__(self, spec: EngineSpec, host: Host | None = None, front: Front | None = None) -> None:
+        """`host`: where it runs, if it takes cores there; `front`: the process, if it needs that."""
         self.spec = spec
         self.counts = EngineCounts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -109,6 +149,10 @@ class SimEngine:
         if self._host is not None:
             self._decoding.link(self._host.shared)
             self._host.taken.append(lambda: spec.cores if self._is_working else 0.0)
+        self._front = front if spec.duty > 0 else None
+        if self._front is not None:
+            self._decoding.link(self._front.shared)
+            self._front.join(lambda: spec.duty if self._is_working else 0.0)
 
     def load(self) -> EngineLoad | None:
         if not self.spec.reports:
@@ -153,7 +197,7 @@ class SimEngine:
                 self.counts.num_prefilled += fresh
                 self.counts.num_again += max(0, min(state.seen, context) - known)
                 async with self._prefill_turn:
-                    await self._prefilling.work(fresh)
+                    await self._prefilling.work(fresh + self.spec.prompt_s * self.spec.prefill_tokens_s)
             computed = context
             self.counts.num_sampled += sampled
             await self._decoding.work(sampled)
@@ -255,7 +299,8 @@ class SimEngine:
 
     @property
     def _pace(self) -> float:
-        return 1.0 if self._host is None else self._host.pace()
+        own = 1.0 if self._front is None else self._front.pace(self.spec.duty)
+        return own if self._host is None else own * self._host.pace()
 
     def _shift(self, *, active: int, tokens: int) -> None:
         with self._decoding.changing():

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from slipstream.errors import ConfigError
 from slipstream.simulate.chores import Cores, Explain
+from slipstream.simulate.cpu_use import CpuUse
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.levels import Level
 from slipstream.simulate.recorded import Call
@@ -70,12 +71,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What a step of an engine costs: itself, each sequence, each token in its cache, each token of a prompt."""
+    """What a step of an engine costs: itself, each sequence, each token in its cache, each token of a prompt; and each
+    prompt, where they have steps of their own."""
 
     step_s: float
     row_s: float
     token_s: float
     prefill_s: float
+    prompt_s: float
     num: int
     """That it was fitted on."""
 
@@ -93,8 +96,17 @@ class _Row:
         return sum(parameter * term for parameter, term in zip(parameters, self.terms, strict=True))
 
 
-def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: str, steps: Steps | None = None) -> Fit:
-    """`like` has what is known of the engine: its cache, its slots, its cores; `steps` what fit_steps made of it."""
+def fit_engine(
+    calls: Sequence[Call],
+    like: EngineSpec,
+    cores: Cores,
+    *,
+    name: str,
+    steps: Steps | None = None,
+    use: CpuUse | None = None,
+) -> Fit:
+    """`like` has what is known of the engine: its cache, its slots, its cores; `steps` what fit_steps made of it; with
+    `use` a call takes nothing else but what it needs of the run's own process."""
     timed = sorted(
         (call for call in calls if call.sampled and call.seconds > 0), key=lambda call: (call.start_s, call.end_s)
     )
@@ -115,6 +127,8 @@ def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: s
     if steps is None:
         _check_calls(timed, admitted, name)
     error, found = min(_fits(timed, admitted, cores if like.cores else None, steps))
+    if steps is not None and use is not None:
+        found = (0.0, *found[1:4], steps.prefill_s, steps.prefill_s)
     call_s, step_s, row_s, token_s, prefill_s, slower_s = found
     share = 0.5 if prefill_s <= 0 else min(0.9, max(0.1, prefill_s / (prefill_s + slower_s)))
     spec = replace(
@@ -125,28 +139,44 @@ def fit_engine(calls: Sequence[Call], like: EngineSpec, cores: Cores, *, name: s
         token_s=token_s,
         prefill_tokens_s=1.0 / max(prefill_s, 1.0 / FASTEST_PREFILL),
         prefill_share=share,
+        prompt_s=0.0 if steps is None else steps.prompt_s,
+        duty=0.0 if use is None else use.duty,
     )
     return Fit(spec=spec, num_calls=len(timed), num_steps=steps.num if steps else 0, error=error)
 
 
-def fit_steps(work: Sequence[EngineWork], *, on_cores: bool, name: str) -> Steps | None:
+def fit_steps(
+    work: Sequence[EngineWork], *, on_cores: bool, name: str, num_prompts: int = 0, alone: float = 1.0
+) -> Steps | None:
     """What a step costs, by what the engine told of its own; None if that is too little.
 
-    `on_cores`: it computed on the cores that the sandboxes use too, so what counts is the time in which it had one."""
+    `on_cores`: it computed on the cores that the sandboxes use too, so what counts is the time in which it had one.
+    `alone`: otherwise, the share of its time that it would have taken with nobody in the way."""
     num = sum(each.num_steps for each in work)
     if num < LEAST_STEPS:
         return None
-    stepping = [(each.num_rows / each.num_steps, each.num_steps) for each in work if each.num_steps]
-    _check_variety(stepping, name)
-    timed = [(each, each.cpu_s if on_cores else each.seconds) for each in work]
+    _check_variety([(each.num_rows / each.num_steps, each.num_steps) for each in work if each.num_steps], name)
     rows, counts = [], []
-    for each, seconds in timed:
+    for each in work:
+        seconds = each.cpu_s if on_cores else max(each.cpu_s, alone * each.seconds)
         if seconds > 0:
             terms = (0, each.num_steps, each.num_rows, each.num_held, each.num_prompt, 0)
             rows.append(_Row(seconds=seconds, terms=tuple(map(float, terms)), scale_s=seconds))
             counts.append(float(max(1, each.num_steps)))
-    _, step_s, row_s, token_s, prefill_s, _ = _solve(rows, counts=counts)
-    return Steps(step_s=step_s, row_s=row_s, token_s=token_s, prefill_s=prefill_s, num=num)
+    found = _solve(rows, counts=counts)
+    prompts_s = sum(row.seconds - row.of(found) for row in rows if not row.terms[1])
+    stepping = [row for row in rows if row.terms[1]]
+    # Steps that are far off count little in the fit, but they take their time all the same.
+    more = sum(row.seconds for row in stepping) / sum(row.of(found) for row in stepping)
+    _, step_s, row_s, token_s, prefill_s, _ = found
+    return Steps(
+        step_s=more * step_s,
+        row_s=more * row_s,
+        token_s=more * token_s,
+        prefill_s=prefill_s,
+        prompt_s=max(0.0, prompts_s) / num_prompts if num_prompts else 0.0,
+        num=num,
+    )
 
 
 def _fits(

@@ -20,6 +20,7 @@ from slipstream.record.reader import RunReader
 from slipstream.record.utilisation import Resource
 from slipstream.settings import DispatchConfig, EvalConfig, TrainConfig, check_settings
 from slipstream.simulate.chores import Sample
+from slipstream.simulate.cpu_use import cpu_use
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.fit import Fit
 from slipstream.simulate.recorded import LeftOut, Recorded, read_recorded, recorded
@@ -70,6 +71,8 @@ class Prediction:
     cpu_shares: Mapping[str, float]
     others: float
     """Cores that somebody else wanted, on average."""
+    front_s: float
+    """Of the run's own process, what every call needs; 0 where that is not on record."""
     gains: Mapping[str, float]
     """By what share of its makespan the predicted run would be shorter with twice as much of each resource."""
     left_out: LeftOut
@@ -122,6 +125,7 @@ class Simulator:
             call_error=call_error(run, self.again),
             cpu_shares={kind.value: share for kind, share in model.cores.shares.items()},
             others=model.others,
+            front_s=0.0 if model.use is None else model.use.front_s,
             gains=_gains(model, changed, way, traced.outcome.makespan_s, seed) if gains else {},
             left_out=replace(run.left_out, drawn=num_drawn(run.lives, way.change.samples)),
             notes=(*self.notes, *_limits_left_out(changed.dispatch.limits)),
@@ -267,8 +271,19 @@ def known_of(
             if sample.cpu is not None
         ),
         work=tuple(each for sample in samples for each in sample.work),
+        apart=settings.dispatch.processes > 0,
+        use=cpu_use(
+            run, samples, engine_cores=engine_cores, learning=_learning_here(reader, settings, bool(engine_cores))
+        ),
     )
     return known, tuple(notes)
+
+
+def _learning_here(reader: RunReader, settings: Settings, on_cpu: bool) -> list[tuple[float, float]]:
+    """When a learner was at work in the run's own process."""
+    if isinstance(settings, TrainConfig) and settings.learner.is_apart_on("cpu" if on_cpu else "cuda"):
+        return []
+    return [(each.start_s, each.end_s) for each in reader.learner_work()]
 
 
 def _limits_left_out(limits: Limits) -> tuple[str, ...]:

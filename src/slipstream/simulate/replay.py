@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.dispatch.base import Deadlines, Limits, Retries
-from slipstream.simulate.chores import Cores, Sample, engine_level, fit_cores, wanted_by_others
+from slipstream.simulate.chores import Cores, Sample, engine_level, fit_cores, own_work, wanted_by_others
+from slipstream.simulate.cpu_use import CpuUse
 from slipstream.simulate.engine import EngineSpec
 from slipstream.simulate.fit import Fit, explain, fit_engine, fit_steps
 from slipstream.simulate.recorded import Life, Piece, Recorded, recorded
@@ -34,6 +35,8 @@ FURTHEST = 3.0
 UNKNOWN_CACHE = 1 << 50
 """Tokens of a cache that nothing is known of: whatever it is asked to hold fits."""
 CACHE_TRIES = 10
+DUTY_TRIES = 5
+LEAST_DUTY = 0.05
 STEP = 0.7
 """How much of the way a scale goes at once, as what the one gains the other loses. Halved where that led away."""
 
@@ -57,6 +60,10 @@ class Known:
     """How busy the machine was."""
     work: tuple[EngineWork, ...] = ()
     """What the engine told of its steps."""
+    apart: bool = False
+    """Whether agents live in other processes than the run's own."""
+    use: CpuUse | None = None
+    """What was needed of that one, and of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +95,8 @@ class Model:
     """The same of tools, sandboxes and gradings."""
     others: float = 0.0
     """Cores that somebody else wanted, on average."""
+    use: CpuUse | None = None
+    """What the run needed of the cores, where that is on record."""
 
     @property
     def spec(self) -> EngineSpec:
@@ -98,6 +107,7 @@ class Model:
             row_s=spec.row_s * scale,
             token_s=spec.token_s * scale,
             call_s=spec.call_s * scale,
+            prompt_s=spec.prompt_s * scale,
             prefill_tokens_s=spec.prefill_tokens_s / scale,
         )
 
@@ -117,6 +127,7 @@ class Model:
             deadlines=self.known.deadlines,
             retries=self.known.retries,
             others=self.others,
+            front_s=0.0 if self.use is None else self.use.front_s,
         )
         return checked(
             Workload(
@@ -182,9 +193,21 @@ class Way:
 def fit_run(run: Recorded, known: Known, own: Way) -> Model:
     """The machine of a run. `own` is the way it was recorded: the model is held against it."""
     engine, others = known.engine, 0.0
-    steps = fit_steps(known.work, on_cores=engine.cores > 0, name=run.name)
+    use = known.use
+    steps = fit_steps(
+        known.work,
+        on_cores=engine.cores > 0,
+        name=run.name,
+        num_prompts=len(run.calls),
+        alone=use.alone if use else 1.0,
+    )
+    if steps is None:
+        use = None
+    own_s = None if use is None else own_work(run, apart=known.apart)
     off = explain(run.calls, engine.slots, steps) if engine.cores else None
-    cores = fit_cores(run, cores=known.cores, engine_cores=engine.cores, explain=off, threads=known.processes)
+    cores = fit_cores(
+        run, cores=known.cores, engine_cores=engine.cores, explain=off, threads=known.processes, own_s=own_s
+    )
     if known.samples and engine.cores:
         level = engine_level(run, engine.cores)
         others = wanted_by_others(known.samples, cores, cores=known.cores, engine=level)
@@ -196,12 +219,22 @@ def fit_run(run: Recorded, known: Known, own: Way) -> Model:
             explain=off,
             others=others,
             threads=known.processes,
+            own_s=own_s,
         )
-    fit = fit_engine(run.calls, known.engine, cores, name=run.name, steps=steps)
-    model = Model(run=run, known=known, cores=cores, fit=fit, others=others)
+    fit = fit_engine(run.calls, known.engine, cores, name=run.name, steps=steps, use=use)
+    model = Model(run=run, known=known, cores=cores, fit=fit, others=others, use=use)
     if known.engine.kv_tokens == UNKNOWN_CACHE and run.again:
         model = _with_cache(model, own)
+    if use is not None:
+        return _with_duty(replace(model, chore_scale=_as_measured(model, use)), own)
     return calibrated(model, lambda tried: _totals(recorded(replay(tried, own).rollouts, name=run.name)))
+
+
+def _as_measured(model: Model, use: CpuUse) -> float:
+    """The scale of chores under which they need the cores for no longer than all processes but the run's own had them.
+    These may have been others' processes, so nothing becomes longer by it."""
+    found_s = sum(model.cores.alone(life.pieces).cpu_s for life in model.run.lives)
+    return min(1.0, use.rest_s * len(model.run.calls) / found_s) if found_s > 0 and use.rest_s > 0 else 1.0
 
 
 def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> Model:
@@ -229,6 +262,21 @@ def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> M
 
 def replay(model: Model, way: Way, *, seed: int = 0) -> Trace:
     return trace(model.workload(way.change, seed=seed), way.make, way.limits)
+
+
+def _with_duty(model: Model, own: Way) -> Model:
+    """The model, in which the engine leaves the run's own process to others for as much of its time as the recorded
+    makespan tells. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
+    low, high = LEAST_DUTY, model.fit.spec.duty
+    for tries in range(DUTY_TRIES):
+        off = replay(model, own).outcome.makespan_s / model.run.makespan_s - 1.0
+        if abs(off) < NEAR or (off < 0 and not tries):
+            break
+        duty = model.fit.spec.duty
+        low, high = (low, duty) if off > 0 else (duty, high)
+        spec = replace(model.fit.spec, duty=(low * high) ** 0.5)
+        model = replace(model, fit=replace(model.fit, spec=spec))
+    return model
 
 
 def _with_cache(model: Model, own: Way) -> Model:

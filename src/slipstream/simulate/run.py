@@ -21,7 +21,7 @@ from slipstream.errors import ConfigError
 from slipstream.seams import Event
 from slipstream.simulate.attempts import Plant, WorkloadPlacement
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import Fleet, Host, SimEngine
+from slipstream.simulate.engine import Fleet, Front, Host, SimEngine
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 
@@ -73,12 +73,15 @@ def trace(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
 async def _run(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
     machine = workload.machine
     host = Host(machine.cores, machine.others)
-    engine = Fleet([SimEngine(machine.engine, host) for _ in range(workload.engines)])
+    front = Front(host)
+    engine = Fleet([SimEngine(machine.engine, host, front) for _ in range(workload.engines)])
     policy, gate = make(engine.load)
     jobs = {key_of(job): job for job in workload.jobs}
     if len(jobs) != len(workload.jobs):
         raise ConfigError(f"workload {workload.name}: two jobs have the same step, task and sample")
-    placement = WorkloadPlacement(Plant(engine=engine, host=host, gate=gate, jobs=jobs))
+    placement = WorkloadPlacement(
+        Plant(engine=engine, host=host, front=front, front_s=machine.front_s, gate=gate, jobs=jobs)
+    )
     rollouts: list[Rollout] = []
     dispatcher = Dispatcher(
         placement,

@@ -96,6 +96,8 @@ class Machine:
     retries: Retries = Retries()
     others: float = 0.0
     """Cores that somebody else wants all the while."""
+    front_s: float = 0.0
+    """Of the run's own process, what every model call needs, half of it after the tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
