@@ -63,19 +63,23 @@ def accounted(engine: EngineSpec = ACCOUNTED) -> Workload:
     return replace(of, machine=replace(of.machine, front_s=FRONT_S))
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+def with_cores_measured(engine: EngineSpec, folder: Path) -> Simulator:
     """Fitted on such a run, whose engine told what its steps took, and whose cores were measured."""
-    true = ran(accounted(), SLOTTED)
+    true = ran(accounted(engine), SLOTTED)
     makespan_s = true.outcome.makespan_s
-    steps = steps_of(ACCOUNTED, SIZES, slower=2.0)
+    steps = steps_of(engine, SIZES, slower=2.0)
     num_calls = sum(len(job.turns) for job in JOBS)
     own_cores = (sum(each.cpu_s for each in steps) + FRONT_S * num_calls) / makespan_s
     chores_s = sum(job.init.cpu_s + job.grade.cpu_s + sum(turn.tool_cpu_s for turn in job.turns) for job in JOBS)
     percent = 100 * (own_cores + chores_s / makespan_s) / CORES
     cpu = CpuSample(percent=percent, cores=CORES, own_cores=own_cores)
     sample = HardwareSample(at_s=makespan_s, seconds=makespan_s, cpu=cpu, work=tuple(steps))
-    return Simulator.of(store(tmp_path_factory.mktemp("runs") / "r", true.rollouts, SLOTTED, samples=[sample]))
+    return Simulator.of(store(folder, true.rollouts, SLOTTED, samples=[sample]))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+    return with_cores_measured(ACCOUNTED, tmp_path_factory.mktemp("runs") / "r")
 
 
 def close(found: Prediction, true_s: float, rel: float) -> None:
@@ -121,6 +125,15 @@ def test_a_run_whose_own_process_holds_it_up_is_predicted(measured: Simulator, p
     close(found, true.makespan_s, 0.1)
     quick = ran(workload(JOBS, replace(ACCOUNTED, duty=0.0)), with_dispatch(SLOTTED, policy=policy, slots=slots))
     assert quick.outcome.makespan_s < 0.85 * true.makespan_s, "it is the process that holds it up"
+
+
+def test_an_engine_that_hardly_keeps_the_event_loop_waiting_is_found_out(tmp_path: Path) -> None:
+    light = replace(ACCOUNTED, duty=0.1)
+    found = with_cores_measured(light, tmp_path / "r").predict(
+        ["dispatch.policy=bounded", "dispatch.slots=6"], gains=False
+    )
+    assert found.spec.duty < 0.5 and abs(found.makespan_error) < 0.1
+    close(found, ran(accounted(light), with_dispatch(SLOTTED, policy="bounded", slots=6)).outcome.makespan_s, 0.1)
 
 
 def test_more_slots_of_the_engine_are_predicted(slotted: Simulator) -> None:

@@ -71,8 +71,8 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What a step of an engine costs: itself, each sequence, each token in its cache, each token of a prompt; and each
-    prompt, where they have steps of their own."""
+    """What a step of an engine costs: itself, each sequence, each token in its cache, each token of a prompt, and each
+    prompt, whatever its length."""
 
     step_s: float
     row_s: float
@@ -160,15 +160,17 @@ def fit_steps(
     for each in work:
         seconds = each.cpu_s if on_cores else max(each.cpu_s, alone * each.seconds)
         if seconds > 0:
-            terms = (0, each.num_steps, each.num_rows, each.num_held, each.num_prompt, 0)
+            with_prompts = each.num_steps if each.num_prompt else 0
+            terms = (0, each.num_steps, each.num_rows, each.num_held, each.num_prompt, with_prompts)
             rows.append(_Row(seconds=seconds, terms=tuple(map(float, terms)), scale_s=seconds))
             counts.append(float(max(1, each.num_steps)))
     found = _solve(rows, counts=counts)
-    prompts_s = sum(row.seconds - row.of(found) for row in rows if not row.terms[1])
+    _, step_s, row_s, token_s, prefill_s, mixed_s = found
     stepping = [row for row in rows if row.terms[1]]
     # Steps that are far off count little in the fit, but they take their time all the same.
     more = sum(row.seconds for row in stepping) / sum(row.of(found) for row in stepping)
-    _, step_s, row_s, token_s, prefill_s, _ = found
+    prompts_s = more * mixed_s * sum(row.terms[5] for row in stepping)
+    prompts_s += sum(row.seconds - row.of(found) for row in rows if not row.terms[1])
     return Steps(
         step_s=more * step_s,
         row_s=more * row_s,

@@ -37,6 +37,8 @@ UNKNOWN_CACHE = 1 << 50
 CACHE_TRIES = 10
 DUTY_TRIES = 5
 LEAST_DUTY = 0.05
+DUTY_NEAR = 0.1
+"""How far off a makespan may be before the engine's duty is doubted."""
 STEP = 0.7
 """How much of the way a scale goes at once, as what the one gains the other loses. Halved where that led away."""
 
@@ -265,12 +267,13 @@ def replay(model: Model, way: Way, *, seed: int = 0) -> Trace:
 
 
 def _with_duty(model: Model, own: Way) -> Model:
-    """The model, in which the engine leaves the run's own process to others for as much of its time as the recorded
-    makespan tells. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
+    """The model, in which the engine leaves the run's own process to others for some of its time, if the recorded
+    makespan tells so. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
     low, high = LEAST_DUTY, model.fit.spec.duty
     for tries in range(DUTY_TRIES):
-        off = replay(model, own).outcome.makespan_s / model.run.makespan_s - 1.0
-        if abs(off) < NEAR or (off < 0 and not tries):
+        again = recorded(replay(model, own).rollouts, name=model.run.name)
+        off = again.makespan_s / model.run.makespan_s - 1.0
+        if abs(off) < DUTY_NEAR or (off < 0 and not tries):
             break
         duty = model.fit.spec.duty
         low, high = (low, duty) if off > 0 else (duty, high)
