@@ -168,7 +168,7 @@ def test_a_full_disk_ends_the_run_with_what_was_kept_and_how_to_go_on(tmp_path: 
     limited = [
         sys.executable,
         "-c",
-        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000,) * 2)\n{COMMAND[2]}",
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (180_000,) * 2)\n{COMMAND[2]}",
     ]
     ended = subprocess.run(
         [*limited, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
