@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from slipstream.errors import GraderError, SandboxError
 from slipstream.placement.simulated import Census
 from slipstream.seams import PastAttempt, TurnGate
-from slipstream.simulate.engine import Fleet, Front, Host
+from slipstream.simulate.engine import Fleet
+from slipstream.simulate.host import Front, Host
 from slipstream.simulate.workload import Chore, SimJob, SimTurn
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 

@@ -126,9 +126,14 @@ def fit_engine(
     admitted = admissions(timed, like.slots)
     if steps is None:
         _check_calls(timed, admitted, name)
-    error, found = min(_fits(timed, admitted, cores if like.cores else None, steps))
+    shared = cores if like.cores else None
+    found: tuple[float, ...]
     if steps is not None and use is not None:
-        found = (0.0, *found[1:4], steps.prefill_s, steps.prefill_s)
+        found = (0.0, steps.step_s, steps.row_s, steps.token_s, steps.prefill_s, steps.prefill_s)
+        rows = _rows(timed, admitted, _computed(timed, admitted, 2 * steps.prefill_s), shared)
+        error = _off([row.seconds for row in rows], [row.of(found) for row in rows])
+    else:
+        error, found = min(_fits(timed, admitted, shared, steps))
     call_s, step_s, row_s, token_s, prefill_s, slower_s = found
     share = 0.5 if prefill_s <= 0 else min(0.9, max(0.1, prefill_s / (prefill_s + slower_s)))
     spec = replace(

@@ -37,6 +37,7 @@ UNKNOWN_CACHE = 1 << 50
 CACHE_TRIES = 10
 DUTY_TRIES = 5
 LEAST_DUTY = 0.05
+"""Of an engine that leaves the run's own process to the event loop for nearly all of its time."""
 DUTY_NEAR = 0.1
 """How far off a makespan may be before the engine's duty is doubted."""
 STEP = 0.7

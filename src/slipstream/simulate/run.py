@@ -21,7 +21,8 @@ from slipstream.errors import ConfigError
 from slipstream.seams import Event
 from slipstream.simulate.attempts import Plant, WorkloadPlacement
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import Fleet, Front, Host, SimEngine
+from slipstream.simulate.engine import Fleet, SimEngine
+from slipstream.simulate.host import Front, Host
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 
