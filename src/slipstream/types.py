@@ -559,6 +559,9 @@ class Row:
 class Batch:
     rows: tuple[Row, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    version: int | None = None
+    """The policy's version that the update starts from; None if the trainer does not tell. Tokens of an older one are
+    off policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

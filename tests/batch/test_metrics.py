@@ -32,8 +32,11 @@ from slipstream.types import (
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def metrics(*members: Rollout, max_tokens: int | None = None, solved_at: float = 1.0) -> Mapping[str, float]:
-    return make_batch([group(*members)], leave_one_out, max_tokens=max_tokens, solved_at=solved_at).metrics
+def metrics(
+    *members: Rollout, max_tokens: int | None = None, solved_at: float = 1.0, version: int | None = None
+) -> Mapping[str, float]:
+    made = make_batch([group(*members)], leave_one_out, max_tokens=max_tokens, solved_at=solved_at, version=version)
+    return made.metrics
 
 
 def family(found: Mapping[str, float], name: str) -> dict[str, float]:
@@ -274,8 +277,16 @@ def test_versions_are_those_of_the_tokens_in_the_loss() -> None:
             sample=2,
         ),
         max_tokens=6,
+        version=7,
     )
-    assert family(found, "versions") == {"newest": 5, "oldest": 3, "lag": 2, "age_mean": pytest.approx((2 + 1) / 5)}
+    lag_mean = pytest.approx((4 + 3 + 2 + 2 + 2) / 5)
+    assert family(found, "versions") == {"newest": 5, "oldest": 3, "lag_mean": lag_mean, "lag_max": 4}
+
+
+def test_the_lag_is_counted_from_the_learner_s_version_and_absent_where_that_is_unknown() -> None:
+    stale = rollout(turn(0, [1], [10, 11], version=2), sample=0), rollout(turn(0, [1], [10], version=2), sample=1)
+    assert family(metrics(*stale, version=3), "versions") == {"newest": 2, "oldest": 2, "lag_mean": 1, "lag_max": 1}
+    assert family(metrics(*stale), "versions") == {"newest": 2, "oldest": 2}
 
 
 def test_what_there_is_nothing_to_average_over_is_absent() -> None:
@@ -290,7 +301,7 @@ def test_what_there_is_nothing_to_average_over_is_absent() -> None:
 @steady
 @given(st.lists(groups(), max_size=3), st.sampled_from(sorted(ESTIMATORS)), st.none() | st.integers(0, 20))
 def test_metrics_are_finite_and_agree_with_the_rows(many: list[Group], name: str, max_tokens: int | None) -> None:
-    batch = make_batch(many, ESTIMATORS[name], max_tokens=max_tokens)
+    batch = make_batch(many, ESTIMATORS[name], max_tokens=max_tokens, version=9)
     found = batch.metrics
     assert all(type(value) is float and math.isfinite(value) for value in found.values())
     assert undocumented(found) == set()
@@ -312,7 +323,8 @@ def test_metrics_are_finite_and_agree_with_the_rows(many: list[Group], name: str
     ]
     if versions:
         assert (found["versions/newest"], found["versions/oldest"]) == (max(versions), min(versions))
-        assert found["versions/age_mean"] == pytest.approx(max(versions) - sum(versions) / len(versions))
+        assert found["versions/lag_mean"] == pytest.approx(9 - sum(versions) / len(versions))
+        assert found["versions/lag_max"] == 9 - min(versions)
     else:
         assert not family(found, "versions")
 
@@ -378,7 +390,7 @@ def test_the_page_names_every_metric_and_no_other() -> None:
         plain(1),
     )
     over_sampled = replace(group(plain(0), plain(1)), left_out=(plain(2, reason=EndReason.CANCELLED),))
-    full = {**full, **make_batch([over_sampled], leave_one_out).metrics}
+    full = {**full, **make_batch([over_sampled], leave_one_out, version=3).metrics}
     assert undocumented(full) == set()
     assert [pattern for pattern in patterns() if not any(re.fullmatch(pattern, name) for name in full)] == []
 

@@ -47,7 +47,7 @@ def test_the_figures_of_an_update_are_those_of_its_logprobs() -> None:
     server = FakeServer(off_by=0.5)
     result = asyncio.run(learner_on(server).update(batch(row(advantage=1.0), row(sample=1, advantage=-1.0))))
     figures = result.metrics
-    assert figures["learn/sampled_diff_mean"] == pytest.approx(0.5)
+    assert figures["learn/engine_diff_mean"] == pytest.approx(0.5)
     assert figures["learn/ratio_max"] == pytest.approx(1.6487, abs=1e-3)
     assert figures["learn/loss"] == pytest.approx(0.0, abs=1e-6)
     assert figures["learn/grad_norm"] == figures["tinker/some/grad_norm"] == 0.25

@@ -63,7 +63,7 @@ def test_a_run_outlives_its_server(server: Server, tmp_path: Path) -> None:
         figures = step.metrics or {}
         assert all(math.isfinite(figures[name]) for name in ("learn/loss", "learn/grad_norm", "reward/mean"))
         assert figures["learn/grad_norm"] > 0, "there was something to learn"
-        assert figures["learn/sampled_diff_mean"] < 1e-3, "what was sampled is what was scored"
+        assert figures["learn/engine_diff_mean"] < 1e-3, "what was sampled is what was scored"
     endings = {rollout.ending.reason for rollout in RunStore.read(folder).rollouts()}
     assert EndReason.INFRASTRUCTURE not in endings, "no rollout was lost with the server"
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())

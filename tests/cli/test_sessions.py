@@ -66,7 +66,14 @@ def test_another_command_is_told_which_one_goes_on_with_a_run(
     assert str(raised.value) == f"the run {folder} is {said} --resume '{folder}'"
 
 
-@pytest.mark.parametrize("config", [{}, {"control": "shuffled"}, {"driven": True, "settings": to_json(EVALUATION)}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"control": "shuffled_reward", "settings": to_json(TRAINING)},
+        {"driven": True, "settings": to_json(EVALUATION)},
+    ],
+)
 def test_a_run_that_no_command_began_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
     stored(tmp_path / "other", config)
     with pytest.raises(ConfigError, match="was started by neither eval nor train"):

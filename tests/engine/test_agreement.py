@@ -46,7 +46,7 @@ def test_sampled_logprobs_are_the_learner_s_and_rewards_rise(kind: str, tied: bo
                 result = taught.update(batch(*rows))
                 engine.update_weights(taught.named_weights(), version=result.version)
                 rewards.append(mean)
-                differences.append(result.metrics["learn/sampled_diff_max"])
+                differences.append(result.metrics["learn/engine_diff_max"])
         return rewards, differences
 
     rewards, differences = asyncio.run(run())

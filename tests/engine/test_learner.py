@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +219,7 @@ def test_epochs_and_mini_batches_make_that_many_steps_and_use_the_proximal_polic
     metrics = taught.update(on_policy(taught, MIXED)).metrics
     assert metrics["learn/steps"] == 4
     assert taught.version == 1
-    assert metrics["learn/sampled_diff_max"] < 1e-5  # the proximal policy is the one that sampled
+    assert metrics["learn/engine_diff_max"] < 1e-5  # the proximal policy is the one that sampled
     assert metrics["learn/ratio_max"] > 1.2  # and the later steps are far from it
     assert metrics["learn/clip_high"] > 0
     assert (
@@ -277,13 +279,33 @@ def test_the_settings_of_the_paper_make_a_step() -> None:
 # ---------------------------------------------------------------- what it says
 
 
+def test_what_the_engine_computes_differently_is_told_apart_from_what_the_policy_drifted() -> None:
+    taught = learner()
+    now, before = (on_policy(taught, MIXED, shift=shift).rows for shift in (-0.125, -0.5))
+    fresh = [
+        replace(each, sample=replace(each.sample, versions=array("i", [3] * len(each.sample.ids)))) for each in now
+    ]
+    older = [
+        replace(each, sample=replace(each.sample, versions=array("i", [2] * len(each.sample.ids)))) for each in before
+    ]
+    mixed = learner().update(Batch(rows=(*fresh, *older), version=3)).metrics
+    assert mixed["learn/engine_diff_mean"] == pytest.approx(0.125, abs=1e-4)
+    assert mixed["learn/engine_diff_max"] == pytest.approx(0.125, abs=1e-4)
+    assert mixed["learn/policy_drift_mean"] == pytest.approx(0.5, abs=1e-4)
+    all_old = learner().update(Batch(rows=tuple(older), version=3)).metrics
+    assert all_old["learn/policy_drift_max"] == pytest.approx(0.5, abs=1e-4)
+    assert not [name for name in all_old if "engine_diff" in name]
+    all_new = learner().update(Batch(rows=tuple(fresh), version=3)).metrics
+    assert not [name for name in all_new if "drift" in name]
+
+
 def test_metrics_say_how_far_the_sampled_logprobs_are_off() -> None:
     taught = learner()
     metrics = taught.update(on_policy(taught, MIXED, shift=-0.5)).metrics  # the policy gives e^0.5 of what was sampled
     ratio = math.exp(0.5)
     expected = {
-        "sampled_diff_mean": 0.5,
-        "sampled_diff_max": 0.5,
+        "engine_diff_mean": 0.5,
+        "engine_diff_max": 0.5,
         "weight_mean": ratio,
         "weight_max": ratio,
         "weight_min": ratio,

@@ -89,6 +89,18 @@ def test_with_staleness_rollouts_go_on_while_the_learner_works_and_never_grow_ol
     assert seconds["stale"] < seconds["on policy"]
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_the_lag_of_a_batch_is_counted_from_the_version_that_is_updated(tmp_path: Path, staleness: int) -> None:
+    settings = replace(SETTINGS, staleness=staleness)
+    run = ran(tmp_path, learner=SlowLearner(seconds=10), settings=settings, held_out=())
+    found = [record.metrics for record in run.journal.steps()]
+    assert [each and (each["versions/lag_mean"], each["versions/lag_max"]) for each in found] == [
+        (float(age), float(age)) for age in run.ages()
+    ]
+    assert run.ages() == [0, *[staleness] * 3]
+    assert [given.version for given in run.learner.batches] == [0, 1, 2, 3]
+
+
 def test_the_held_out_tasks_are_evaluated_at_the_beginning_the_end_and_between(tmp_path: Path) -> None:
     run = ran(tmp_path, plan=lambda job, number: Plan(reward=float(job.key.phase == "train" or job.key.step >= 2)))
     assert run.trainer.success == {0: 0.0, 2: 1.0, 4: 1.0}

@@ -7,12 +7,14 @@ rewards that are compared are equal, every advantage is exactly 0; every advanta
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from slipstream.errors import ConfigError
 
+T = TypeVar("T")
 Rewards: TypeAlias = Sequence[Sequence[float]]
 Estimator: TypeAlias = Callable[[Rewards], list[list[float]]]
 
@@ -52,6 +54,13 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "dr_grpo": dr_grpo,
     "reinforce": reinforce,
 }
+
+
+def deal_anew(values: Sequence[T], *, seed: int, step: int) -> list[T]:
+    """The same values in an order of chance, for the control with shuffled rewards: the same for a seed and a step."""
+    dealt = list(values)
+    random.Random(f"shuffled rewards {seed} {step}").shuffle(dealt)
+    return dealt
 
 
 def _centred(rewards: Sequence[float], *, scale: float) -> list[float]:

@@ -50,9 +50,14 @@ class Scored:
 
 
 def batch_metrics(
-    groups: Sequence[Group], scored: Sequence[Sequence[Scored]], *, solved_at: float = 1.0
+    groups: Sequence[Group],
+    scored: Sequence[Sequence[Scored]],
+    *,
+    solved_at: float = 1.0,
+    version: int | None = None,
 ) -> dict[str, float]:
-    """All metrics of a batch. `scored` goes with `groups`, and is empty for a group that was dropped."""
+    """All metrics of a batch. `scored` goes with `groups`, and is empty for a group that was dropped. `version` is the
+    policy's that the update starts from, if it is known."""
     rollouts = [rollout for group in groups for rollout in (*group.rollouts, *group.left_out)]
     graded = [rollout for rollout in rollouts if rollout.verdict is not None]
     members = [member for group in scored for member in group]
@@ -69,7 +74,7 @@ def batch_metrics(
         **_samples(members),
         **_tokens(rollouts, graded, members),
         **_masked(groups, scored),
-        **_versions(members),
+        **_versions(members, version),
     }
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
@@ -287,7 +292,8 @@ def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict
     }
 
 
-def _versions(members: Sequence[Scored]) -> dict[str, float]:
+def _versions(members: Sequence[Scored], learner: int | None) -> dict[str, float]:
+    """Lags are counted from the learner's version, not from the newest token: a batch may be stale as a whole."""
     num_tokens = total = 0
     newest, oldest = -math.inf, math.inf
     for turn in (turn for member in members if member.rollout.trust.in_loss for turn in _turns_in_samples(member)):
@@ -301,12 +307,10 @@ def _versions(members: Sequence[Scored]) -> dict[str, float]:
         num_tokens += len(versions)
     if not num_tokens:
         return {}
-    return {
-        "versions/newest": newest,
-        "versions/oldest": oldest,
-        "versions/lag": newest - oldest,
-        "versions/age_mean": newest - total / num_tokens,
-    }
+    found = {"versions/newest": newest, "versions/oldest": oldest}
+    if learner is not None:
+        found |= {"versions/lag_mean": learner - total / num_tokens, "versions/lag_max": learner - oldest}
+    return found
 
 
 # ---------------------------------------------------------------- reading rollouts

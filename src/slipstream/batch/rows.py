@@ -19,9 +19,17 @@ FEWEST_IN_BASELINE = 2
 
 
 def make_batch(
-    groups: Sequence[Group], estimator: Estimator, *, max_tokens: int | None = None, solved_at: float = 1.0
+    groups: Sequence[Group],
+    estimator: Estimator,
+    *,
+    max_tokens: int | None = None,
+    solved_at: float = 1.0,
+    version: int | None = None,
 ) -> Batch:
-    """The rows that a learner gets for these groups. `solved_at` is for the metrics alone: the reward that solves."""
+    """The rows that a learner gets for these groups. `solved_at` is for the metrics alone: the reward that solves.
+
+    `version` is the policy's that the update starts from, where it is known: what lags behind it is measured.
+    """
     compared = [_baseline(group) for group in groups]
     kept = [members for members in compared if members]
     advantages = iter(estimator([[_reward(rollout) for rollout in members] for members in kept]))
@@ -35,7 +43,8 @@ def make_batch(
         for member in group
         for sample in member.merged.samples
     )
-    return Batch(rows=rows, metrics=batch_metrics(groups, scored, solved_at=solved_at))
+    metrics = batch_metrics(groups, scored, solved_at=solved_at, version=version)
+    return Batch(rows=rows, metrics=metrics, version=version)
 
 
 def _baseline(group: Group) -> list[Rollout]:

@@ -19,9 +19,12 @@ def export_command(
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write; by default into the run's folder.")] = None,
     advantages: Annotated[
-        str | None, typer.Option(help="leave_one_out (the default), grpo, dr_grpo or reinforce.")
+        str | None, typer.Option(help="leave_one_out, grpo, dr_grpo or reinforce; by default what the run learnt with.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Cut samples, between turns, to this many tokens.")] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Cut samples, between turns, to this many tokens; by default the run's max_sample_tokens."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is there already.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),

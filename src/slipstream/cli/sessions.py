@@ -92,7 +92,7 @@ def _check_command(past: RunReader, asked: str) -> None:
     """Refuse to go on with a run of another command: the settings of an evaluation are good for a training run too."""
     began = past.config()
     settings = began.get("settings") if isinstance(began, dict) else None
-    if not isinstance(began, dict) or not isinstance(settings, dict) or began.get("driven"):
+    if not isinstance(began, dict) or not isinstance(settings, dict) or began.get("driven") or "control" in began:
         raise ConfigError(f"the run {past.folder} was started by neither eval nor train, so neither goes on with it")
     # A run of before the command was on record: `steps` is of training alone.
     command = began.get("command") or ("train" if "steps" in settings else "eval")

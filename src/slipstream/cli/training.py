@@ -23,9 +23,10 @@ SHOWN: Mapping[str, str] = {
     "turns/mean": "turns",
     "learn/entropy": "entropy",
     "learn/ratio_max": "ratio max",
-    "learn/sampled_diff_mean": "engine diff",
+    "learn/engine_diff_mean": "engine diff",
+    "learn/policy_drift_mean": "drift",
     "learn/grad_norm": "grad norm",
-    "versions/lag": "lag",
+    "versions/lag_mean": "lag",
 }
 """What of a step's metrics is shown, and under which name."""
 NUM_STEPS_SHOWN = 12

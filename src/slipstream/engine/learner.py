@@ -73,7 +73,7 @@ class TorchLearner:
         Raises LearnerError if the loss or the gradient is no number, ConfigError if a pass does not fit in memory.
         """
         began, config = time.perf_counter(), self._config
-        rows = train_rows(batch.rows, vocab_size=self._model.vocab_size)
+        rows = train_rows(batch.rows, vocab_size=self._model.vocab_size, version=batch.version)
         tally = Tally()
         if rows:
             chance = random.Random()
@@ -153,7 +153,7 @@ class TorchLearner:
                 torch.autograd.backward(loss)
             total += float(loss.detach())
             assert scores.entropy is not None
-            tally.add_tokens(terms, current=current, proximal=known, behaviour=batch.behaviour, entropy=scores.entropy)
+            tally.add_tokens(terms, batch, current=current, proximal=known, entropy=scores.entropy)
         norm = make_step(
             self._optimizer,
             loss=total,

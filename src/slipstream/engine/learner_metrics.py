@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from slipstream.engine.losses import TokenLosses, ratio_of
+from slipstream.engine.microbatches import MicroBatch
 
 
 @dataclass(slots=True)
@@ -28,10 +29,10 @@ class Tally:
     def add_tokens(
         self,
         terms: TokenLosses,
+        batch: MicroBatch,
         *,
         current: torch.Tensor,
         proximal: torch.Tensor,
-        behaviour: torch.Tensor,
         entropy: torch.Tensor,
     ) -> None:
         seen = {
@@ -39,8 +40,9 @@ class Tally:
             "weight": terms.weight,
             "low": terms.clipped_low,
             "high": terms.clipped_high,
-            "moved": current - behaviour,
-            "sampled": proximal - behaviour,
+            "moved": current - batch.behaviour,
+            "sampled": proximal - batch.behaviour,
+            "is_current": batch.is_current,
             "entropy": entropy,
         }
         for name, values in seen.items():
@@ -65,9 +67,11 @@ class Tally:
             "ess": moved_ratio.sum() ** 2 / (len(moved_ratio) * (moved_ratio**2).sum()),
             "kl_k1": -moved.mean(),
             "kl_k3": (moved_ratio - 1 - moved).mean(),
-            "sampled_diff_mean": sampled.mean(),
-            "sampled_diff_max": sampled.max(),
         }
+        is_current = kept["is_current"].bool()
+        for name, chosen in (("engine_diff", sampled[is_current]), ("policy_drift", sampled[~is_current])):
+            if len(chosen):
+                values |= {f"{name}_mean": chosen.mean(), f"{name}_max": chosen.max()}
         return {
             "learn/loss": sum(self._losses) / len(self._losses),
             "learn/grad_norm": sum(self._grad_norms) / len(self._grad_norms),

@@ -53,6 +53,8 @@ class TrainRow:
     positions: torch.Tensor
     targets: torch.Tensor
     behaviour: torch.Tensor
+    is_current: torch.Tensor
+    """For each trained token, whether the policy that is being updated sampled it, and not an older one."""
     advantage: float
 
     @property
@@ -72,18 +74,25 @@ class MicroBatch:
     rows: torch.Tensor
     """For each trained token, which row of `ids` it is of."""
     behaviour: torch.Tensor
+    is_current: torch.Tensor
     advantages: torch.Tensor
     scales: torch.Tensor
 
 
-def train_rows(rows: Sequence[Row], *, vocab_size: int) -> list[TrainRow]:
-    """Those rows that are in the loss and have a trained token."""
+def train_rows(rows: Sequence[Row], *, vocab_size: int, version: int | None = None) -> list[TrainRow]:
+    """Those rows that are in the loss and have a trained token. `version` is the policy's at the update; without it
+    every token counts as sampled by that policy."""
     found = []
     for place, row in enumerate(rows):
         if not row.in_loss:
             continue
         made = _train_row(
-            row.sample, vocab_size, rollout=row.sample.key, logprobs=row.sample.logprobs, advantage=row.advantage
+            row.sample,
+            vocab_size,
+            rollout=row.sample.key,
+            logprobs=row.sample.logprobs,
+            advantage=row.advantage,
+            is_current=None if version is None else _tensor(row.sample.versions) == version,
         )
         if made is None:
             continue
@@ -172,6 +181,7 @@ def collate(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rows=torch.arange(len(rows)).repeat_interleave(counts).to(device),
         behaviour=torch.cat([row.behaviour for row in rows]).to(device),
+        is_current=torch.cat([row.is_current for row in rows]),
         advantages=torch.tensor([row.advantage for row in rows]).repeat_interleave(counts).to(device),
         scales=torch.tensor(scales).repeat_interleave(counts).to(device),
     )
@@ -184,6 +194,7 @@ def _train_row(
     rollout: Hashable,
     logprobs: Sequence[float] | None = None,
     advantage: float = 0.0,
+    is_current: torch.Tensor | None = None,
 ) -> TrainRow | None:
     ids, mask = _tensor(sample.ids).long(), _tensor(sample.mask).bool()
     if len(ids) != len(mask):
@@ -203,6 +214,7 @@ def _train_row(
         positions=at - 1,
         targets=ids[at],
         behaviour=torch.zeros(len(at)) if logprobs is None else _tensor(logprobs).float()[at],
+        is_current=torch.ones(len(at), dtype=torch.bool) if is_current is None else is_current[at],
         advantage=advantage,
     )
 

@@ -27,6 +27,7 @@ from slipstream.record import RunReader
 from slipstream.types import Json, Rollout
 
 DEFAULT_ADVANTAGES = "leave_one_out"
+"""Of runs that learnt nothing."""
 
 
 class ExportFormat(StrEnum):
@@ -69,14 +70,15 @@ def export_run(
     """Write a run's samples, or with ATIF its rollouts, or for Chrome its spans, to `out` or into the run's folder.
 
     `advantages` names one of `batch.advantages.ESTIMATORS`; samples are cut, between turns, to `max_tokens`. Both are
-    for samples alone.
+    for samples alone, and by default what the run itself had, so that the rows in the loss are those its learner got.
     """
     path = (out or reader.folder / DEFAULT_NAMES[kind]).absolute()
     if kind in _WITHOUT_SAMPLES and (advantages is not None or max_tokens is not None):
         raise ConfigError(f"{_WITHOUT_SAMPLES[kind]}: leave out --advantages and --max-tokens")
-    if advantages is not None and advantages not in ESTIMATORS:
-        known = ", ".join(ESTIMATORS)
-        raise ConfigError(f'there are no advantages "{advantages}"{did_you_mean(advantages, ESTIMATORS)}; use {known}')
+    learnt = _learnt_with(reader.config(), advantages, max_tokens)
+    if learnt.estimator not in ESTIMATORS:
+        known, close = ", ".join(ESTIMATORS), did_you_mean(learnt.estimator, ESTIMATORS)
+        raise ConfigError(f'there are no advantages "{learnt.estimator}"{close}; use {known}')
     if max_tokens is not None and max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens}: give a number above 0")
     run, counts = reader.folder.absolute().name, Counter[str]()
@@ -95,19 +97,41 @@ def export_run(
             )
             counts.update(rollouts=written.num_rollouts, spans=written.num_spans, lanes=written.num_lanes)
         case ExportFormat.JSONL:
-            write_jsonl(path, _samples(reader, run, advantages, max_tokens, counts), force=force)
+            write_jsonl(path, _samples(reader, run, learnt, counts), force=force)
         case ExportFormat.PARQUET:
             parquet.check_installed()
-            write_parquet(path, _samples(reader, run, advantages, max_tokens, counts), force=force)
+            write_parquet(path, _samples(reader, run, learnt, counts), force=force)
     return Exported(path=path, counts=dict(counts))
 
 
-def _samples(
-    reader: RunReader, run: str, advantages: str | None, max_tokens: int | None, counts: Counter[str]
-) -> Iterator[ExportedSample]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LearntWith:
+    """The settings that decide what a learner gets of a run's rollouts."""
+
+    estimator: str
+    max_tokens: int | None
+    shuffle_seed: int | None
+
+
+def _learnt_with(config: Json, advantages: str | None, max_tokens: int | None) -> _LearntWith:
+    """As the run's own settings have it, but for what was asked for."""
+    settings = _object(_object(config).get("settings"))
+    own, cut, seed = (settings.get(name) for name in ("advantages", "max_sample_tokens", "seed"))
+    return _LearntWith(
+        estimator=advantages or (own if isinstance(own, str) else DEFAULT_ADVANTAGES),
+        max_tokens=max_tokens or (cut if isinstance(cut, int) else None),
+        shuffle_seed=seed if settings.get("shuffle_rewards") is True and isinstance(seed, int) else None,
+    )
+
+
+def _samples(reader: RunReader, run: str, learnt: _LearntWith, counts: Counter[str]) -> Iterator[ExportedSample]:
     steps = reader.steps()  # first: what a batch took is among the rollouts read after it
-    estimator = ESTIMATORS[advantages or DEFAULT_ADVANTAGES]
-    found = advantages_of(reader.rollouts(with_turns=False), estimator, steps=steps)
+    found = advantages_of(
+        reader.rollouts(with_turns=False),
+        ESTIMATORS[learnt.estimator],
+        steps=steps,
+        shuffle_seed=learnt.shuffle_seed,
+    )
     for name in ("rollouts", "rows", "samples", "samples_in_loss", "tokens", "tokens_in_loss", "tokens_truncated"):
         counts[name] = 0
     for rollout in reader.rollouts():
@@ -115,7 +139,7 @@ def _samples(
         if key not in found:
             continue
         counts["rollouts"] += 1
-        flattened = flatten(rollout, run=run, advantage=found[key], max_tokens=max_tokens)
+        flattened = flatten(rollout, run=run, advantage=found[key], max_tokens=learnt.max_tokens)
         counts["tokens_truncated"] += flattened.num_truncated
         for sample in flattened.samples:
             _count(sample, counts)

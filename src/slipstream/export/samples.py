@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from slipstream.batch.advantages import Estimator
+from slipstream.batch.advantages import Estimator, deal_anew
 from slipstream.batch.merge import Merged, merge
 from slipstream.batch.rows import FEWEST_IN_BASELINE
 from slipstream.export.turns import checked_turns, conversation, conversation_turns, last_turn
@@ -89,13 +89,18 @@ class ExportedSample:
 
 
 def advantages_of(
-    rollouts: Iterable[Rollout], estimator: Estimator, *, steps: Sequence[StepRecord] = ()
+    rollouts: Iterable[Rollout],
+    estimator: Estimator,
+    *,
+    steps: Sequence[StepRecord] = (),
+    shuffle_seed: int | None = None,
 ) -> dict[JobKey, float | None]:
     """The advantage of each rollout; None for those in no baseline. Rollouts come by key, turns are not needed.
 
     With the steps of a training run the batches are those on record, so that what was left out of them, and what they
     were compared with, is as it was for the learner. Without, a batch, over which an estimator may take its mean, is
-    all that one phase and step made. What a training run evaluates itself on is in no batch.
+    all that one phase and step made. What a training run evaluates itself on is in no batch. With `shuffle_seed`, the
+    seed of a run with `shuffle_rewards`, the rewards of each batch are those that were dealt to its members.
     """
     rewards = {
         rollout.job.key: rollout.verdict.reward if rollout.verdict is not None and rollout.trust.in_baseline else None
@@ -103,8 +108,9 @@ def advantages_of(
     }
     found: dict[JobKey, float | None] = dict.fromkeys(rewards)
     for batch in _batches(rewards, steps):
+        counted = _dealt(batch, rewards, shuffle_seed)
         compared = [
-            [(key, reward) for key in group if (reward := rewards.get(key)) is not None] for group in batch.groups
+            [(key, reward) for key in group if (reward := counted.get(key)) is not None] for group in batch.groups
         ]
         kept = [group for group in compared if len(group) >= FEWEST_IN_BASELINE]
         values = estimator([[reward for _, reward in group] for group in kept])
@@ -117,8 +123,23 @@ def advantages_of(
     return found
 
 
+def _dealt(
+    batch: _KeyBatch, rewards: Mapping[JobKey, float | None], shuffle_seed: int | None
+) -> Mapping[JobKey, float | None]:
+    """The rewards that the learner was told of: those of the batch's own members may have been shuffled."""
+    if shuffle_seed is None or batch.step is None:
+        return rewards
+    own = [key for group in batch.groups for key in group if key not in batch.earlier and rewards.get(key) is not None]
+    return {
+        **rewards,
+        **dict(zip(own, deal_anew([rewards[key] for key in own], seed=shuffle_seed, step=batch.step), strict=True)),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeyBatch:
+    step: int | None = None
+    """Of a batch on record."""
     groups: tuple[Sequence[JobKey], ...]
     """Who is compared with each other."""
     earlier: frozenset[JobKey] = frozenset()
@@ -139,6 +160,7 @@ def _batches(keys: Iterable[JobKey], steps: Sequence[StepRecord]) -> Iterator[_K
         before = _by_group(taken.get(step - 1, ()))
         groups = _by_group(learnt_from)
         yield _KeyBatch(
+            step=step,
             groups=tuple([*members, *before.get(group, ())] for group, members in groups.items()),
             earlier=frozenset(taken.get(step - 1, ())),
         )

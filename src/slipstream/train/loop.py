@@ -17,14 +17,13 @@ other samples. What it had before stays on record, in no plan.
 from __future__ import annotations
 
 import asyncio
-import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slipstream.aio import task_group
-from slipstream.batch.advantages import Estimator
+from slipstream.batch.advantages import Estimator, deal_anew
 from slipstream.batch.rows import make_batch
 from slipstream.dispatch.base import View
 from slipstream.dispatch.dispatcher import Dispatcher
@@ -330,7 +329,11 @@ class Trainer:
         start_s = asyncio.get_running_loop().time()
         learnt_from = _shuffled(groups, settings.seed, step) if settings.shuffle_rewards else groups
         batch = make_batch(
-            learnt_from, settings.estimator, max_tokens=settings.max_sample_tokens, solved_at=settings.solved_at
+            learnt_from,
+            settings.estimator,
+            max_tokens=settings.max_sample_tokens,
+            solved_at=settings.solved_at,
+            version=self._learner.version,
         )
         result = await self._learner.update(batch)
         self._worked(LearnerWork.UPDATE, step, start_s)
@@ -426,8 +429,7 @@ def _rewards(rollouts: Sequence[Rollout]) -> list[float]:
 def _shuffled(groups: Sequence[Group], seed: int, step: int) -> list[Group]:
     """The same rollouts, with the verdicts of those that have one dealt anew among them."""
     verdicts = [rollout.verdict for group in groups for rollout in group.rollouts if rollout.verdict is not None]
-    random.Random(f"shuffled rewards {seed} {step}").shuffle(verdicts)
-    dealt = iter(verdicts)
+    dealt = iter(deal_anew(verdicts, seed=seed, step=step))
 
     def with_verdict(rollout: Rollout) -> Rollout:
         return rollout if rollout.verdict is None else replace(rollout, verdict=next(dealt))

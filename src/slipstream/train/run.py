@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipstream.batch.advantages import ESTIMATORS
+from slipstream.config import to_json
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
@@ -312,7 +313,11 @@ async def _control(
         if (plan.config.steps, HELD_OUT) in past:
             return {step: metrics["success"] for (step, kind), metrics in past.items() if kind == HELD_OUT}
     own.mkdir(parents=True, exist_ok=True)
-    store = RunStore.open(own) if RunStore.exists(own) else RunStore.create(own, config={"control": name})
+    store = (
+        RunStore.open(own)
+        if RunStore.exists(own)
+        else RunStore.create(own, config={"control": name, "settings": to_json(plan.config)})
+    )
     async with store, open_policy(plan.config, folder) as policy:
         checkpoints = Checkpoints.of_run(own, keep=1)
         newest = await checkpoints.load_newest(policy.learner, otherwise=Checkpoints.of_run(folder).path(0))

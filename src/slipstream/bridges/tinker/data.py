@@ -29,10 +29,12 @@ class Datum:
     advantages: array[float]
     weights: array[float]
     """1 for the targets that are trained on."""
+    versions: array[int] | None = None
+    """Of the policy that sampled the targets; None if no policy of this run did."""
 
     def __post_init__(self) -> None:
         fields = (self.inputs, self.targets, self.logprobs, self.advantages, self.weights)
-        lengths = {len(each) for each in fields}
+        lengths = {len(each) for each in fields} | ({len(self.versions)} if self.versions is not None else set())
         if len(lengths) != 1:
             raise ValueError(f"per-token lengths differ: {sorted(lengths)}")
 
@@ -74,6 +76,7 @@ def to_datums(rows: Iterable[Row]) -> list[Datum]:
                 logprobs=logprobs,
                 advantages=array("f", [row.advantage * weight for weight in weights]),
                 weights=weights,
+                versions=sample.versions[1:],
             )
         )
     return made

@@ -21,11 +21,16 @@ class Tally:
     """What was seen of every trained token, over all optimiser steps of an update."""
 
     loss: Loss
+    version: int | None = None
+    """The policy's at the update; None: every token counts as sampled by it."""
     _moved: list[float] = field(default_factory=list)
     """The logprob as it is now, less the one it was sampled with."""
     _advantages: list[float] = field(default_factory=list)
     _first: list[float] = field(default_factory=list)
-    """`_moved` of the first optimiser step, when nothing has been learnt yet: there it should be 0."""
+    """`_moved` of the first optimiser step, when nothing has been learnt yet: there it should be 0 for tokens that the
+    policy at the update sampled."""
+    _is_current: list[bool] = field(default_factory=list)
+    """Of the same tokens, whether it did."""
     _server: dict[str, list[float]] = field(default_factory=dict)
     num_steps: int = 0
 
@@ -40,6 +45,12 @@ class Tally:
         ]
         if not self.num_steps:
             self._first = seen
+            self._is_current = [
+                self.version is None or datum.versions is None or datum.versions[place] == self.version
+                for datum in datums
+                for place, weight in enumerate(datum.weights)
+                if weight
+            ]
         for name, value in {**result.metrics, **step_metrics}.items():
             self._server.setdefault(name, []).append(float(value))
         self.num_steps += 1
@@ -54,7 +65,6 @@ class Tally:
             min(ratio * advantage, min(max(ratio, low), high) * advantage)
             for ratio, advantage in zip(ratios, self._advantages, strict=True)
         ]
-        first = [abs(moved) for moved in self._first]
         figures = {
             "loss": -sum(gains) / num,
             "ratio_mean": sum(ratios) / num,
@@ -65,8 +75,7 @@ class Tally:
             "ess": sum(ratios) ** 2 / (num * sum(ratio**2 for ratio in ratios)),
             "kl_k1": -sum(self._moved) / num,
             "kl_k3": sum(ratio - 1 - moved for ratio, moved in zip(ratios, self._moved, strict=True)) / num,
-            "sampled_diff_mean": sum(first) / len(first),
-            "sampled_diff_max": max(first),
+            **self._differences(),
         }
         server = {name: sum(values) / len(values) for name, values in self._server.items()}
         norms = [value for name, value in server.items() if name.split("/")[-1].split(":")[0] == "grad_norm"]
@@ -75,6 +84,16 @@ class Tally:
             **({"learn/grad_norm": norms[0]} if norms else {}),
             **{f"tinker/{name}": value for name, value in server.items()},
         }
+
+    def _differences(self) -> dict[str, float]:
+        """How far sampled logprobs were from the server's before the first step, apart for current and older tokens."""
+        found: dict[str, float] = {}
+        for name, is_current in (("engine_diff", True), ("policy_drift", False)):
+            pairs = zip(self._first, self._is_current, strict=True)
+            chosen = [abs(moved) for moved, current in pairs if current is is_current]
+            if chosen:
+                found |= {f"{name}_mean": sum(chosen) / len(chosen), f"{name}_max": max(chosen)}
+        return found
 
 
 def trained_differences(datums: Sequence[Datum], result: PassResult) -> list[float]:

@@ -118,7 +118,7 @@ class TinkerLearner:
         began = time.perf_counter()
         trainee = await self._sound()
         datums = to_datums(batch.rows)
-        tally = Tally(self._loss)
+        tally = Tally(self._loss, batch.version)
         if datums:
             async with self._completer.paused():
                 with self._all_or_spoilt():
