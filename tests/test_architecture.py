@@ -9,13 +9,14 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "link", "__init__"}
+GROUND = {"types", "errors", "seams", "names", "aio", "link", "printable", "__init__"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "printable": set(),
     "link": {"errors"},
     "names": {"errors"},
     "seams": {"types"},
@@ -137,6 +138,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "printable": set(),
     "link": set(),
     "names": set(),
     "seams": set(),

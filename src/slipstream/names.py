@@ -19,10 +19,17 @@ from slipstream.errors import ConfigError
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The most similar known name, upper and lower case alike, or None if none is similar."""
+    """The known name that is abbreviated (`lr`: learning_rate) or else the most similar one, upper and lower case
+    alike; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in known}
+    if len(name) > 1 and (spelled := next((each for each in by_lower if _initials(each) == name.lower()), None)):
+        return by_lower[spelled]
     found = get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[found[0]] if found else None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

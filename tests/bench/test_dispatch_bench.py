@@ -33,6 +33,9 @@ def test_every_policy_on_a_workload_from_a_file(tmp_path: Path) -> None:
     assert found["ratios"]["adaptive_over_best"] == round(found["policies"]["adaptive"]["makespan_s"] / best, 3)
     text = "".join(ElementTree.parse(picture).getroot().itertext())
     assert all(name in text for name in POLICIES)
+    assert "relative to the lower bound of its regime" in text and "different scales" in text
+    told = CliRunner().invoke(bench_app, ["dispatch", "--workload", str(path)]).stdout
+    assert "\npolicies.adaptive.makespan_s  " in told and " at adaptive" not in told
 
 
 def test_a_saved_workload_is_the_regimes_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Bad input ends in one sentence that names the value and the remedy, with exit code 2, and leaves nothing behind."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["eval", "--resume", "latest"], "there is no run in .*runs: start one"),
         (["eval", "--resume", "demo-1"], "there is no run 'demo-1'"),
         (["show", "demo-1"], "there is no run 'demo-1'"),
+        (
+            ["eval", "demo", "steps=3"],
+            '"steps=3": steps is a setting of `slipstream train`, and this is `slipstream eval`',
+        ),
+        (["train", "quickstart", "learner.lr=3"], r'"learner\.lr" \(did you mean "learning_rate"\?\)'),
+        (
+            ["tasks", "list", "HERE/cut.jsonl"],
+            r"cut\.jsonl, line 2, column 8: not valid JSON: Expecting ':' delimiter$",
+        ),
+        (["tasks", "list", "HERE/escape.jsonl"], r'line 1: unknown key "a\\x1b\[31m\\u202e\\nb"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -63,9 +74,13 @@ def test_bad_input_is_one_sentence_and_leaves_no_run(
 ) -> None:
     (tmp_path / "mine.py").write_text(RECIPES)
     (tmp_path / "syntax.py").write_text("def recipe(:\n")
+    whole = {"id": "a", "instruction": "x", "grading": {"kind": "exact", "expected": "1"}}
+    (tmp_path / "cut.jsonl").write_text(json.dumps(whole) + '\n{"id"  ')
+    (tmp_path / "escape.jsonl").write_text(json.dumps({**whole, "a\x1b[31m\u202e\nb": 1}))
     runs = tmp_path / "runs"
     placed = [argument.replace("HERE", str(tmp_path)) for argument in arguments]
-    message = refusal(capsys, *placed, *([] if "--runs" in arguments else ["--runs", str(runs)]))
+    has_runs = arguments[0] != "tasks" and "--runs" not in arguments
+    message = refusal(capsys, *placed, *(["--runs", str(runs)] if has_runs else []))
     assert re.search(said, message)
     assert not runs.exists()
 
@@ -109,6 +124,14 @@ def test_wrong_usage_shows_the_right_one(capsys: pytest.CaptureFixture[str], arg
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "")
     assert "Usage:" in said.err
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["eval", "-h"], ["tasks", "-h"], ["tasks", "list", "-h"]])
+def test_help_has_a_short_name_everywhere(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "Usage:" in capsys.readouterr().out
 
 
 def test_a_file_where_downloads_would_be_kept_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from slipstream.cli.tasks import tasks_app
@@ -38,6 +39,20 @@ def test_check_refuses_a_task_without_an_oracle_with_the_reason(tmp_path: Path) 
     told = json.loads(ran.stdout)
     assert ran.exit_code == 1 and (told["num_tasks"], told["num_passed"]) == (1, 0)
     assert "no oracle" in told["refused"]["pack-1-0000-tiny"]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_ids_from_outside_do_not_reach_the_terminal_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    bad = {**LINE, "id": "a\x1b[31m\u202e\nb"}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(bad) + "\n")
+    for arguments in (["list"], ["check"], ["check", "--json"], ["list", "--json"]):
+        ran = CliRunner().invoke(tasks_app, [arguments[0], str(tmp_path), *arguments[1:]])
+        assert "\x1b[31m" not in ran.output and "\u202e" not in ran.output
+        assert "1b[31m" in ran.output
 
 
 def test_make_names_what_is_no_package(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slipstream.cli.transcript import drift_report, printable, rollout_lines, run_lines
+from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
 from slipstream.errors import ConfigError
 from slipstream.record import RunReader, RunStore
 from slipstream.seams import RolloutDone
@@ -126,5 +127,16 @@ def test_an_unknown_rollout_names_the_nearest(reader: RunReader) -> None:
         list(rollout_lines(reader, "eval/0/a"))
 
 
-def test_what_a_terminal_would_obey_is_spelled_out() -> None:
-    assert printable("a\tb\nc\x1b]0;x\x07\r\x9b\ud800ü✓") == "a\tb\nc\\x1b]0;x\\x07\\r\\x9b\\ud800ü✓"
+def test_an_id_with_a_line_end_is_one_line_of_the_list_and_is_found_as_the_list_shows_it(tmp_path: Path) -> None:
+    job = Job(key=JobKey(phase="eval", step=0, task_id="a\nb\x1b[2J", sample=0), seed=1)
+
+    async def main() -> None:
+        async with RunStore.create(tmp_path / "run", config={}) as store:
+            store.append(RolloutDone(rollout=replace(LOST, job=job)))
+
+    asyncio.run(main())
+    reader = RunStore.read(tmp_path / "run")
+    (line,) = run_lines(reader)
+    assert line == "eval/0/a\\nb\\x1b[2J/0  infrastructure  reward -  attempt 3"
+    for name in (line.split("  ")[0], str(job.key)):
+        assert list(rollout_lines(reader, name)) == ["--- infrastructure: gone"]

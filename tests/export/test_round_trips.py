@@ -137,6 +137,7 @@ def test_an_export_without_rows_is_a_file_without_rows(tmp_path: Path) -> None:
     write_parquet(tmp_path / "b", [])
     write_atif(tmp_path / "c", [], run="r", agent=AGENT)
     assert [*read_jsonl(tmp_path / "a"), *read_parquet(tmp_path / "b"), *read_atif(tmp_path / "c")] == []
+    assert [*read_jsonl(f"{tmp_path}/a"), *read_parquet(f"{tmp_path}/b"), *read_atif(f"{tmp_path}/c")] == []
 
 
 def test_what_is_damaged_or_of_another_make_is_refused_by_name(tmp_path: Path) -> None:
@@ -144,8 +145,9 @@ def test_what_is_damaged_or_of_another_make_is_refused_by_name(tmp_path: Path) -
     write_jsonl(path, flat(rollout(*plain())))
     whole = path.read_text()
     path.write_text(f"{whole}{whole[:40]}")
-    with pytest.raises(ConfigError, match=f"line 2 of {path} is no exported sample"):
+    with pytest.raises(ConfigError, match=f"line 2 of {path} is no exported sample") as raised:
         list(read_jsonl(path))
+    assert "line 1" not in str(raised.value)
     path.write_text('{"text": "x"}\n')
     with pytest.raises(ConfigError, match="the columns are not those of an export"):
         list(read_jsonl(path))

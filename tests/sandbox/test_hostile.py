@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.transcript import printable
 from slipstream.errors import SandboxBroken, SandboxFileError, SandboxLimitError
+from slipstream.printable import printable
 from slipstream.sandbox import LocalProvider
 from slipstream.sandbox.local import LocalSandbox
 from slipstream.types import File, SandboxLimits, SandboxSpec

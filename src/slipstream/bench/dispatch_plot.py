@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_WIDTH, _ROW, _LEFT, _RIGHT, _TOP = 760, 20, 150, 90, 60
+_WIDTH, _ROW, _LEFT, _RIGHT, _TOP = 760, 20, 150, 90, 74
 _COLOURS = {"adaptive": "#1f6feb"}
 _OTHER, _OVER_CAP = "#afb8c1", "#eac54f"
 
@@ -38,7 +38,13 @@ def draw(found: Sequence[Mapping[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" '
         'font-family="system-ui, sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height:.0f}" fill="#ffffff"/>',
-        _text(16, 26, "Makespan of each policy (dashed: the lower bound; yellow: over the sandbox cap)", size=15),
+        _text(16, 22, "Makespan of each policy, relative to the lower bound of its regime", size=15),
+        _text(
+            16,
+            40,
+            "Bars of different regimes are on different scales of seconds; dashed: the lower bound; "
+            "yellow: over the sandbox cap",
+        ),
     ]
     return "\n".join([*head, *blocks, "</svg>"]) + "\n"
 

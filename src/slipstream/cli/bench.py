@@ -225,9 +225,14 @@ def _print(figures: Mapping[str, Json], as_json: bool) -> None:
         return
     for name, value in figures.items():
         if isinstance(value, dict):
-            _print({f"{name} at {key}": part for key, part in value.items()}, as_json)
+            _print({_inner_name(name, key): part for key, part in value.items()}, as_json)
             continue
         print(f"{name:<48} {value:,.2f}" if isinstance(value, float) else f"{name:<48} {value}")
+
+
+def _inner_name(name: str, key: str) -> str:
+    """`policies.adaptive`; `turn_us at 1000` where the key is the size of a load."""
+    return f"{name} at {key}" if key.replace(".", "", 1).isdecimal() else f"{name}.{key}"
 
 
 def _check_place(path: Path) -> None:

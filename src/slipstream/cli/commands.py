@@ -26,6 +26,7 @@ from slipstream.cli.simulate import simulate_command
 from slipstream.cli.tasks import tasks_app
 from slipstream.cli.tools import tools_app
 from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.printable import PrintableFormatter, one_line
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
 )
 
 RecipeArgument = Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")]
@@ -183,19 +185,17 @@ def run_command(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
-    )
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:
         with guarded_output():
             app(args=arguments)
     except ConfigError as raised:
-        print(f"slipstream: {raised}", file=sys.stderr)
+        print(f"slipstream: {one_line(str(raised))}", file=sys.stderr)
         sys.exit(2)
     except SlipstreamError as raised:
-        print(f"slipstream: {type(raised).__name__}: {raised}", file=sys.stderr)
+        print(f"slipstream: {type(raised).__name__}: {one_line(str(raised))}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)

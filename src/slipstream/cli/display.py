@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from slipstream.printable import one_line, printable
+
 
 class Display:
     """A live picture where there is a terminal; elsewhere lines alone."""
@@ -35,13 +37,14 @@ class Display:
     def say(self, line: str) -> None:
         """A line that stays."""
         try:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
         except OSError:  # a log on a full disk
             self._console.quiet = True
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
     """A table on a terminal, a row a line elsewhere."""
+    rows = [(name, one_line(value)) for name, value in rows]
     if not console.is_terminal:
         width = max(len(name) for name, _ in rows)
         for name, value in rows:

@@ -13,6 +13,7 @@ from rich.console import Console
 from slipstream.doctor.checks import Check, Status, skipped
 from slipstream.doctor.report import Report, examine_model
 from slipstream.errors import ConfigError
+from slipstream.printable import one_line, printable
 
 _MARKS = {Status.PASSED: "[green]passed[/]", Status.FAILED: "[red]FAILED[/]", Status.SKIPPED: "[yellow]skipped[/]"}
 
@@ -28,7 +29,7 @@ def doctor_command(
     """Check that what is sampled is what will be trained on. Exit code 0 if certified, 1 if refused."""
     report = _examine(model, family, base_url, served_name, api_key_env)
     if as_json:
-        print(json.dumps(report.as_json(), ensure_ascii=False))
+        print(json.dumps(report.as_json()))
     else:
         _print(Console(), report)
     raise typer.Exit(0 if report.certified else 1)
@@ -55,10 +56,13 @@ def _examine(model: str | None, family: str, base_url: str | None, served_name: 
 def _print(console: Console, report: Report) -> None:
     for check in report.checks:
         console.print(f"{_MARKS[check.status]}  {_padded(check)}", end="", highlight=False)
-        console.print(check.detail, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(check.detail), markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{len(report.with_status(status))} {status.value}" for status in Status)
     word = "[green]certified[/]" if report.certified else "[red]refused[/]"
-    console.print(f"\n{word}: {report.model} as {report.family} ({counts})", highlight=False)
+    console.print(f"\n{word}: ", end="", highlight=False)
+    console.print(
+        one_line(f"{report.model} as {report.family} ({counts})"), markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _padded(check: Check) -> str:

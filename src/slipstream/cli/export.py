@@ -10,6 +10,7 @@ import typer
 
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
+from slipstream.printable import printable
 
 
 def export_command(
@@ -48,5 +49,5 @@ def export_command(
     if as_json:
         print(json.dumps({"path": str(exported.path), **exported.counts}, indent=2))
         return
-    print(exported.path)
+    print(printable(str(exported.path)))
     print(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in exported.counts.items()))

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as Bars
 
 from slipstream.hub import Dtype, Listed, Progress, family_of, get_model, list_models, read_origin
+from slipstream.printable import one_line, printable
 from slipstream.types import Json
 
 LINE_EVERY_S = 5.0
@@ -57,7 +58,7 @@ def get_command(
         result: Json = {**origin.to_json(), "folder": str(folder), "fetched": display.num_shown > 0}
         print(json.dumps(result, indent=2), flush=True)
     else:
-        print(folder, flush=True)
+        print(one_line(str(folder)), flush=True)
 
 
 @models_app.command("list")
@@ -69,7 +70,7 @@ def list_command(as_json: JsonOption = False) -> None:
         return
     width = max(len(model.name) for model in listed)
     for model in listed:
-        print(f"{model.name:<{width}}  {_state(model)}")
+        print(one_line(f"{model.name:<{width}}  {_state(model)}"))
 
 
 class GetDisplay:
@@ -103,7 +104,7 @@ class GetDisplay:
 
     def say(self, line: str) -> None:
         try:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
         except OSError:  # a log on a full disk
             self._console.quiet = True
 

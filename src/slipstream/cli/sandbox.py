@@ -12,6 +12,7 @@ from rich.console import Console
 
 from slipstream.cli.display import print_rows
 from slipstream.errors import ConfigError
+from slipstream.printable import printable
 
 if TYPE_CHECKING:
     from slipstream.sandbox.reaper import Report
@@ -36,7 +37,7 @@ def check_command(
         raise ConfigError(f"--image is for the provider oci, not for {provider}: leave it out")
     survey = asyncio.run(_survey(provider, image))
     if as_json:
-        print(json.dumps(survey.as_json(), ensure_ascii=False))
+        print(json.dumps(survey.as_json()))
     else:
         _print_survey(Console(), survey)
     raise typer.Exit(0 if survey.usable else 1)
@@ -67,9 +68,9 @@ def _print_survey(console: Console, survey: Survey) -> None:
     marks = {"ok": "[green]ok     [/]", "limited": "[yellow]limited[/]", "missing": "[red]MISSING[/]"}
     for row in survey.rows:
         console.print(f"{marks[row.standing]}  {row.name:<24}", end="", highlight=False)
-        console.print(row.meaning, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(row.meaning), markup=False, highlight=False, soft_wrap=True)
         if row.remedy:
-            console.print(f"{'':<35}{row.remedy}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(f"{'':<35}{row.remedy}"), markup=False, highlight=False, soft_wrap=True)
     word = "[green]can be used[/]" if survey.usable else "[red]cannot be used[/]"
     console.print(f"\n{survey.provider} sandboxes {word} here", highlight=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -127,7 +128,21 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
     found = find_recipe(recipe)
     if not isinstance(found, kind):
         raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {_COMMANDS[type(found)]} {recipe}')
+    _refuse_of_other_command(kind, overrides)
     return apply_overrides(found, overrides)
+
+
+def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:
+    """Say of a setting that another command has, and this one has not, where it belongs."""
+    own = {each.name for each in dataclasses.fields(kind)}
+    for pair in overrides:
+        name = pair.partition("=")[0].partition(".")[0]
+        for other in (EvalConfig, TrainConfig):
+            if name not in own and name in {each.name for each in dataclasses.fields(other)}:
+                raise ConfigError(
+                    f'"{pair}": {name} is a setting of `slipstream {_COMMANDS[other]}`, and this is '
+                    f"`slipstream {_COMMANDS[kind]}`: leave it out"
+                )
 
 
 def _differences(new: Json, old: Json, path: str = "") -> list[str]:

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.errors import ConfigError
+from slipstream.printable import one_line
 from slipstream.types import Json
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def make_command(
         raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
     report = asyncio.run(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
     if as_json:
-        print(json.dumps(report.as_json(), ensure_ascii=False))
+        print(json.dumps(report.as_json()))
     else:
         _print_made(Console(), report)
     raise typer.Exit(0 if report.num_passed else 1)
@@ -81,7 +82,7 @@ async def _make(
             num_at_once=at_once,
             suite_timeout_s=suite_timeout_s,
             downloads=downloads,
-            on_step=lambda line: typer.echo(line, err=True),
+            on_step=lambda line: typer.echo(one_line(line), err=True),
         )
     finally:
         await provider.aclose()
@@ -119,7 +120,7 @@ def check_command(
     """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
     report = asyncio.run(_check(source, num, sample, seed, at_once, cheats))
     if as_json:
-        print(json.dumps(report.as_json(), ensure_ascii=False))
+        print(json.dumps(report.as_json()))
     else:
         _print_checked(Console(), report)
     raise typer.Exit(0 if report.num_passed == report.num_tasks else 1)
@@ -136,7 +137,7 @@ async def _check(
     provider.check()
 
     def tell(checked: Checked) -> None:
-        typer.echo(f"{checked.id}: {checked.reason or 'passed'}", err=True)
+        typer.echo(one_line(f"{checked.id}: {checked.reason or 'passed'}"), err=True)
 
     try:
         return await check_tasks(
@@ -190,7 +191,7 @@ def list_command(
         for task in tasks
     ]
     if as_json:
-        print(json.dumps({"num_tasks": len(rows), "tasks": rows}, ensure_ascii=False))
+        print(json.dumps({"num_tasks": len(rows), "tasks": rows}))
         return
     table = [
         (str(row["id"]), str(row["tier"]), str(row["difficulty"] or ""), ", ".join(map(str, row["mistakes"] or [])))  # type: ignore[arg-type]
@@ -222,6 +223,7 @@ def _counted(counts: Counter[str]) -> str:
 
 def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on a terminal, a row a line elsewhere."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     if not console.is_terminal:
         lines = [heads, *rows] if any(heads) else rows
         widths = [max(len(row[place]) for row in lines) for place in range(len(heads))]

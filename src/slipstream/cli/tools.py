@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
-from slipstream.cli.transcript import printable
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
+from slipstream.printable import one_line, printable
 from slipstream.types import Json, ToolCall, ToolSpec
 
 tools_app = typer.Typer(help="Look at tools.", no_args_is_help=True)
@@ -36,7 +36,7 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print the
         print(json.dumps({spec.name: spec.parameters for spec in specs}))
         return
     for spec in specs:
-        print(f"{spec.name:<12} {' '.join(spec.description.split())}")
+        print(one_line(f"{spec.name:<12} {' '.join(spec.description.split())}"))
 
 
 @tools_app.command("try")

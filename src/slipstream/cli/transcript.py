@@ -6,23 +6,21 @@ them reaches the terminal.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from slipstream.batch.drift import drift, drift_lines
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
+from slipstream.printable import one_line, printable
 from slipstream.record import RunReader
 from slipstream.types import Message, Rollout
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def run_lines(reader: RunReader) -> Iterator[str]:
     """One line for each rollout."""
     for rollout in reader.rollouts(with_turns=False):
         reward = "-" if rollout.verdict is None else f"{rollout.verdict.reward:g}"
-        yield f"{printable(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+        yield f"{one_line(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
 
 
 def drift_report(reader: RunReader) -> Iterator[str]:
@@ -33,7 +31,7 @@ def drift_report(reader: RunReader) -> Iterator[str]:
         for rollout in reader.rollouts():
             whys = [turn.fork.value for turn in rollout.turns if turn.fork is not None and turn.trainable]
             if whys:
-                forked.append((printable(str(rollout.job.key)), ", ".join(whys)))
+                forked.append((one_line(str(rollout.job.key)), ", ".join(whys)))
             yield rollout
 
     yield from drift_lines(drift(watched()))
@@ -44,11 +42,6 @@ def drift_report(reader: RunReader) -> Iterator[str]:
 def rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
     """One rollout, message by message."""
     return map(printable, _rollout_lines(reader, key))
-
-
-def printable(text: str) -> str:
-    """With control characters, but for tabs and line ends, spelled out: `\\x1b`."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def _rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
@@ -74,9 +67,10 @@ def _rollout_lines(reader: RunReader, key: str) -> Iterator[str]:
 def _find(reader: RunReader, key: str) -> Rollout:
     keys: list[str] = []
     for rollout in reader.rollouts(with_turns=False):
-        if str(rollout.job.key) == key:
+        name = str(rollout.job.key)
+        if key in (name, one_line(name)):  # as it is, or as the list shows it
             return rollout
-        keys.append(str(rollout.job.key))
+        keys.append(name)
     raise ConfigError(f'there is no rollout "{key}" in the run{did_you_mean(key, keys)}')
 
 

@@ -35,8 +35,9 @@ def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: Fiel
             manifest.write(f"{json_line(_manifest_fields(name, rollout))}\n".encode())
 
 
-def read_atif(path: Path) -> Iterator[Rollout]:
+def read_atif(path: str | Path) -> Iterator[Rollout]:
     """The rollouts of a folder that `export_run` wrote, in its order, or of one of its files."""
+    path = Path(path)
     trajectory = _trajectory_model()
     with reading(path):
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]

@@ -6,6 +6,7 @@ damaged line is a ConfigError that names it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -32,8 +33,9 @@ def sample_line(sample: ExportedSample) -> str:
     return json_line(fields)
 
 
-def read_jsonl(path: Path) -> Iterator[ExportedSample]:
+def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
     """The samples of a file that `export_run` wrote, one at a time."""
+    path = Path(path)
     with reading(path), path.open(encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -41,6 +43,11 @@ def read_jsonl(path: Path) -> Iterator[ExportedSample]:
                 if not isinstance(fields, dict):
                     raise ValueError("it is no object")
                 sample = sample_of(fields)
+            except json.JSONDecodeError as raised:
+                raise ConfigError(
+                    f"line {number} of {path} is no exported sample ({raised.msg} at column {raised.colno}): "
+                    "export the run again"
+                ) from raised
             except (ValueError, LookupError, TypeError, OverflowError) as raised:
                 raise ConfigError(
                     f"line {number} of {path} is no exported sample ({raised}): export the run again"

@@ -36,8 +36,9 @@ def write_parquet(path: Path, samples: Iterable[ExportedSample], *, force: bool 
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
 
 
-def read_parquet(path: Path) -> Iterator[ExportedSample]:
+def read_parquet(path: str | Path) -> Iterator[ExportedSample]:
     """The samples of a file that `export_run` wrote, some rows at a time."""
+    path = Path(path)
     arrow, parquet = _pyarrow()
     with reading(path), path.open("rb") as stream:
         try:

@@ -31,6 +31,7 @@ from slipstream.model.base import ChatReply
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.messages import AskedTurn, Opening
+from slipstream.printable import log_printable
 from slipstream.rollout.attempt import RolloutAttempt
 from slipstream.seams import Event, TurnPass
 from slipstream.types import (
@@ -235,6 +236,7 @@ class Helper:
 
 
 def main() -> None:
+    log_printable()
     collect_rarely()
     os.nice(NICENESS)
     own = own_end(sys.argv)

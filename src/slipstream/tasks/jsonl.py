@@ -80,8 +80,9 @@ class _Line(_Strict):
     grading: _Grading
 
 
-def read_tasks(path: Path) -> tuple[Task, ...]:
+def read_tasks(path: str | Path) -> tuple[Task, ...]:
     """All tasks of a file."""
+    path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
@@ -109,6 +110,8 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
 def _read_line(line: str, where: str, folder: Path) -> Task:
     try:
         value: Json = json.loads(line)
+    except json.JSONDecodeError as raised:
+        raise ConfigError(f"{where}, column {raised.colno}: not valid JSON: {raised.msg}") from None
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
     if not isinstance(value, dict):

@@ -103,6 +103,9 @@ def _list(place: Path) -> Iterator[tuple[int, Any]]:
 def _loads(text: str, where: str) -> Any:
     try:
         return json.loads(text)
+    except json.JSONDecodeError as raised:
+        line = f", line {raised.lineno}" if raised.lineno > 1 else ""  # of a file that is one value
+        raise ConfigError(f"{where}{line}, column {raised.colno}: not valid JSON: {raised.msg}") from None
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
 
