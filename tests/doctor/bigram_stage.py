@@ -22,10 +22,10 @@ from aiohttp import ClientSession, web
 
 from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.endpoint import check_endpoint
-from slipstream.doctor.suite import Conversation
 from slipstream.model.base import TokenScore
 from slipstream.model.openai import OpenAIConfig
 from slipstream.model.server import ModelServer
+from slipstream.render.probes import Conversation
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import CHATML_TOKENS, ByteTokenizer
 from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason

@@ -28,10 +28,10 @@ from bigram_stage import (
 
 from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.endpoint import PROMPTS, check_endpoint
-from slipstream.doctor.suite import Conversation
 from slipstream.errors import ConfigError
 from slipstream.model.openai import OpenAIConfig
 from slipstream.model.server import Answer, Faults, Hang, ModelServer
+from slipstream.render.probes import Conversation
 from slipstream.types import Image, Json, Message, Role, Sampled, StopReason
 
 ALL = (

@@ -10,9 +10,9 @@ from bpe_surrogates import bpe
 from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.rendering import check_rendering
 from slipstream.doctor.report import Report, examine_model
-from slipstream.doctor.suite import CONVERSATIONS
 from slipstream.render.chatml import ChatMLFormat
 from slipstream.render.families import FAMILY_TOKENS
+from slipstream.render.probes import CONVERSATIONS
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate
 from slipstream.types import Message, ToolSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
-import slipstream.doctor.suite
+import slipstream.render.probes
 from slipstream.render.families import FAMILY_TOKENS
 from slipstream.render.tokenizers import FileTokenizer
 
@@ -19,7 +19,7 @@ def bpe(family: str) -> FileTokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    text = Path(slipstream.doctor.suite.__file__).read_text()
+    text = Path(slipstream.render.probes.__file__).read_text()
     roles = "\n".join(f"{role}\n\n{role}\n" for role in ("system", "user", "assistant", "tool", "ipython"))
     backend.train_from_iterator(
         [text, roles * 20, "</think>\n\n" * 20, '{"name": "search", "arguments": {' * 20], trainer

@@ -116,5 +116,5 @@ def test_a_broken_call_stands_in_a_history_that_is_rendered_anew() -> None:
 
 
 def test_a_tokenizer_without_the_marks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"does not fit the family 'chatml': it has no <\|im_start\|>"):
+    with pytest.raises(ConfigError, match=r"does not fit a ChatML family: it has no <\|im_start\|>"):
         Renderer("chatml", ByteTokenizer(["<x>"]))

@@ -34,11 +34,11 @@ from slipstream.doctor.replies import (
     stop_early,
 )
 from slipstream.doctor.scored import NUM_TOP, SAMPLING, Scored, check_logprobs, check_sampling, logprobs_name
-from slipstream.doctor.suite import TOOLS, Conversation
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.http import Refused, Retries
 from slipstream.model.openai import LogprobsKind, OpenAICompleter, OpenAIConfig
 from slipstream.model.wire import BadBody
+from slipstream.render.probes import TOOLS, Conversation
 from slipstream.render.renderer import Renderer
 from slipstream.types import Message, Role, SampleParams, ToolCall
 

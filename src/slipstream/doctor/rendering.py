@@ -6,19 +6,17 @@ Leaves: one Check for each question; a failure shows the first place that differ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from slipstream.doctor.checks import Check, failed, passed, skipped
-from slipstream.doctor.suite import CONVERSATIONS, NUM_LONG_TURNS, Conversation
 from slipstream.errors import ConfigError
+from slipstream.render.agreement import compare, difference
 from slipstream.render.base import same_reply
 from slipstream.render.families import TRAITS, Traits
+from slipstream.render.probes import CONVERSATIONS, NUM_LONG_TURNS, Conversation
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate
-from slipstream.types import Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
-
-_NUM_SHOWN = 12
-"""Tokens shown on each side of a difference."""
+from slipstream.types import Message, Role, TokenIds, token_ids
 
 
 def check_rendering(renderer: Renderer, faithful: Renderer, template: ChatTemplate | None) -> list[Check]:
@@ -35,17 +33,6 @@ def check_rendering(renderer: Renderer, faithful: Renderer, template: ChatTempla
     ]
 
 
-def difference(renderer: Renderer, wanted: Sequence[int], got: Sequence[int]) -> str:
-    """The first place where two lists of ids part, as text; empty if they do not."""
-    if list(wanted) == list(got):
-        return ""
-    pairs = enumerate(zip(wanted, got, strict=False))
-    place = next((place for place, (one, other) in pairs if one != other), min(len(wanted), len(got)))
-    before = renderer.decode(wanted[max(0, place - _NUM_SHOWN) : place])
-    one, other = (renderer.decode(ids[place : place + _NUM_SHOWN]) for ids in (wanted, got))
-    return f"token {place}, after {before!r}: expected {one!r}, got {other!r}"
-
-
 def _text_returns(renderer: Renderer) -> Check:
     name = "tokenizer.round_trip"
     for conversation in CONVERSATIONS:
@@ -60,50 +47,14 @@ def _follows_template(faithful: Renderer, template: ChatTemplate | None) -> Iter
     if template is None:
         yield skipped("template", "the folder has no chat template to compare with")
         return
-    hidden = _hidden(template)
-    for conversation in CONVERSATIONS:
-        name = f"template: {conversation.name}"
-        if unseen := [what for what, is_there in _parts(conversation).items() if is_there and what in hidden]:
-            yield skipped(name, f"the model's own template does not show {' and '.join(unseen)}")
-            continue
-        try:
-            text = template.render(conversation.messages, conversation.tools)
-        except ConfigError as refused:
-            yield skipped(name, str(refused))
-            continue
-        try:
-            ids = faithful.render(conversation.messages, conversation.tools)
-        except ConfigError as refused:
-            yield failed(name, str(refused))
-            continue
-        differs = difference(faithful, faithful.encode_text(text), ids)
-        yield failed(name, differs) if differs else passed(name, f"{len(ids)} tokens, all as the template writes them")
-
-
-def _parts(conversation: Conversation) -> dict[str, bool]:
-    return {
-        "tools": bool(conversation.tools),
-        "calls": any(message.calls for message in conversation.messages),
-        "thinking": any(message.thinking for message in conversation.messages),
-    }
-
-
-def _hidden(template: ChatTemplate) -> set[str]:
-    """What the template never shows, so that there is nothing to compare with."""
-    marks = {"tools": "described 7", "calls": "asked 7", "thinking": "thought 7"}
-    tool = ToolSpec(name="search", description=marks["tools"], parameters={"type": "object", "properties": {}})
-    call = ToolCall(id="functions.search:0", name="search", arguments={"query": marks["calls"]})
-    messages = (
-        Message(role=Role.SYSTEM, content="Be brief."),
-        Message(role=Role.USER, content="Where?"),
-        Message(role=Role.ASSISTANT, thinking=marks["thinking"], calls=(call,)),
-        Message(role=Role.TOOL, content="here", call_id=call.id, name=call.name),
-    )
-    try:
-        text = template.render(messages, (tool,))
-    except ConfigError:
-        return set(marks)
-    return {what for what, mark in marks.items() if mark not in text}
+    for one in compare(faithful, template):
+        name = f"template: {one.conversation}"
+        if one.skipped:
+            yield skipped(name, one.skipped)
+        elif one.differs:
+            yield failed(name, one.differs)
+        else:
+            yield passed(name, f"{one.num_tokens} tokens, all as the template writes them")
 
 
 def _grows_as_rendered(renderer: Renderer, faithful: Renderer, traits: Traits) -> Iterable[Check]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from slipstream.errors import ConfigError
 from slipstream.render.base import Tokenizer
@@ -46,7 +47,7 @@ class ChatMLFormat:
         index = self._tokenizer.convert_tokens_to_ids(token)
         if index is None or index == self._tokenizer.unk_token_id:
             raise ConfigError(
-                f"the tokenizer {self._tokenizer.name_or_path!r} does not fit the family 'chatml': it has no {token}"
+                f"the tokenizer {self._tokenizer.name_or_path!r} does not fit a ChatML family: it has no {token}"
             )
         return index
 
@@ -54,11 +55,11 @@ class ChatMLFormat:
         system, rest = self._default_system, list(messages)
         if rest and rest[0].role is Role.SYSTEM:
             system, rest = rest[0].content, rest[1:]
-        if tools and self._show_tools:
-            system = "\n\n".join(part for part in (system, _about(tools)) if part)
-        ids = self._message("system", system) if system else []
-        for message in rest:
-            ids += self._reply(message) if message.role is Role.ASSISTANT else self._given(message)
+        system = self._system(system, tools if self._show_tools else ())
+        ids = self._turn(f"system\n{system}") if system else []
+        for is_reply, messages_ in groupby(rest, lambda message: message.role is Role.ASSISTANT):
+            run = list(messages_)
+            ids += [index for reply in run for index in self._reply(reply)] if is_reply else self._given(run)
         return ids + self._opening()
 
     def extend(
@@ -68,8 +69,7 @@ class ChatMLFormat:
             return None
         ended = next((place for place, index in enumerate(sampled) if index in self.stop_ids), None)
         reply = [*sampled, self._end] if ended is None else sampled[: ended + 1]
-        given = [index for message in new for index in self._given(message)]
-        return [*tail, *reply, *self._newline, *given, *self._opening()]
+        return [*tail, *reply, *self._newline, *self._given(new), *self._opening()]
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
         ended = next((place for place, index in enumerate(sampled) if index in self.stop_ids), len(sampled))
@@ -81,13 +81,18 @@ class ChatMLFormat:
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
-    def _message(self, role: str, content: str) -> list[int]:
-        return [self._start, *self._encode(f"{role}\n{content}"), self._end, *self._newline]
+    def _system(self, system: str, tools: Sequence[ToolSpec]) -> str:
+        """The content of the system message, with the tools described in it."""
+        return "\n\n".join(part for part in (system, about_tools(tools)) if part)
 
-    def _given(self, message: Message) -> list[int]:
-        if message.images:
+    def _turn(self, text: str) -> list[int]:
+        return [self._start, *self._encode(text), self._end, *self._newline]
+
+    def _given(self, messages: Sequence[Message]) -> list[int]:
+        """Messages that are no replies."""
+        if any(message.images for message in messages):
             raise ConfigError("this format has no images: use a chat endpoint")
-        return self._message(message.role.value, message.content)
+        return [index for one in messages for index in self._turn(f"{one.role.value}\n{one.content}")]
 
     def _reply(self, message: Message) -> list[int]:
         return [*self._opening(), *self.encode_reply(message), *self._newline]
@@ -96,7 +101,10 @@ class ChatMLFormat:
         return [self._start, *self._encode("assistant\n")]
 
 
-def _about(tools: Sequence[ToolSpec]) -> str:
+def about_tools(tools: Sequence[ToolSpec]) -> str:
+    """A description of the tools and of how to call one; empty without tools."""
+    if not tools:
+        return ""
     specs = (
         {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools
     )

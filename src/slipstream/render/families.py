@@ -53,6 +53,7 @@ TRAITS: Mapping[str, Traits] = {
 """Of the families that cannot carry everything; deepseek-v4 thinks only with `enable_thinking`."""
 
 MODEL_TYPES: Mapping[str, str] = {
+    "qwen2": "qwen2.5",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3",
     "qwen3_5": "qwen3.5",
@@ -69,6 +70,7 @@ MODEL_TYPES: Mapping[str, str] = {
 
 FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
     "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    "qwen2.5": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
     "qwen3": CHATML_TOKENS,
     "qwen3.5": (*CHATML_TOKENS, *_VISION),
     "qwen3.6": (*CHATML_TOKENS, *_VISION),
@@ -98,8 +100,23 @@ FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def candidates(tokenizer: Tokenizer, model_type: str | None) -> tuple[str, ...]:
+    """The families that a model may be of, the likeliest first: that of its type, then those whose tokens it has."""
+    has = set(tokenizer.special_tokens)
+    of_type = MODEL_TYPES.get(model_type or "")
+    fitting = (family for family in (*_BY_TOKENS, *_TELLING) if has.issuperset(FAMILY_TOKENS[family]))
+    return tuple(dict.fromkeys(([of_type] if of_type else []) + list(fitting)))
+
+
+_BY_TOKENS = (
+    *("qwen3", "qwen2.5", "qwen3.5", "qwen3.6", "qwen3.8", "gpt-oss", "deepseek-v3", "glm-4.5"),
+    *("glm-5", "glm-5.1", "kimi-k2", "kimi-k2.5"),
+)
+"""Of families that share their tokens, the first that agrees with the folder's template is taken."""
+
+
 def guess_family(tokenizer: Tokenizer, model_type: str | None) -> str:
-    """The family of a model: by its type if that says enough, else by the tokens that it has."""
+    """The family of a model whose folder has no chat template: by its type, else by the tokens that it has."""
     has = set(tokenizer.special_tokens)
     family = MODEL_TYPES.get(model_type or "")
     if family is not None:

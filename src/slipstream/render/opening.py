@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.errors import ConfigError
+from slipstream.render.agreement import disagreement, hidden_parts
 from slipstream.render.base import Tokenizer
-from slipstream.render.families import FAMILY_TOKENS, guess_family, surrogate
+from slipstream.render.families import FAMILY_TOKENS, candidates, guess_family, surrogate
 from slipstream.render.renderer import Renderer, Thinking
 from slipstream.render.template import ChatTemplate
 from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
@@ -35,22 +36,51 @@ def open_renderer(
         return Renderer(
             family, surrogate(family) if family in FAMILY_TOKENS else ByteTokenizer(), thinking=thinking, args=args
         )
-    read = FileTokenizer.load(folder)
+    tokenizer = FileTokenizer.load(folder)
     if family == "auto":
-        family = find_family(folder, read)
-    if family == "chatml" and "default_system" not in args:
-        template = ChatTemplate.load(folder) if folder.is_dir() else None
-        args["default_system"] = template.default_system() if template else ""
-    return Renderer(family, read, thinking=thinking, args=args)
+        family = find_family(folder, tokenizer)
+    return _open(family, tokenizer, _template(folder), thinking, args)
 
 
 def find_family(folder: Path, tokenizer: Tokenizer) -> str:
-    """The family that the folder itself names in its slipstream.json, or that its config.json lets guess."""
+    """The family that the folder names in its slipstream.json; else the first that agrees with its chat template.
+
+    A folder without a template is judged by its config.json and its special tokens.
+    """
     named = _setting(folder / "slipstream.json", "family")
     if isinstance(named, str):
         return named
     model_type = _setting(folder / "config.json", "model_type")
-    return guess_family(tokenizer, model_type if isinstance(model_type, str) else None)
+    model_type = model_type if isinstance(model_type, str) else None
+    template = _template(folder)
+    if template is not None:
+        families = candidates(tokenizer, model_type)
+        if "chatml" in families and "tools" in hidden_parts(template):
+            # Every ChatML family agrees with such a template, and none of their tool prompts is the model's.
+            families = ("chatml", *families)
+        for family in families:
+            if _agrees(family, tokenizer, template):
+                return family
+    return guess_family(tokenizer, model_type)
+
+
+def _agrees(family: str, tokenizer: Tokenizer, template: ChatTemplate) -> bool:
+    try:
+        return not disagreement(_open(family, tokenizer, template, "template", {}), template)
+    except ConfigError:  # the tokenizer lacks what the family needs
+        return False
+
+
+def _open(
+    family: str, tokenizer: Tokenizer, template: ChatTemplate | None, thinking: Thinking, args: dict[str, Json]
+) -> Renderer:
+    if family in ("chatml", "qwen2.5") and template is not None:
+        args = {"default_system": template.default_system(), **args}
+    return Renderer(family, tokenizer, thinking=thinking, args=args)
+
+
+def _template(folder: Path) -> ChatTemplate | None:
+    return ChatTemplate.load(folder) if folder.is_dir() else None
 
 
 def _setting(path: Path, name: str) -> Json:

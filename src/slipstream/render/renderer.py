@@ -21,7 +21,11 @@ from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, 
 
 Thinking = Literal["keep", "template"]
 
-_OWN = {"chatml": "slipstream.render.chatml:ChatMLFormat", "gpt-oss": "slipstream.render.harmony:HarmonyFormat"}
+_OWN = {
+    "chatml": "slipstream.render.chatml:ChatMLFormat",
+    "qwen2.5": "slipstream.render.qwen25:Qwen25Format",
+    "gpt-oss": "slipstream.render.harmony:HarmonyFormat",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

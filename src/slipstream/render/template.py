@@ -1,22 +1,51 @@
 """A model folder's own chat template, as Hugging Face's libraries would run it.
 
-Slipstream does not render through it: it is what a renderer is compared with, and where a default system message is
-found. Templates come from strangers, so they run in Jinja's sandbox.
+It is what a family's renderer is compared with, and what the family `template` renders through. Templates come from
+strangers, so they run in Jinja's sandbox.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ConfigError
-from slipstream.types import Json, Message, Role, ToolSpec
+from slipstream.types import Json, Message, Role, ToolCall, ToolSpec
+
+DATE = "2024-07-26"
+"""What templates are told is today, unless set: the same every day, so that a resumed run has the same prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a template wants calls to be given to it."""
+
+    json_arguments: bool = False
+    """Arguments as a JSON string, not as an object."""
+    no_content: bool = False
+    """None, not an empty string, as the content of a reply that is calls alone."""
+    short_ids: bool = False
+    """Ids of calls as nine letters or digits, as Mistral's templates demand."""
 
 
 class ChatTemplate:
-    def __init__(self, source: str, *, special_tokens: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        args: Mapping[str, Json] | None = None,
+        today: str = DATE,
+    ) -> None:
+        """`args` are variables that the template reads besides the messages, such as `enable_thinking`."""
         import jinja2
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -25,15 +54,16 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _no_clock
+        environment.globals["strftime_now"] = _day(today).strftime
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as raised:
             raise ConfigError(f"the chat template cannot be read: {raised}") from raised
-        self._special_tokens = special_tokens or {}
+        self._variables = {**(special_tokens or {}), **(args or {})}
+        self.source = source
 
     @staticmethod
-    def load(folder: Path) -> ChatTemplate | None:
+    def load(folder: Path, *, args: Mapping[str, Json] | None = None, today: str = DATE) -> ChatTemplate | None:
         """The template of a model folder; None if it has none."""
         settings = _json(folder / "tokenizer_config.json")
         source = settings.get("chat_template")
@@ -45,21 +75,54 @@ class ChatTemplate:
         if not isinstance(source, str):
             return None
         tokens = {name: _token(value) for name, value in settings.items() if name.endswith("_token")}
-        return ChatTemplate(source, special_tokens={name: token for name, token in tokens.items() if token is not None})
+        special_tokens = {name: token for name, token in tokens.items() if token is not None}
+        return ChatTemplate(source, special_tokens=special_tokens, args=args, today=today)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, add_generation_prompt: bool = True
     ) -> str:
         """The conversation as text. Raises ConfigError if the template refuses it."""
+        has_calls = any(message.calls or message.role is Role.TOOL for message in messages)
+        dialect = self._dialect if has_calls else Dialect()
+        return self._render(messages, tools, dialect, add_generation_prompt)
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], dialect: Dialect, add_generation_prompt: bool
+    ) -> str:
         try:
             return self._template.render(
-                messages=[_as_dict(message) for message in messages],
+                messages=[_as_dict(message, dialect) for message in messages],
                 tools=[_tool_dict(tool) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **self._variables,
             )
         except Exception as raised:  # a stranger's template may fail in any way
             raise ConfigError(f"the chat template refuses the conversation: {raised}") from raised
+
+    @cached_property
+    def _dialect(self) -> Dialect:
+        """The first way to give a call in which the template shows the call and its answer."""
+        call = ToolCall(id="functions.look:0", name="look", arguments={"what": "asked 7"})
+        messages = (
+            Message(role=Role.USER, content="Where?"),
+            Message(role=Role.ASSISTANT, calls=(call,)),
+            Message(role=Role.TOOL, content="answered 7", call_id=call.id, name=call.name),
+        )
+        tool = ToolSpec(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+
+        def num_shown(dialect: Dialect) -> int:
+            try:
+                text = self._render(messages, (tool,), dialect, True)
+            except ConfigError:
+                return -1
+            shows_call = "asked 7" in text and "'asked 7'" not in text and '\\"asked 7' not in text
+            return 2 * shows_call + ("answered 7" in text)
+
+        choices = (
+            Dialect(json_arguments=json_arguments, no_content=no_content, short_ids=short_ids)
+            for short_ids, no_content, json_arguments in product((False, True), repeat=3)
+        )
+        return max(choices, key=num_shown)
 
     def default_system(self) -> str:
         """The system message that it writes where there is none, for templates in ChatML."""
@@ -72,18 +135,31 @@ class ChatTemplate:
         return system.partition("<|im_end|>")[0] if started else ""
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
+def _as_dict(message: Message, dialect: Dialect) -> dict[str, Any]:
+    if message.images:
+        raise ConfigError("images need a multimodal renderer, which is not wired in: use a chat endpoint")
     entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
     if message.thinking:
         entry["reasoning_content"] = message.thinking
     if message.calls:
-        entry["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
-            for call in message.calls
-        ]
+        if dialect.no_content and not message.content:
+            entry["content"] = None
+        entry["tool_calls"] = [_call_dict(call, dialect) for call in message.calls]
     if message.role is Role.TOOL:
-        entry |= {"tool_call_id": message.call_id, "name": message.name}
+        entry |= {"tool_call_id": _id(message.call_id, dialect), "name": message.name}
     return entry
+
+
+def _call_dict(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
+    arguments = dict(call.arguments)
+    given = _to_json(arguments) if dialect.json_arguments else arguments
+    return {"type": "function", "id": _id(call.id, dialect), "function": {"name": call.name, "arguments": given}}
+
+
+def _id(call_id: str, dialect: Dialect) -> str:
+    if not dialect.short_ids or re.fullmatch("[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
 
 
 def _tool_dict(tool: ToolSpec) -> dict[str, Any]:
@@ -100,8 +176,11 @@ def _raise(message: str) -> None:
     raise ValueError(message)
 
 
-def _no_clock(form: str) -> str:
-    raise ValueError("the template asks for the date, so it cannot be compared with")
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise ConfigError(f"the date {text!r} is no day: write it like {DATE}") from None
 
 
 def _json(path: Path) -> dict[str, Json]:

@@ -1,0 +1,99 @@
+"""Whether a renderer writes what the model folder's own chat template writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from slipstream.errors import ConfigError
+from slipstream.render.probes import CONVERSATIONS, NUM_LONG_TURNS, Conversation
+from slipstream.render.renderer import Renderer
+from slipstream.render.template import ChatTemplate
+from slipstream.types import Message, Role, ToolCall, ToolSpec
+
+_NUM_SHOWN = 12
+"""Tokens shown on each side of a difference."""
+SHORT_CONVERSATIONS = tuple(one for one in CONVERSATIONS if one.name != f"{NUM_LONG_TURNS} turns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One conversation, written by the renderer and by the template. At most one of the two texts is set."""
+
+    conversation: str
+    num_tokens: int = 0
+    differs: str = ""
+    skipped: str = ""
+    """Why there is nothing to compare."""
+
+
+def difference(renderer: Renderer, wanted: Sequence[int], got: Sequence[int]) -> str:
+    """The first place where two lists of ids part, as text; empty if they do not."""
+    if list(wanted) == list(got):
+        return ""
+    pairs = enumerate(zip(wanted, got, strict=False))
+    place = next((place for place, (one, other) in pairs if one != other), min(len(wanted), len(got)))
+    before = renderer.decode(wanted[max(0, place - _NUM_SHOWN) : place])
+    one, other = (renderer.decode(ids[place : place + _NUM_SHOWN]) for ids in (wanted, got))
+    return f"token {place}, after {before!r}: expected {one!r}, got {other!r}"
+
+
+def compare(
+    faithful: Renderer, template: ChatTemplate, conversations: Iterable[Conversation] = CONVERSATIONS
+) -> Iterator[Comparison]:
+    """`faithful` renders as its family's template does, thinking left out and all."""
+    hidden = hidden_parts(template)
+    for conversation in conversations:
+        name = conversation.name
+        if unseen := [part for part in _parts(conversation) if part in hidden]:
+            yield Comparison(
+                conversation=name, skipped=f"the model's own template does not show {' and '.join(unseen)}"
+            )
+            continue
+        try:
+            text = template.render(conversation.messages, conversation.tools)
+        except ConfigError as refused:
+            yield Comparison(conversation=name, skipped=str(refused))
+            continue
+        try:
+            ids = faithful.render(conversation.messages, conversation.tools)
+        except ConfigError as refused:
+            yield Comparison(conversation=name, differs=str(refused))
+            continue
+        differs = difference(faithful, faithful.encode_text(text), ids)
+        yield Comparison(conversation=name, num_tokens=len(ids), differs=differs)
+
+
+def disagreement(faithful: Renderer, template: ChatTemplate) -> str:
+    """The first difference in the short conversations, with the name of the conversation; empty if all agree."""
+    for one in compare(faithful, template, SHORT_CONVERSATIONS):
+        if one.differs:
+            return f"in the conversation {one.conversation!r}, {one.differs}"
+    return ""
+
+
+def _parts(conversation: Conversation) -> list[str]:
+    parts = {
+        "tools": bool(conversation.tools),
+        "calls": any(message.calls for message in conversation.messages),
+        "thinking": any(message.thinking for message in conversation.messages),
+    }
+    return [part for part, is_there in parts.items() if is_there]
+
+
+def hidden_parts(template: ChatTemplate) -> set[str]:
+    """What the template never shows of tools, calls and thinking, so that there is nothing to compare with."""
+    marks = {"tools": "described 7", "calls": "asked 7", "thinking": "thought 7"}
+    tool = ToolSpec(name="search", description=marks["tools"], parameters={"type": "object", "properties": {}})
+    call = ToolCall(id="functions.search:0", name="search", arguments={"query": marks["calls"]})
+    messages = (
+        Message(role=Role.SYSTEM, content="Be brief."),
+        Message(role=Role.USER, content="Where?"),
+        Message(role=Role.ASSISTANT, thinking=marks["thinking"], calls=(call,)),
+        Message(role=Role.TOOL, content="here", call_id=call.id, name=call.name),
+    )
+    try:
+        text = template.render(messages, (tool,))
+    except ConfigError:
+        return set(marks)
+    return {what for what, mark in marks.items() if mark not in text}
