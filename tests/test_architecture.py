@@ -9,7 +9,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "link", "printable", "__init__"}
+GROUND = {"types", "errors", "seams", "names", "aio", "link", "offload", "printable", "__init__"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "aio": set(),
     "printable": set(),
     "link": {"errors"},
+    "offload": {"aio", "errors", "link"},
     "names": {"errors"},
     "seams": {"types"},
     "__init__": set(),
@@ -140,6 +141,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "aio": set(),
     "printable": set(),
     "link": set(),
+    "offload": set(),
     "names": set(),
     "seams": set(),
     "batch": set(),

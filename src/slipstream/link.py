@@ -213,7 +213,7 @@ class Link(asyncio.Protocol):
         if task.cancelled():  # by itself; or by whoever called it, and does not care what is told
             self._send(_ERROR, number, InfrastructureError(f"{task.get_name()} cancelled itself"))
         elif (raised := task.exception()) is not None:
-            self._send(_ERROR, number, _portable(raised))
+            self._send(_ERROR, number, portable(raised))
         else:
             try:
                 self._send(_ANSWER, number, task.result())
@@ -237,7 +237,7 @@ async def _ended(answer: asyncio.Future[Any]) -> None:
             continue
 
 
-def _portable(raised: BaseException) -> BaseException:
+def portable(raised: BaseException) -> BaseException:
     """The same error, if the other end can read it; otherwise one that says what it was."""
     try:
         if type(pickle.loads(pickle.dumps(raised))) is type(raised):
@@ -282,11 +282,14 @@ async def _launched(module: str, theirs: socket.socket) -> subprocess.Popen[byte
 
 def _launch(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
     number = theirs.fileno()  # none is there, and nothing is started, if this was left to a thread that came too late
-    # It finds what this process finds, a user's own modules too, and no more than that (-P).
-    found_by = {**os.environ, "PYTHONPATH": os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)}
     command = [sys.executable, "-P", "-m", module, str(number), os.environ.get("PYTHONPATH", "")]
     # What a run prints is for its user alone, so what its processes print goes beside it.
-    return subprocess.Popen(command, env=found_by, pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=2)
+    return subprocess.Popen(command, env=child_environment(), pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=2)
+
+
+def child_environment() -> dict[str, str]:
+    """For a process started with -P: it finds the modules that this one finds, a user's own too, and no others."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)}
 
 
 def own_end(argv: Sequence[str]) -> socket.socket:
