@@ -16,7 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.sandbox.base import Tree
-from slipstream.sandbox.patch import Entry, PatchError, apply_patch, blob_hash, entries_of, make_patch
+from slipstream.sandbox.patch import (
+    COMPARISONS_PER_LINE,
+    MAX_PATCH_LINES,
+    MAX_TEXT_LINES,
+    Entry,
+    PatchError,
+    _apply_delta,
+    _Search,
+    apply_patch,
+    blob_hash,
+    entries_of,
+    make_patch,
+)
+from slipstream.sandbox.patch_text import Section, sections
 from slipstream.types import File
 
 LINK, PROGRAM = 0o120000, 0o100755
@@ -195,6 +208,66 @@ def test_a_hunk_that_nearly_fits_everywhere_is_given_up() -> None:
     hunk = b"@@ -1,100001 +1,100001 @@\n" + b" \n" * 50_000 + b"-x\n+y\n" + b" \n" * 50_000
     with pytest.raises(PatchError, match="hunk 1"):
         apply_patch(b"--- a/f\n+++ b/f\n" + hunk, {"f": Entry(data=data)}.get)
+
+
+class Counted(bytes):
+    """A line that counts how often it is compared."""
+
+    num_compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.num_compared += 1
+        return bytes.__eq__(self, other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_the_lines_compared_for_all_hunks_are_in_proportion_to_the_file() -> None:
+    """Every second line is the same, and each of 2,000 hunks nearly fits at 5,000 places."""
+    lines: list[bytes] = [
+        Counted(b"same\n") if number % 2 else Counted(b"%d\n" % (number % 7)) for number in range(10_000)
+    ]
+    search = _Search(lines)
+    Counted.num_compared = 0
+    wanted: list[bytes] = [b"same\n", b"0\n", b"same\n", b"2\n", b"same\n", b"0\n"]
+    assert [search.find(wanted, 0, place) for place in range(0, 10_000, 5)] == [None] * 2_000
+    assert Counted.num_compared < 2 * COMPARISONS_PER_LINE * len(lines)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\n" * 7_800_000, b"x" * 5_000_000, b"a\n" * (MAX_TEXT_LINES + 1)], ids=["newlines", "long line", "lines"]
+)
+def test_a_text_too_large_to_compare_by_lines_is_told_whole(data: bytes) -> None:
+    for old, new in (({}, {"x": Entry(data=data)}), ({"x": Entry(data=data)}, {"x": Entry(data=data[2:])})):
+        patch = make_patch(old, new)
+        assert b"GIT binary patch\nliteral" in patch
+        assert len(patch) < 40_000
+        assert apply_patch(patch, old.get) == new
+
+
+def test_the_lines_of_all_files_together_are_bounded() -> None:
+    """Without a bound, a patch of 16 MB could have 8 million lines, each of which costs a microsecond or two."""
+    many = {f"{number}": Entry(data=b"\n" * MAX_TEXT_LINES) for number in range(10)}
+    patch = make_patch({}, many)
+    assert patch.count(b"\n") <= MAX_PATCH_LINES + 20_000
+    assert apply_patch(patch, lambda path: None) == many
+
+
+def test_a_patch_that_grows_too_large_is_given_up_on_the_way() -> None:
+    with pytest.raises(PatchError, match="more than the 1000 bytes that are allowed"):
+        make_patch({}, {"x": Entry(data=os.urandom(5_000))}, max_bytes=1_000)
+
+
+def test_a_binary_change_that_would_make_a_huge_file_is_refused() -> None:
+    """24 bytes that copy the old file again and again."""
+    base = bytes(65536)
+    size = b"\x80\x80\x80\x80\x10"  # 4 GiB
+    delta = b"\x80\x80\x04" + size + b"\xb0\xff\xff" * 8
+    section = Section(line=1, new_path="x")
+    with pytest.raises(PatchError, match="damaged"):
+        _apply_delta(section, base, delta)
+    with pytest.raises(PatchError, match="of more than"):
+        list(sections(b"diff --git a/x b/x\nindex 1234..5678\nGIT binary patch\nliteral 999999999\n\n"))
 
 
 def test_a_hunk_that_does_not_fit_is_named() -> None:

@@ -130,7 +130,15 @@ class _Marks:
             return None
 
 
-def read_below(lower_fd: int, path: str, layer: Layer, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+def read_below(
+    lower_fd: int,
+    path: str,
+    layer: Layer,
+    max_bytes: int = 64 << 20,
+    max_files: int = 10_000,
+    *,
+    max_entries: int = MAX_ENTRIES,
+) -> Tree:
     """What the folders below a layer hold at the paths that the layer changes: the old side of a comparison whose new
     side is the layer. `path` is the one that `read_layer` was given."""
     try:
@@ -148,7 +156,7 @@ def read_below(lower_fd: int, path: str, layer: Layer, max_bytes: int = 64 << 20
             if not stat.S_ISDIR(found.mode):
                 entries[name] = found
             elif name not in layer.folders or name in layer.opaque:
-                listing = stat_tree(folder, name)
+                listing = stat_tree(folder, name, max_entries=max(1, max_entries - len(entries)))
                 prefix = "" if name == "." else f"{name}/"
                 entries |= {prefix + entry.path: entry._replace(path=prefix + entry.path) for entry in listing.entries}
                 left_out |= {f"{prefix}{below}": why for below, why in listing.left_out.items()}

@@ -18,14 +18,15 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from slipstream.errors import SandboxError, SlipstreamError, boundary
+from slipstream.errors import SandboxError, SandboxFileError, SlipstreamError, boundary
+from slipstream.offload import WorkTooLarge, apart
 from slipstream.sandbox import bwrap, walk
 from slipstream.sandbox.base import Capability, Changed, OnConnect, Tree
 from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
 from slipstream.sandbox.channel import Channel
 from slipstream.sandbox.cores import num_cores
-from slipstream.sandbox.differences import differences, take
+from slipstream.sandbox.differences import LIMITS, differences, small_differences, take
 from slipstream.sandbox.ground import Ground, check_folder
 from slipstream.sandbox.keeping import ANSWER_TIMEOUT_S, Keeper, Layer
 from slipstream.sandbox.launch import NOBODY, visible_home
@@ -141,11 +142,28 @@ class LocalSandbox(SupervisedSandbox):
         area, below = self._ground.area_of(path or ".")
         async with self.attributed():
             await self._channel.ask({"op": "hello"})
-            return await asyncio.to_thread(self._differences, area, below, max_bytes)
+            found = await asyncio.to_thread(self._small_differences, area, below, max_bytes)
+            if found is not None:
+                return found
+            then = self._marked.get(area.name, Marked())
+            with self._layers(area) as (upper, base, snapshots):
+                fds = [fd for fd in (upper, base, *snapshots) if fd is not None]
+                asked = (then, upper, base, snapshots, below, max_bytes)
+                try:
+                    return await apart(differences, *asked, fds=fds, limits=LIMITS)
+                except WorkTooLarge as raised:
+                    raise SandboxFileError(f"the changes are too much to compare: {raised}") from raised
 
-    def _differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed:
+    def _small_differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed | None:
         with self.root() as root, self.rights(), walk.told(path):
             os.close(open_inside(root, os.fsencode(str(PurePosixPath(area.place, path))), BENEATH_FOLDER))
+        then = self._marked.get(area.name, Marked())
+        with self._layers(area) as (upper, base, snapshots):
+            return small_differences(then, upper, base_fd=base, snapshot_fds=snapshots, path=path, max_bytes=max_bytes)
+
+    @contextlib.contextmanager
+    def _layers(self, area: bwrap.Area) -> Iterator[tuple[int, int | None, list[int]]]:
+        """Descriptors of the writable layer, of the base if there is one, and of the snapshots between them."""
         with contextlib.ExitStack() as stack:
             upper = stack.enter_context(self._upper(area))
             base = None
@@ -155,8 +173,7 @@ class LocalSandbox(SupervisedSandbox):
             for snapshot in self._ground.snapshots:
                 snapshots.append(os.open(area.name, FOLDER, dir_fd=snapshot.fd))
                 stack.callback(os.close, snapshots[-1])
-            then = self._marked.get(area.name, Marked())
-            return differences(then, take(upper), base_fd=base, snapshot_fds=snapshots, path=path, max_bytes=max_bytes)
+            yield upper, base, snapshots
 
     @contextlib.contextmanager
     def _upper(self, area: bwrap.Area) -> Iterator[int]:

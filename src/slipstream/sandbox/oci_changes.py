@@ -11,18 +11,22 @@ import os
 import stat
 
 from slipstream.errors import SandboxFileError
+from slipstream.offload import Limits
 from slipstream.sandbox.base import Changed, Tree
 from slipstream.sandbox.beneath import FOLDER, open_inside
-from slipstream.sandbox.patch import entries_of, make_patch
+from slipstream.sandbox.differences import MAX_CHANGED_FILES, some_of
+from slipstream.sandbox.patch import PatchError, entries_of, make_patch
 from slipstream.sandbox.walk import MAX_ENTRIES, Listing, Stat, list_folder, read_entries, told
 
-MAX_FILES = 100_000
+LIMITS = Limits(cpu_s=120)
+"""Of the process that compares."""
 MAX_READ_BYTES = 256 << 20
 """Of the files that differ, on either side; what is beyond is left out."""
 
 
 def compare(before_fd: int, after_fd: int, path: str, max_bytes: int) -> Changed:
-    """Blocks: belongs into a thread. Raises SandboxFileError if `path` is no folder in the second."""
+    """For a process of its own (`offload.apart`). Raises SandboxFileError if `path` is no folder in the second, and if
+    too much differs."""
     with told(path):
         new_folder = open_inside(after_fd, os.fsencode(path), FOLDER)
     try:
@@ -54,6 +58,10 @@ def _compare(old_folder: int | None, new_folder: int, max_bytes: int) -> Changed
         if _may_differ(old_by_path.get(path), new_by_path.get(path))
         and not _same(old_folder, new_folder, old_by_path.get(path), new_by_path.get(path))
     }
+    if len(paths) > MAX_CHANGED_FILES:
+        raise SandboxFileError(
+            f"{len(paths)} files were changed, where {MAX_CHANGED_FILES} may be: remove what is not work"
+        )
     before = Tree() if old_folder is None else _read(old_folder, old_by_path, paths, MAX_READ_BYTES)
     after = _read(new_folder, new_by_path, paths, MAX_READ_BYTES)
     left_out = {path: why for path, why in new.left_out.items() if old.left_out.get(path) != why}
@@ -62,11 +70,12 @@ def _compare(old_folder: int | None, new_folder: int, max_bytes: int) -> Changed
     for path in left_out:
         old_entries.pop(path, None)
         new_entries.pop(path, None)
-    patch = make_patch(old_entries, new_entries)
-    if len(patch) > max_bytes:
-        raise SandboxFileError(f"the changes make a patch of {len(patch)} bytes, where {max_bytes} are allowed")
+    try:
+        patch = make_patch(old_entries, new_entries, max_bytes=max_bytes)
+    except PatchError as raised:
+        raise SandboxFileError(str(raised)) from raised
     told_paths = [path for path in {*old_entries, *new_entries} if old_entries.get(path) != new_entries.get(path)]
-    return Changed(patch=patch, paths=tuple(sorted(told_paths)), left_out=left_out)
+    return Changed(patch=patch, paths=tuple(sorted(told_paths)), left_out=some_of(left_out))
 
 
 def _may_differ(old: Stat | None, new: Stat | None) -> bool:
@@ -83,4 +92,4 @@ def _same(old_folder: int | None, new_folder: int, old: Stat | None, new: Stat |
 
 def _read(folder: int, entries: dict[str, Stat], paths: set[str], max_bytes: int) -> Tree:
     wanted = [entries[path] for path in paths if path in entries]
-    return read_entries(folder, Listing(entries=wanted, left_out={}), max_bytes, MAX_FILES)
+    return read_entries(folder, Listing(entries=wanted, left_out={}), max_bytes, MAX_CHANGED_FILES)

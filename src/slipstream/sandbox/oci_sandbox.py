@@ -15,12 +15,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from slipstream.errors import SandboxError, SandboxLimitError
+from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
+from slipstream.offload import WorkTooLarge, apart
 from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Changed, OnConnect, Tree
 from slipstream.sandbox.channel import Channel
 from slipstream.sandbox.oci_arguments import MB, RUN_FOLDER, Image
-from slipstream.sandbox.oci_changes import compare
+from slipstream.sandbox.oci_changes import LIMITS, compare
 from slipstream.sandbox.oci_container import ENDPOINTS, Container
 from slipstream.sandbox.oci_watch import TooDeep
 from slipstream.sandbox.programs import Programs, Running
@@ -205,7 +206,10 @@ class KeptOciSandbox(OciSandbox):
                 other = await self._keeper.start(self._spec, image, way_of=self._way_of, write_files=write_files)
                 try:
                     with other._root() as other_root:
-                        return await asyncio.to_thread(compare, other_root.fd, root.fd, place, max_bytes)
+                        fds = (other_root.fd, root.fd)
+                        return await apart(compare, *fds, place, max_bytes, fds=fds, limits=LIMITS)
+                except WorkTooLarge as raised:
+                    raise SandboxFileError(f"the changes are too much to compare: {raised}") from raised
                 finally:
                     await other.aclose()
 

@@ -12,12 +12,24 @@ import hashlib
 import os
 import stat
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slipstream.sandbox.base import Tree
 from slipstream.sandbox.diff import Block, compare
-from slipstream.sandbox.patch_text import FILE, LINK, PROGRAM, Binary, Hunk, PatchError, Section, quote, sections
+from slipstream.sandbox.patch_text import (
+    FILE,
+    LINK,
+    MAX_BINARY_BYTES,
+    PROGRAM,
+    Binary,
+    Hunk,
+    PatchError,
+    Section,
+    quote,
+    sections,
+)
 
 __all__ = ["Entry", "PatchError", "apply_patch", "entries_of", "make_patch"]
 
@@ -25,7 +37,13 @@ CONTEXT = 3
 LOOKED_AT_BYTES = 8000
 """A file is binary if one of so many first bytes is zero: git's own rule."""
 LINE_BYTES = 52
-MAX_COMPARED = 20_000_000
+MAX_TEXT_BYTES = 4 << 20
+MAX_TEXT_LINES = 100_000
+MAX_PATCH_LINES = 400_000
+"""Of all files that are told line by line. A larger one is told whole, as git tells binary files."""
+COMPARISONS_PER_LINE = 50
+MIN_COMPARISONS = 100_000
+"""How many lines are compared to place the hunks of a file: in proportion to its lines, however they repeat."""
 NO_HASH = b"0" * 40
 
 
@@ -50,19 +68,49 @@ def entries_of(tree: Tree) -> dict[str, Entry]:
 # ---------------------------------------------------------------- making
 
 
-def make_patch(old: Mapping[str, Entry | None], new: Mapping[str, Entry | None]) -> bytes:
-    """What turns `old` into `new`; a path that is missing, or None, is no file. Empty if nothing differs."""
-    pieces: list[bytes] = []
+def make_patch(
+    old: Mapping[str, Entry | None], new: Mapping[str, Entry | None], *, max_bytes: int | None = None
+) -> bytes:
+    """What turns `old` into `new`; a path that is missing, or None, is no file. Empty if nothing differs.
+
+    Raises PatchError as soon as it has more than `max_bytes`.
+    """
+    made = _Pieces(max_bytes)
     for path in sorted({*old, *new}, key=os.fsencode):
         before, after = old.get(path), new.get(path)
         if before == after:
             continue
         if before is not None and after is not None and stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode):
-            pieces += _section(path, before, None)
-            pieces += _section(path, None, after)
+            made.add(path, before, None)
+            made.add(path, None, after)
         else:
-            pieces += _section(path, before, after)
-    return b"".join(pieces)
+            made.add(path, before, after)
+    return b"".join(made.pieces)
+
+
+class _Pieces:
+    """A patch while it is made, held to its limits."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self.pieces: list[bytes] = []
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._lines_left = MAX_PATCH_LINES
+
+    def add(self, path: str, old: Entry | None, new: Entry | None) -> None:
+        num_lines = sum(entry.data.count(b"\n") for entry in (old, new) if entry is not None)
+        is_text = num_lines <= min(MAX_TEXT_LINES, self._lines_left) and _is_text(old) and _is_text(new)
+        if is_text:
+            self._lines_left -= num_lines
+        for piece in _section(path, old, new, is_text=is_text):
+            self._num_bytes += len(piece)
+            if self._max_bytes is not None and self._num_bytes > self._max_bytes:
+                raise PatchError(f"the changes make a patch of more than the {self._max_bytes} bytes that are allowed")
+            self.pieces.append(piece)
+
+
+def _is_text(entry: Entry | None) -> bool:
+    return entry is None or (b"\0" not in entry.data[:LOOKED_AT_BYTES] and len(entry.data) <= MAX_TEXT_BYTES)
 
 
 def blob_hash(entry: Entry | None) -> bytes:
@@ -73,7 +121,7 @@ def blob_hash(entry: Entry | None) -> bytes:
     return hashlib.sha1(head + entry.data, usedforsecurity=False).hexdigest().encode()
 
 
-def _section(path: str, old: Entry | None, new: Entry | None) -> Iterator[bytes]:
+def _section(path: str, old: Entry | None, new: Entry | None, *, is_text: bool) -> Iterator[bytes]:
     name = os.fsencode(path)
     a, b = quote(b"a/" + name), quote(b"b/" + name)
     yield b"diff --git %s %s\n" % (a, b)
@@ -91,7 +139,7 @@ def _section(path: str, old: Entry | None, new: Entry | None) -> Iterator[bytes]
     yield b"index %s..%s%s\n" % (blob_hash(old), blob_hash(new), mode)
     if before == after:
         return
-    if b"\0" in before[:LOOKED_AT_BYTES] or b"\0" in after[:LOOKED_AT_BYTES]:
+    if not is_text:
         yield b"GIT binary patch\n"
         yield from _literal(after)
         yield from _literal(before)
@@ -256,11 +304,14 @@ def _apply_hunks(section: Section, hunks: list[Hunk], data: bytes) -> bytes:
 
 
 class _Search:
-    """Looks for the lines of hunks. How many lines it compares in all is bounded: a patch may come from an agent."""
+    """Looks for the lines of hunks: where the rarest line of a hunk stands, the others are compared. How many lines are
+    compared in all is bounded, since the file and the patch may come from an agent."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
-        self._left = MAX_COMPARED
+        self._left = max(MIN_COMPARISONS, COMPARISONS_PER_LINE * len(lines))
+        self._places: dict[bytes, list[int]] | None = None
+        """Where each line stands, in order."""
 
     def find(self, wanted: list[bytes], lowest: int, expected: int) -> int | None:
         """Where the lines stand: the place nearest to the expected one, and not before `lowest`."""
@@ -268,26 +319,45 @@ class _Search:
         if not wanted:  # nothing can be compared, so it goes where it says
             return expected if lowest <= expected <= highest else None
         expected = min(max(expected, lowest), max(highest, lowest))
-        if self._stand_at(expected, wanted):
+        if self._lines[expected : expected + len(wanted)] == wanted:
             return expected
-        if self._left <= 0:
-            return None
-        self._left -= max(0, highest - lowest)
-        first, last, size = wanted[0], wanted[-1], len(wanted) - 1
-        lines = self._lines
-        places = [
-            place for place in range(lowest, highest + 1) if lines[place] == first and lines[place + size] == last
-        ]
-        for place in sorted(places, key=lambda place: abs(place - expected)):
+        offset, anchors = self._rarest(wanted)
+        for anchor in _nearest(anchors, expected + offset):
+            place = anchor - offset
+            if not lowest <= place <= highest:
+                self._left -= 1
+            elif self._stand_at(place, wanted):
+                return place
             if self._left <= 0:
                 return None
-            if self._stand_at(place, wanted):
-                return place
         return None
+
+    def _rarest(self, wanted: list[bytes]) -> tuple[int, list[int]]:
+        """Which of the lines is rarest in the file, and where it stands there."""
+        if self._places is None:
+            self._places = {}
+            for number, line in enumerate(self._lines):
+                self._places.setdefault(line, []).append(number)
+        found = [self._places.get(line, []) for line in wanted]
+        offset = min(range(len(wanted)), key=lambda number: len(found[number]))
+        return offset, found[offset]
 
     def _stand_at(self, place: int, wanted: list[bytes]) -> bool:
         self._left -= len(wanted)
         return self._lines[place : place + len(wanted)] == wanted
+
+
+def _nearest(places: list[int], to: int) -> Iterator[int]:
+    """From the nearest place to the farthest; of two that are as near, the lower first."""
+    high = bisect_left(places, to)
+    low = high - 1
+    while low >= 0 or high < len(places):
+        if high >= len(places) or (low >= 0 and to - places[low] <= places[high] - to):
+            yield places[low]
+            low -= 1
+        else:
+            yield places[high]
+            high += 1
 
 
 def _apply_binary(section: Section, binary: Binary, before: Entry | None) -> bytes:
@@ -328,7 +398,7 @@ def _apply_delta(section: Section, base: bytes, delta: bytes) -> bytes:
                 raise damaged
 
     base_size, result_size = take_size(), take_size()
-    if base_size != len(base):
+    if base_size != len(base) or result_size > MAX_BINARY_BYTES:
         raise damaged
     result = bytearray()
     while place < len(delta):
