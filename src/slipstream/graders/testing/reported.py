@@ -18,6 +18,7 @@ from pathlib import Path
 from slipstream.errors import GraderError
 from slipstream.graders.testing.logs import FAILED, PASSED
 from slipstream.graders.testing.paths import as_regex
+from slipstream.offload import WorkTooLarge, by_size
 from slipstream.sandbox.base import ExecResult, Sandbox
 from slipstream.types import Json
 
@@ -92,7 +93,11 @@ async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) ->
     )
     if result.timed_out:
         return _unbelieved(f"the tests passed their limit of {timeout_s:g} s", timed_out=True)
-    return _read(result, canary)
+    num_bytes = len(result.stdout.head) + len(result.stdout.tail) + len(result.stderr.head) + len(result.stderr.tail)
+    try:
+        return await by_size(_read, result, canary, num_bytes=num_bytes)
+    except WorkTooLarge as raised:
+        return _unbelieved(f"the report cannot be read: {raised}")
 
 
 def _canaries() -> dict[str, Json]:

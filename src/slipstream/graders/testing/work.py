@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from slipstream.errors import SandboxError, SlipstreamError
 from slipstream.graders.testing.paths import any_of
+from slipstream.offload import WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.sandbox.patch import Entry, PatchError, apply_patch
 from slipstream.sandbox.patch_text import FILE, LINK, PROGRAM, sections
@@ -104,7 +105,7 @@ async def applied(patch: bytes, look: Look) -> dict[str, Entry | None]:
     """What a patch makes of the files that are there. Raises PatchError."""
     paths = paths_of(patch)
     seen = await look(_with_parents(paths))
-    return apply_patch(patch, lambda path: seen.get(path))
+    return apply_patch(patch, seen.get)
 
 
 async def take_work(
@@ -117,19 +118,31 @@ async def take_work(
     forbid: Sequence[str] = (),
 ) -> Work:
     """The part of the work that counts. Raises Refused, or an error of the sandbox."""
-    by_pattern = any_of((*ALWAYS_DROPPED, *TEST_SETTINGS, *drop))
-
-    def is_dropped(path: str) -> bool:
-        return path in drop_paths or (path not in keep_paths and by_pattern(path))
-
+    sorting = _Sorting(drop=tuple(drop), drop_paths=drop_paths, keep_paths=keep_paths, forbid=tuple(forbid))
     try:
-        kept, left_out = _sorted_out(patch, is_dropped, any_of(forbid))
-        paths = paths_of(kept)
+        kept, left_out, paths = await by_size(_sorted_out, patch, sorting, num_bytes=len(patch))
         places = _with_parents(paths)
         seen = await look({*places, *(f"{place}/__init__.py" for place in places if not place.endswith(".py"))})
-        files = apply_patch(kept, lambda path: seen.get(path))
+        num_bytes = len(kept) + sum(len(entry.data) for entry in seen.values() if entry is not None)
+        return await by_size(_work_of, kept, seen, left_out, keep_paths, num_bytes=num_bytes)
     except PatchError as raised:
         raise Refused(f"the patch cannot be applied: {raised}") from raised
+    except WorkTooLarge as raised:
+        raise Refused(f"the patch is too much to apply: {raised}") from raised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sorting:
+    """Which paths of a patch count."""
+
+    drop: tuple[str, ...]
+    drop_paths: frozenset[str]
+    keep_paths: frozenset[str]
+    forbid: tuple[str, ...]
+
+
+def _work_of(kept: bytes, seen: Mapping[str, Entry | None], left_out: list[str], keep_paths: frozenset[str]) -> Work:
+    files = apply_patch(kept, seen.get)
     added: list[str] = []
     for path, entry in list(files.items()):
         _check_link(path, entry)
@@ -146,12 +159,16 @@ async def take_work(
     return Work(files=files, left_out=tuple(sorted(left_out)), added_modules=tuple(added))
 
 
-def _sorted_out(
-    patch: bytes, is_dropped: Callable[[str], bool], is_forbidden: Callable[[str], bool]
-) -> tuple[bytes, list[str]]:
-    """The patch without what is left out, and what that is about."""
+def _sorted_out(patch: bytes, sorting: _Sorting) -> tuple[bytes, list[str], tuple[str, ...]]:
+    """The patch without what is left out, what that is about, and the paths that the rest is about."""
+    by_pattern, is_forbidden = any_of((*ALWAYS_DROPPED, *TEST_SETTINGS, *sorting.drop)), any_of(sorting.forbid)
+
+    def is_dropped(path: str) -> bool:
+        return path in sorting.drop_paths or (path not in sorting.keep_paths and by_pattern(path))
+
     kept: list[bytes] = []
     left_out: list[str] = []
+    kept_paths: set[str] = set()
     for piece in _pieces(patch):
         header = piece.partition(b"\n")[0]
         if header.startswith(b"diff --git ") and _INTO_GIT.search(header):
@@ -164,7 +181,8 @@ def _sorted_out(
             raise Refused(f"the work changes {forbidden[0]}, which it may not")
         else:
             kept.append(piece)
-    return b"".join(kept), left_out
+            kept_paths.update(paths)
+    return b"".join(kept), left_out, tuple(sorted(kept_paths))
 
 
 def _pieces(patch: bytes) -> list[bytes]:
