@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch import CodeSearch, Mode, Store
 from slipstream.tools.codesearch.ranking import words
-from slipstream.tools.codesearch.terms import path_filter, read_term
+from slipstream.tools.codesearch.terms import PathFilter, close_names, read_term
 
 from .small_repository import FILES, opened, written
 
@@ -292,13 +292,13 @@ def test_many_definitions_are_folded_to_lines(tmp_path: Path, store: Store) -> N
     ],
 )
 def test_path_patterns(pattern: str, path: str, is_match: bool) -> None:
-    assert (path_filter(pattern).match(path) is not None) is is_match
+    assert PathFilter(pattern).match(path) is is_match
 
 
 @given(st.text(alphabet="ab*?/[]!^-&|~\\.(", max_size=12))
 def test_every_text_is_a_pattern_and_one_without_stars_means_itself(text: str) -> None:
-    found = path_filter(text).match(text.removeprefix("./").strip("/"))
-    assert found is not None or "*" in text or "//" in text
+    found = PathFilter(text).match(text.removeprefix("./").strip("/"))
+    assert found or "*" in text or "//" in text
 
 
 def test_a_path_with_brackets_is_searched_and_one_that_is_none_is_told(tmp_path: Path, store: Store) -> None:
@@ -332,7 +332,7 @@ def means(pattern: Sequence[str], names: Sequence[str]) -> bool:
 )
 def test_stars_mean_what_trying_everything_finds(pattern: list[str], names: list[str]) -> None:
     wanted = any(means(pattern, names[n:]) for n in range(len(names)))
-    assert (path_filter("/".join(pattern)).match("/".join(names)) is not None) is wanted
+    assert PathFilter("/".join(pattern)).match("/".join(names)) is wanted
 
 
 @pytest.mark.parametrize(
@@ -343,11 +343,13 @@ def test_stars_mean_what_trying_everything_finds(pattern: list[str], names: list
         ("*a" * 30 + "*b", "a" * 200),
         ("a**" * 30 + "b", "a/" * 60 + "a"),
         ("**/*a*a*a/" * 9 + "b", "aaaaaa/" * 30 + "a"),
+        (("**/[ab]*" * 120 + "z")[:1000], "ab/" * 120 + "a"),
+        ("[ab]*" * 190 + "z", "ab" * 120),
     ],
 )
 def test_no_pattern_is_slow_to_match(pattern: str, path: str) -> None:
     """Tried in every way, each of these would take longer than the tests may."""
-    assert path_filter(pattern).match(path) is None
+    assert not PathFilter(pattern).match(path)
 
 
 @pytest.mark.parametrize(
@@ -372,3 +374,19 @@ def test_terms_are_told_apart_by_their_form(text: str, form: str) -> None:
 def test_words_of_code() -> None:
     for text in ("parseHTTPDates", "parse_http_date", "parse the HTTP dates"):
         assert words(text) == ["parse", "http", "date"]
+
+
+def test_a_pattern_that_is_tried_on_very_many_names_is_given_up() -> None:
+    """The work of one query is counted, not timed."""
+    wanted = PathFilter("[ab]*/" * 20 + "z")
+    deep = "/".join(["ab" * 60] * 60)
+    with pytest.raises(ToolError, match=r"too costly for so many files: simplify it"):
+        for _ in range(10_000):
+            assert not wanted.match(deep)
+
+
+def test_close_names_compares_few_of_very_many() -> None:
+    known = [f"alpha_{number}" for number in range(100_000)]
+    assert close_names("alpha_99999x", known, most=1, cutoff=0.7) != []
+    assert close_names("a" * 1000, ["a" * 999], most=1, cutoff=0.7) == []
+    assert close_names("filtre", ["filter", "flat", "refilter"], most=1, cutoff=0.7) == ["filter"]

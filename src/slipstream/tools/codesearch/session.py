@@ -7,7 +7,6 @@ said. Blocking: it belongs into a thread.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -22,7 +21,7 @@ from slipstream.tools.codesearch.languages import language_of
 from slipstream.tools.codesearch.ranking import rank
 from slipstream.tools.codesearch.resolve import Found, Resolver
 from slipstream.tools.codesearch.store import BINARY, Store, summary
-from slipstream.tools.codesearch.terms import Form, Term, path_filter, read_term
+from slipstream.tools.codesearch.terms import Form, PathFilter, Term, close_names, read_term
 from slipstream.tools.codesearch.text_search import Matches, find_regex, find_substring
 from slipstream.tools.codesearch.tree import Place, Tree
 from slipstream.tools.codesearch.uses import callees, sites
@@ -96,7 +95,7 @@ class _Query:
         self._tree = tree
         self._store = store
         self._resolver = Resolver(tree)
-        self._filter = path_filter(path)
+        self._filter = PathFilter(path)
         self._path = path
         self._has_texts = has_texts
         self._lost: tuple[tuple[str, str], ...] = ()
@@ -177,7 +176,7 @@ class _Query:
         exact = self._tree.get(plain)
         if exact is not None:
             return [(plain, exact)]
-        wanted = path_filter(pattern)
+        wanted = PathFilter(pattern)
         return [(path, facts) for path, facts in self._items() if wanted.match(path)]
 
     def _close_to(self, pattern: str) -> str:
@@ -188,7 +187,7 @@ class _Query:
         by_name: dict[str, list[str]] = {}
         for path in paths:
             by_name.setdefault(path.rpartition("/")[2], []).append(path)
-        close = difflib.get_close_matches(name, by_name, n=3, cutoff=0.7)
+        close = close_names(name, by_name, most=3, cutoff=0.7)
         shown = [path for found in close for path in by_name[found]][:3]
         if shown:
             return f": perhaps {' or '.join(shown)}"
@@ -246,7 +245,7 @@ class _Query:
         found = self._resolver.find(term.parts)
         places = found.places
         if term.pattern:
-            wanted = path_filter(term.pattern)
+            wanted = PathFilter(term.pattern)
             places = tuple(place for place in places if wanted.match(place.path))
         if self._path and not anywhere:
             places = tuple(place for place in places if self._filter.match(place.path))
@@ -288,7 +287,7 @@ class _Query:
         return found
 
     def _names_like(self, term: Term) -> str:
-        close = difflib.get_close_matches(term.parts[-1], sorted(self._tree.code.def_names()), n=3, cutoff=0.75)
+        close = close_names(term.parts[-1], self._tree.code.def_names(), most=3, cutoff=0.75)
         return f": perhaps {' or '.join(close)}" if close else ": look for a part of the name"
 
     def _sites(self, term: Term, found: Found, *, calls_only: bool) -> Answer:
@@ -373,14 +372,11 @@ class _Query:
     def _close_names(self, parts: tuple[str, ...]) -> list[Place]:
         """Definitions whose names are nearly this: the last part and the one before it may each be misspelt."""
         code = self._tree.code
-        names = sorted(code.def_names())
         places: list[Place] = []
-        for name in difflib.get_close_matches(parts[-1], names, n=5, cutoff=0.72):
+        for name in close_names(parts[-1], code.def_names(), most=5, cutoff=0.72):
             for place in code.defined(name):
                 around = place.full[-2:-1]
-                is_near = (
-                    len(parts) < 2 or difflib.SequenceMatcher(None, parts[-2:-1][0], "".join(around)).ratio() > 0.7
-                )
+                is_near = len(parts) < 2 or bool(close_names(parts[-2], ["".join(around)], most=1, cutoff=0.7))
                 if is_near and self._filter.match(place.path):
                     places.append(place)
         return places

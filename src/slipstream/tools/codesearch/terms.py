@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
+from typing import TypeAlias
 
+from slipstream.errors import ToolError
 from slipstream.tools.codesearch.languages import SUFFIXES
 
 TEXT_SUFFIXES = frozenset(
@@ -55,6 +59,11 @@ _LINES = re.compile(r"(?P<path>[^:\s]+):(?:L|#L)?(?P<first>\d{1,7})(?:[-,:](?:L)
 _ENTITY = re.compile(r"(?P<path>[^:\s]+\.\w+)::?(?P<name>[^\W\d][\w.:]*)")
 _GLUED = re.compile(r"(?<=[^/*])\*{2,}|\*{2,}(?=[^/*])")
 _MAX_GLUED = 3
+_ANY = re.compile(".*", re.DOTALL)
+MAX_COMPARED_NAMES = 4_000
+MAX_COMPARED_CHARS = 100
+MAX_COMPARED = 3_000_000
+"""Comparisons of a name with a part of a pattern, in one query; long ones count for more."""
 _SYMBOL = re.compile(r"[^\W\d]\w*(?:(?:\.|::|#)[^\W\d]\w*)*(?:\(\))?")
 
 
@@ -111,20 +120,78 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(part for part in re.split(r"\.|::|#", name.removesuffix("()")) if part)
 
 
+# ---------------------------------------------------------------- names
+
+
+def close_names(name: str, known: Iterable[str], *, most: int, cutoff: float) -> list[str]:
+    """The known names that are nearly this one, best first. Of very many, those are compared that share its first
+    letters or its last, and long names not at all."""
+    if len(name) > MAX_COMPARED_CHARS:
+        return []
+    size = len(name)
+    lengths = {other for other in range(MAX_COMPARED_CHARS) if 2 * min(other, size) >= cutoff * (other + size)}
+    candidates = [other for other in known if len(other) in lengths]
+    if len(candidates) > MAX_COMPARED_NAMES:
+        ends = (name[:2].lower(), name[-2:].lower())
+        candidates = [other for other in candidates if other[:2].lower() == ends[0] or other[-2:].lower() == ends[1]]
+    return get_close_matches(name, sorted(candidates)[:MAX_COMPARED_NAMES], n=most, cutoff=cutoff)
+
+
 # ---------------------------------------------------------------- paths
 
 
+class PathFilter:
+    """The paths that a pattern means, for one query. `**` crosses folders and so does `*` in a pattern without a slash;
+    a name or a path without `*` is that file, that folder, or one whose path ends with it. Brackets are a set of
+    characters or just that, brackets: `app/[slug]/page.tsx` is a path too. Every text is a pattern.
+
+    Matching a path takes as many comparisons of names as the two have names, multiplied; more than MAX_COMPARED of them
+    in one query raise ToolError.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._meanings = _meanings(pattern.strip().removeprefix("./").strip("/"))
+        self._num_left = MAX_COMPARED
+
+    def match(self, path: str) -> bool:
+        names = path.split("/")
+        return any(self._means(runs, names) for runs in self._meanings)
+
+    def _means(self, runs: Runs, names: list[str]) -> bool:
+        """Whether the runs are found in their order. Each is looked for once, from the left: all after it may lie
+        anywhere below, so a later place would do no better."""
+        place = 0
+        for run in runs:
+            last = len(names) - len(run)
+            while place <= last and not self._stands_at(run, names, place):
+                place += 1
+            if place > last:
+                return False
+            place += len(run)
+        return True
+
+    def _stands_at(self, run: Run, names: list[str], place: int) -> bool:
+        for wanted, name in zip(run, names[place : place + len(run)], strict=True):
+            self._num_left -= 1 if isinstance(wanted, str) else 1 + (len(name) * len(wanted.pattern) >> 8)
+            if not (wanted == name if isinstance(wanted, str) else wanted.fullmatch(name)):
+                if self._num_left < 0:
+                    raise ToolError(f'search: path="{self._pattern[:80]}" is too costly for so many files: simplify it')
+                return False
+        return True
+
+
+Run: TypeAlias = tuple[str | re.Pattern[str], ...]
+"""Names, or patterns of names, of folders directly below one another."""
+Runs: TypeAlias = tuple[Run, ...]
+"""What lies between those of a pattern that are `**`."""
+
+
 @lru_cache(maxsize=256)
-def path_filter(pattern: str) -> re.Pattern[str]:
-    """What paths a pattern means. `**` crosses folders and so does `*` in a pattern without a slash; a name or a path
-    without `*` is that file, that folder, or one whose path ends with it. Brackets are a set of characters or just
-    that, brackets: `app/[slug]/page.tsx` is a path too. Every text is a pattern, and no pattern is slow to match."""
-    pattern = pattern.strip().removeprefix("./").strip("/")
+def _meanings(pattern: str) -> tuple[Runs, ...]:
     if not pattern or pattern in (".", "**", "*"):
-        return re.compile("")
-    if not re.search(r"[*?\[]", pattern):
-        return re.compile(rf"(?:.*/)?{re.escape(pattern)}(?:/.*)?\Z")
-    return re.compile(rf"(?:.*/)?(?:{'|'.join(map(_folders, _unglued(pattern)))})(?:/.*)?\Z")
+        return ((),)
+    return tuple(map(_runs, _unglued(pattern)))
 
 
 def _unglued(pattern: str) -> list[str]:
@@ -136,23 +203,17 @@ def _unglued(pattern: str) -> list[str]:
     return [_GLUED.sub("*", meaning) for meaning in meanings]
 
 
-def _folders(pattern: str) -> str:
-    """A regular expression for a glob. What lies between two `**` is looked for once, from the left: all after it may
-    lie anywhere below, so a later place would do no better. Tried again and again, it would take for ever."""
-    runs: list[list[str]] = [[]]
-    for name in pattern.split("/"):
-        if len(name) > 1 and not name.strip("*"):
-            if runs[-1] or len(runs) == 1:
-                runs.append([])
-        elif name:
-            runs[-1].append(_name(name))
-    first, *others = ("/".join(run) for run in runs)
-    if not others:
-        return first
-    out = [f"{first}/" if first else ""]
-    out += [f"(?>(?:[^/]+/)*?{run}/)" for run in others[:-1]]
-    out.append(f"(?:[^/]+/)*{others[-1]}" if others[-1] else ".*")
-    return "".join(out)
+def _runs(pattern: str) -> Runs:
+    runs: list[list[str | re.Pattern[str]]] = [[]]
+    names = [name for name in pattern.split("/") if name]
+    for number, name in enumerate(names, 1):
+        if len(name) == 1 or name.strip("*"):
+            runs[-1].append(re.compile(_name(name), re.DOTALL) if re.search(r"[*?\[]", name) else name)
+        elif number == len(names):
+            runs[-1].append(_ANY)  # something must lie below
+        elif runs[-1]:
+            runs.append([])
+    return tuple(tuple(run) for run in runs if run)
 
 
 def _name(glob: str) -> str:
