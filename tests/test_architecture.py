@@ -43,6 +43,8 @@ ALLOWED: dict[str, set[str]] = {
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
     "placement": GROUND | {"model", "rollout"},
     "settings": GROUND | {"agent", "dispatch", "engine", "feed"},
+    "resume_rules": GROUND | {"config", "settings"},
+    "prompt_settings": GROUND | {"agent", "config", "settings"},
     "bridges": GROUND
     | {
         "batch",
@@ -61,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "wiring": GROUND
     | {
         "config",
+        "prompt_settings",
         "settings",
         "rollout",
         "agent",
@@ -85,6 +88,7 @@ ALLOWED: dict[str, set[str]] = {
         "feed",
         "model",
         "placement",
+        "prompt_settings",
         "record",
         "settings",
         "tasks",
@@ -115,7 +119,9 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": GROUND
     | {
+        "agent",
         "config",
+        "resume_rules",
         "settings",
         "evaluate",
         "recipes",

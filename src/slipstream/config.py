@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import NoneType
@@ -48,6 +48,26 @@ def from_json(kind: type[Config], value: Json) -> Config:
         problem = raised.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(f"the setting {where} is {problem['input']!r}: {problem['msg']}") from None
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Json]]:
+    """Every setting by its dotted key, as JSON; a mapping is one setting, and so is a group that is not there."""
+    for item in dataclasses.fields(config):
+        value, key = getattr(config, item.name), f"{prefix}{item.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from leaves(value, f"{key}.")
+        else:
+            yield key, to_json(value)
+
+
+def overrides_between(base: Config, wanted: Config) -> list[str]:
+    """The `key=value` pairs that make `wanted` of `base`."""
+    known = dict(leaves(base))
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in leaves(wanted)
+        if known.get(key) != value
+    ]
 
 
 def checked_arguments(function: Callable[..., object], given: Mapping[str, Json], key: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from slipstream.record import RunReader, RunStore, plan_resume, sampling
 from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
-from slipstream.wiring import Pacing, check_gradings, check_weights, make_job, open_placement
+from slipstream.wiring import Pacing, check_gradings, check_prompts, check_weights, make_job, open_placement
 
 PHASE = "eval"
 
@@ -101,6 +101,7 @@ def plan_evaluation(config: EvalConfig) -> Plan:
     jobs = plan_jobs(config, loaded)
     check_weights(config.dispatch, jobs[: len(loaded)])
     check_gradings(config, loaded)
+    check_prompts(config)
     return Plan(
         config=config,
         tasks={task.id: task for task in loaded},

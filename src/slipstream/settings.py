@@ -53,9 +53,10 @@ class ModelConfig:
     goes by the model folder."""
     family_args: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the family's template takes besides: `model.family_args.enable_thinking=false`."""
-    thinking: Literal["keep", "template"] = "keep"
+    thinking: Literal["auto", "keep", "template"] = "auto"
     """`keep`: thinking stays in the history, and a rollout stays one sample. `template`: it is left out where the
-    family's own template does that, and every such place is a fork."""
+    family's own template does that, and every such place is a fork. `auto`: as the model was trained with, which its
+    folder says; else `keep`."""
     logprobs: Literal["processed", "raw", "none"] = "raw"
     """What the server's logprobs are: vLLM reports raw ones unless started with `--logprobs-mode
     processed_logprobs`."""

@@ -35,6 +35,7 @@ from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
+from slipstream.prompt_settings import agent_as_trained, unlike_training
 from slipstream.render.opening import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import Crew, DialogueMaker, weight_of_grading
@@ -167,6 +168,7 @@ async def _open_crew(
 ) -> AsyncIterator[Callable[[Journal, DialogueMaker], Crew]]:
     """All that the attempts of a process share, checked and open; it becomes a crew with journal and model."""
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
+    agent = agent_as_trained(config.agent, _trained_folder(config.model))
     async with AsyncExitStack() as stack:
         provider = await stack.enter_async_context(_open_provider(config.sandbox, share))
         provider.check()
@@ -179,7 +181,7 @@ async def _open_crew(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,
-            make_runner=lambda task: ToolAgent(toolsets[task.brief.tools], config.agent),
+            make_runner=lambda task: ToolAgent(toolsets[task.brief.tools], agent),
             find_grader=find_grader,
             start_timeout_s=config.sandbox.start_timeout_s,
             expect=lambda spec: provider.expect_more([spec]),
@@ -385,9 +387,21 @@ def make_renderer(config: ModelConfig) -> Renderer:
     return open_renderer(
         model_folder(config) if has_own else None,
         family=config.family,
-        thinking=config.thinking,
+        thinking=None if config.thinking == "auto" else config.thinking,
         args=config.family_args,
     )
+
+
+def check_prompts(config: Config) -> None:
+    """Warn of settings that let a trained model see something else than it was trained on."""
+    for sentence in [] if (folder := _trained_folder(config.model)) is None else unlike_training(config, folder):
+        log.warning("%s", sentence)
+
+
+def _trained_folder(config: ModelConfig) -> Path | None:
+    """The model's folder, if there is one already."""
+    has_folder = config.kind in ("local", "tokens") and config.folder != "bytes"
+    return find_model(config.folder) if has_folder else None
 
 
 def _params(config: ModelConfig) -> SampleParams:

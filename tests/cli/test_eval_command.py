@@ -60,13 +60,15 @@ def test_a_finished_run_runs_nothing_again_and_reports_the_same(home: Path, firs
     assert RunStore.read(folder).counts() == before
 
 
-def test_a_run_may_be_resumed_with_its_own_settings_and_no_others(home: Path, first: Ended) -> None:
+def test_a_run_may_be_resumed_with_its_own_settings_and_none_that_change_its_results(home: Path, first: Ended) -> None:
     assert slipstream(*DEMO, "--resume", "latest", "--json", cwd=home).code == 0
     message = refused(*DEMO, "samples=3", "seed=7", "--resume", "latest", cwd=home)
     assert first.json["run"] in message
-    assert "samples was 2, not 3" in message
-    assert "seed was 0, not 7" in message
-    assert message.endswith("resume it with --resume alone")
+    assert "samples was 2 and cannot become 3, which would change its results" in message
+    assert "seed was 0 and cannot become 7, which would change its results" in message
+    assert message.endswith("leave that out, or start a new run")
+    assert "seed was 0 and cannot become 7" in refused("eval", "--resume", "latest", "seed=7", cwd=home)
+    assert slipstream("eval", "--resume", "latest", "dispatch.slots=3", "--json", cwd=home).code == 0
 
 
 def test_without_json_the_report_is_plain_lines(home: Path, first: Ended) -> None:

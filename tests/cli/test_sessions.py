@@ -82,6 +82,23 @@ def test_a_run_that_no_command_began_is_refused(tmp_path: Path, config: dict[str
         find_session(TrainConfig, None, [], resume="other", runs=tmp_path)
 
 
+def test_a_change_on_resume_is_on_record_and_holds_from_then_on(tmp_path: Path) -> None:
+    folder = begun(TRAINING, tmp_path)
+    for pairs in (["steps=60", "base_url="], ["dispatch.slots=3"]):
+        session: Session[Any] = find_session(TrainConfig, pairs[0], pairs[1:], resume="latest", runs=tmp_path)
+        asyncio.run(session.open_store("digest").aclose())
+    resumed = find_session(TrainConfig, None, [], resume="latest", runs=tmp_path)
+    assert (resumed.config.steps, resumed.config.dispatch.slots, resumed.changes) == (60, 3, ())
+    kept: Any = RunStore.read(folder).config()
+    assert [(each["key"], each["was"], each["now"]) for each in kept["changed"]] == [
+        ("steps", 48, 60),
+        ("dispatch.slots", 32, 3),
+    ]
+    assert (kept["command"], kept["tasks_digest"]) == ("train", "digest")
+    with pytest.raises(ConfigError, match="steps was 60 and cannot become 48: it can only grow"):
+        find_session(TrainConfig, "quickstart", [], resume="latest", runs=tmp_path)
+
+
 def test_train_does_not_train_inside_an_evaluation(tmp_path: Path) -> None:
     folder = begun(EVALUATION, tmp_path / "runs")
     before = RunStore.read(folder).counts()

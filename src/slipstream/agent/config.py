@@ -31,8 +31,8 @@ class StuckRules:
 class HintRules:
     """Which hints the agent may be given; each can be switched off by itself, to see what it is worth."""
 
-    on: bool = False
-    """False: none of those below."""
+    on: bool | None = None
+    """False: none of those below. None: as the model was trained with, which its folder says; else false."""
     from_tools: bool = True
     """What tools advise with their answers, such as the next thing to search for. It needs no `on`."""
     malformed_call: bool = True
@@ -69,8 +69,9 @@ class HintRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    prompt: Literal["none", "code"] = "none"
-    """What a task without a system prompt of its own gets. `code`: find the place first, read little, change little."""
+    prompt: Literal["auto", "none", "code"] = "auto"
+    """What a task without a system prompt of its own gets. `code`: find the place first, read little, change little.
+    `auto`: as the model was trained with, which its folder says; else `none`."""
     stuck: StuckRules = StuckRules()
     """When a rollout is given up because the agent goes round in circles; it is graded and trained on all the same."""
     out_of_turns: Literal["cut_off", "failed"] = "cut_off"

@@ -157,7 +157,7 @@ class ToolAgent:
 
 def briefed(brief: Brief, config: AgentConfig) -> Brief:
     """The brief as the agent gets it."""
-    if brief.system or config.prompt == "none":
+    if brief.system or config.prompt != "code":
         return brief
     return replace(brief, system=code_prompt([name.rpartition(":")[2] for name in brief.tools]))
 

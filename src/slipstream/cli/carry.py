@@ -55,6 +55,8 @@ def carry_out_session(
         def open_store() -> RunStore:
             store = session.open_store(plan.tasks_digest)
             display.say(f"run: {store.folder}")
+            for change in session.changes:
+                display.say(f"changed: {change}")
             return store
 
         with display:

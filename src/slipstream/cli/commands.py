@@ -116,7 +116,7 @@ def train_command(
     from slipstream.cli.carry import carry_out_session, print_result
     from slipstream.cli.progress import QuietConsole
     from slipstream.cli.sessions import find_session
-    from slipstream.cli.training import TrainDisplay, print_training, report_json
+    from slipstream.cli.training import TrainDisplay, evaluation_of, print_training, report_json
     from slipstream.settings import TrainConfig
     from slipstream.train.run import carry_out_training, plan_training
 
@@ -128,12 +128,13 @@ def train_command(
         plan_training,
         lambda plan, open_store: carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say),
     )
+    evaluation = evaluation_of(session.config, report.trained)
     print_result(
         session,
         display,
         as_json=as_json,
-        text=lambda folder: report_json(report, folder),
-        table=lambda console, folder: print_training(console, report, folder),
+        text=lambda folder: report_json(report, folder, evaluation),
+        table=lambda console, folder: print_training(console, report, folder, evaluation),
     )
 
 

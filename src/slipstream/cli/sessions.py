@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -13,21 +15,27 @@ from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
+from slipstream.resume_rules import Change, check_changes
 from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.types import Json
 
 Config = TypeVar("Config", EvalConfig, TrainConfig)
 _COMMANDS: Mapping[type[object], str] = {EvalConfig: "eval", TrainConfig: "train"}
+_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 class Session(Generic[Config]):
     """The settings of a run and, once there is one, its folder."""
 
-    def __init__(self, config: Config, runs: Path, past: RunReader | None = None) -> None:
+    def __init__(
+        self, config: Config, runs: Path, past: RunReader | None = None, changes: tuple[Change, ...] = ()
+    ) -> None:
         self.config: Config = config
         self.past = past
         """The run so far; None if it is new."""
+        self.changes = changes
+        """Settings that are not what the run had so far. They are on record once the store is open."""
         self.folder = None if past is None else past.folder
         self._runs = runs
 
@@ -39,7 +47,10 @@ class Session(Generic[Config]):
     def open_store(self, tasks_digest: str) -> RunStore:
         """The run's store, which is made now if the run is new."""
         if self.folder is not None:
-            return RunStore.open(self.folder)
+            store = RunStore.open(self.folder)
+            if self.changes:
+                self._record_changes(store)
+            return store
         folder = new_run_folder(self._runs, self.config.name)
         try:
             store = RunStore.create(
@@ -56,6 +67,17 @@ class Session(Generic[Config]):
         self.folder = folder
         return store
 
+    def _record_changes(self, store: RunStore) -> None:
+        """The next session begins with the settings as they are now; what they were stays on record beside them."""
+        began = store.config()
+        assert isinstance(began, dict)
+        earlier: Json = began.get("changed")
+        made: list[Json] = [
+            {"key": each.key, "was": each.was, "now": each.now, "at_s": time.time()} for each in self.changes
+        ]
+        changed: list[Json] = [*(earlier if isinstance(earlier, list) else []), *made]
+        store.set_config({**began, "settings": to_json(self.config), "changed": changed})
+
     def forget_if_empty(self) -> None:
         """Leave no folder behind of a new run in which nothing was done yet: no job, and no warm start."""
         if self.past is not None or self.folder is None or Checkpoints.of_run(self.folder).versions():
@@ -68,6 +90,9 @@ def find_session(
     kind: type[Config], recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path
 ) -> Session[Config]:
     """What the arguments of a command ask for, which takes settings of one kind. Nothing is made or locked yet."""
+    if resume is not None and recipe is not None and _OVERRIDE.match(recipe):
+        overrides = [recipe, *overrides]  # `--resume RUN key=value`: no recipe is needed
+        recipe = None
     asked = None if recipe is None else _settings(kind, recipe, overrides)
     if resume is None:
         if asked is None:
@@ -81,12 +106,10 @@ def find_session(
         raise ConfigError(
             f"the run {past.folder} has settings of another version ({raised}): start a new run"
         ) from raised
-    if asked is not None and asked != config:
-        changed = ", ".join(_differences(to_json(asked), to_json(config)))
-        raise ConfigError(
-            f"the run {past.folder} was started with other settings ({changed}): resume it with --resume alone"
-        )
-    return Session(config, runs, past)
+    if asked is None:
+        _refuse_of_other_command(kind, overrides)
+    wanted = apply_overrides(config, overrides) if asked is None else asked
+    return Session(wanted, runs, past, check_changes(config, wanted, run=str(past.folder)))
 
 
 def _check_command(past: RunReader, asked: str) -> None:
@@ -143,13 +166,3 @@ def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:
                     f'"{pair}": {name} is a setting of `slipstream {_COMMANDS[other]}`, and this is '
                     f"`slipstream {_COMMANDS[kind]}`: leave it out"
                 )
-
-
-def _differences(new: Json, old: Json, path: str = "") -> list[str]:
-    if isinstance(new, dict) and isinstance(old, dict):
-        return [
-            line
-            for key in sorted(new.keys() | old.keys())
-            for line in _differences(new.get(key), old.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if new == old else [f"{path} was {old!r}, not {new!r}"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich import box
@@ -13,8 +14,12 @@ from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from slipstream.agent.config import HintRules
 from slipstream.cli.display import Display, print_rows
 from slipstream.cli.progress import clock
+from slipstream.config import overrides_between
+from slipstream.recipes import find_recipe
+from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.train.loop import TrainProgress
 from slipstream.train.run import TrainReport
 
@@ -30,6 +35,8 @@ SHOWN: Mapping[str, str] = {
 }
 """What of a step's metrics is shown, and under which name."""
 NUM_STEPS_SHOWN = 12
+_RECIPE = "react"
+"""What a trained model is evaluated with: tasks and a model, and nothing set but that."""
 
 
 class TrainDisplay(Display):
@@ -79,7 +86,32 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def report_json(report: TrainReport, folder: Path) -> str:
+def evaluation_of(config: TrainConfig, trained: Path) -> list[str] | None:
+    """The arguments of `slipstream` that evaluate what a run trained as the run itself did; None if it is no folder
+    that can be evaluated. The prompt settings are not among them: the folder carries those."""
+    if config.bridge != "local":
+        return None
+    wanted = EvalConfig(
+        name=_RECIPE,
+        tasks=config.held_out if config.held_out.source else config.tasks,
+        model=replace(config.model, make="", folder=str(trained), family="auto", family_args={}, thinking="auto"),
+        agent=replace(config.agent, prompt="auto", hints=HintRules()),
+        sandbox=config.sandbox,
+        dispatch=config.dispatch,
+        samples=config.eval_samples,
+        seed=config.seed,
+        solved_at=config.solved_at,
+    )
+    base = find_recipe(_RECIPE)
+    assert isinstance(base, EvalConfig)
+    return ["eval", _RECIPE, *overrides_between(base, wanted)]
+
+
+def _spoken(arguments: Sequence[str] | None) -> str:
+    return "" if arguments is None else shlex.join(["slipstream", *arguments])
+
+
+def report_json(report: TrainReport, folder: Path, evaluation: Sequence[str] | None = None) -> str:
     return json.dumps(
         {
             "run": str(folder),
@@ -92,12 +124,15 @@ def report_json(report: TrainReport, folder: Path) -> str:
             "success": {str(version): success for version, success in sorted(report.success.items())},
             "trained": str(report.trained),
             "curve": str(report.curve),
+            "evaluate": _spoken(evaluation) or None,
         },
         indent=2,
     )
 
 
-def print_training(console: Console, report: TrainReport, folder: Path) -> None:
+def print_training(
+    console: Console, report: TrainReport, folder: Path, evaluation: Sequence[str] | None = None
+) -> None:
     rows = [
         ("before", _success(report.success_before)),
         ("after", _success(report.success_after)),
@@ -108,6 +143,7 @@ def print_training(console: Console, report: TrainReport, folder: Path) -> None:
         ("trained model", str(report.trained)),
         ("curve", str(report.curve)),
         ("look at it", f"slipstream show {shlex.quote(str(folder))}"),
+        ("evaluate it", _spoken(evaluation)),
     ]
     print_rows(console, [(name, value) for name, value in rows if value])
 

@@ -105,6 +105,15 @@ class RunStore(RunReader):
         if self._ledger.accept(event):
             self._pending.append(event)
 
+    def set_config(self, config: Json) -> None:
+        """Replace what the run is on record to have been started with; durable on return. Raises JournalError."""
+        try:
+            self._thread.submit(self._writer.write_config, config).result()
+        except sqlite3.Error as raised:
+            raise JournalError(
+                f"run store {database_path(self.folder)} cannot be written ({raised}): see that its disk has room"
+            ) from raised
+
     def add_sample(self, sample: HardwareSample) -> bool:
         """Keep a sample of the machine for the next commit, from any thread; False once nothing is kept any more."""
         if self._closing is not None or self._failure is not None:

@@ -36,7 +36,7 @@ from slipstream.seams import (
     StepPlanned,
     TurnTaken,
 )
-from slipstream.types import Job, JobKey, Rollout, Turn
+from slipstream.types import Job, JobKey, Json, Rollout, Turn
 
 _NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
 _INSERT_TURN = (
@@ -70,6 +70,10 @@ class EventWriter:
             "SELECT max((SELECT coalesce(max(seq), 0) FROM jobs), (SELECT coalesce(max(seq), 0) FROM turns), "
             "(SELECT coalesce(max(seq), 0) FROM artifacts), (SELECT coalesce(max(seq), 0) FROM rollouts))"
         ).fetchone()[0]
+
+    def write_config(self, config: Json) -> None:
+        """Replace the run's config; durable on return."""
+        self._connection.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
 
     def write(self, events: Sequence[Event], samples: Sequence[HardwareSample] = ()) -> None:
         """Durable on return; on any error nothing of them is kept."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ConfigError
@@ -26,11 +27,14 @@ def open_renderer(
     folder: Path | None,
     *,
     family: str = "auto",
-    thinking: Thinking = "keep",
+    thinking: Thinking | None = None,
     args: Mapping[str, Json] | None = None,
 ) -> Renderer:
-    """The renderer of the model in `folder`; with None, of a script's bytes."""
-    args = dict(args or {})
+    """The renderer of the model in `folder`; with None, of a script's bytes. What is not given is as the folder says
+    that the model was trained with."""
+    carried = _carried(folder)
+    args = {**carried.args, **(args or {})}
+    thinking = thinking or carried.thinking
     if folder is None:
         family = BYTES_FAMILY if family == "auto" else family
         return Renderer(
@@ -81,6 +85,23 @@ def _open(
 
 def _template(folder: Path) -> ChatTemplate | None:
     return ChatTemplate.load(folder) if folder.is_dir() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Carried:
+    """What a trained model's folder says of the prompts it was trained with."""
+
+    args: Mapping[str, Json]
+    thinking: Thinking
+
+
+def _carried(folder: Path | None) -> _Carried:
+    path = None if folder is None else folder / "slipstream.json"
+    args = None if path is None else _setting(path, "family_args")
+    thinking = None if path is None else _setting(path, "thinking")
+    return _Carried(
+        args=args if isinstance(args, dict) else {}, thinking="template" if thinking == "template" else "keep"
+    )
 
 
 def _setting(path: Path, name: str) -> Json:

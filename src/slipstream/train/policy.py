@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from slipstream.aio import task_group
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object
+from slipstream.prompt_settings import folder_prompt, read_folder_prompt, write_folder_prompt
 from slipstream.settings import TrainConfig
 from slipstream.train.learner import PolicyLearner
 from slipstream.wiring import make_renderer, model_folder
@@ -101,6 +103,21 @@ async def _open_tinker(config: TrainConfig) -> AsyncIterator[PolicyLearner]:
                 watching.cancel()
     finally:
         await learner.aclose()
+
+
+async def export_trained(policy: Policy, folder: Path) -> Path:
+    """The policy as it is, as a model folder that carries the prompt settings it was trained with. What an earlier
+    session exported there is replaced if it is of an earlier version, or not whole."""
+    before = read_folder_prompt(folder)
+    if before is not None and before.version == policy.learner.version:
+        return folder
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    await policy.learner.export(folder)
+    settings = policy.settings
+    family = make_renderer(settings.model).family
+    carried = folder_prompt(settings, policy.folder, family=family, version=policy.learner.version)
+    write_folder_prompt(folder, carried)  # last: without it the export is not whole
+    return folder
 
 
 async def warm_up(

@@ -25,11 +25,12 @@ from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.curve import draw_curves
 from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
-from slipstream.train.policy import Policy, make_policy_folder, open_policy, warm_up
+from slipstream.train.policy import Policy, export_trained, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
 from slipstream.wiring import (
     Pacing,
     check_gradings,
+    check_prompts,
     check_weights,
     make_job,
     make_provider,
@@ -97,6 +98,7 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     check_gradings(config, (*tasks, *held_out))
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
+        check_prompts(config)
     by_id = {task.id: task for task in tasks}
     shared = [task.id for task in held_out if by_id.get(task.id, task) != task]
     if shared:
@@ -137,9 +139,7 @@ async def _train(
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, watch, on_word)
         trainer = await _loop(plan, store, policy, checkpoints, on_progress, times=watch.times)
-        trained = folder / "trained"
-        if not trained.exists():
-            await policy.learner.export(trained)
+        trained = await export_trained(policy, folder / "trained")
     seconds = watch.seconds
     store.append(watch.times())
     await store.flush()
