@@ -9,13 +9,14 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "link", "offload", "printable", "__init__"}
+GROUND = {"types", "errors", "seams", "names", "aio", "bounded", "link", "offload", "printable", "__init__"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "bounded": set(),
     "printable": set(),
     "link": {"errors"},
     "offload": {"aio", "errors", "link"},
@@ -145,6 +146,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "bounded": set(),
     "printable": set(),
     "link": set(),
     "offload": set(),

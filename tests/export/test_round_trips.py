@@ -4,6 +4,7 @@ import json
 import tempfile
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pyarrow.json
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 
 from slipstream.errors import ConfigError
 from slipstream.export import ExportedSample, read_atif, read_jsonl, read_parquet
-from slipstream.export.atif import write_atif
+from slipstream.export.atif import MAX_FILE_BYTES, write_atif
 from slipstream.export.jsonl import sample_line, write_jsonl
-from slipstream.export.parquet import write_parquet
+from slipstream.export.parquet import MAX_GROUP_BYTES, MAX_GROUP_VALUES, _check_size, write_parquet
 from slipstream.export.portable import json_line, read_json
 from slipstream.export.samples import flatten
 from slipstream.types import Json, Rollout
@@ -162,3 +163,25 @@ def test_what_is_damaged_or_of_another_make_is_refused_by_name(tmp_path: Path) -
     for read in (read_jsonl, read_parquet, read_atif):
         with pytest.raises(ConfigError, match="cannot be read"):
             list(read(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "num_values", "said"),
+    [
+        (MAX_GROUP_BYTES + 1, 1, f"its row group 0, unpacked, is larger than the {MAX_GROUP_BYTES} bytes"),
+        (1, MAX_GROUP_VALUES + 1, f"values, where {MAX_GROUP_VALUES} are read"),
+    ],
+)
+def test_a_parquet_that_says_it_unpacks_to_too_much_is_refused(num_bytes: int, num_values: int, said: str) -> None:
+    group = SimpleNamespace(
+        total_byte_size=num_bytes, num_columns=1, column=lambda index: SimpleNamespace(num_values=num_values)
+    )
+    with pytest.raises(ValueError, match=said):
+        _check_size(SimpleNamespace(num_row_groups=1, row_group=lambda number: group))
+
+
+def test_a_file_too_large_to_be_a_rollout_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "x.json").open("wb") as stream:
+        stream.truncate(MAX_FILE_BYTES + 1)  # a hole, which takes no room on the disk
+    with pytest.raises(ConfigError, match=f"is larger than the {MAX_FILE_BYTES} bytes that are read: is it an export?"):
+        next(iter(read_atif(tmp_path / "x.json")))

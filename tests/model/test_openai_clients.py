@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from model_stage import PROMPT, Recorded, chatting, completing, config, saying, 
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.base import TokenScore
-from slipstream.model.http import Refused
+from slipstream.model.http import MAX_ANSWER_BYTES, MAX_LOOK_BYTES, Endpoint, Refused
 from slipstream.model.metrics import RUNNING, WAITING, load_from_metrics
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import ScriptedChat, replies
@@ -478,3 +479,31 @@ def test_a_key_that_no_header_carries_is_refused_without_showing_it() -> None:
 def test_importing_the_room_loads_no_http_library() -> None:
     program = "import sys, slipstream.model; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_an_answer_that_unpacks_to_too_much_is_refused_with_the_limit() -> None:
+    """Some kilobytes of gzip, which would become more than is ever read."""
+    packing = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packing.compress(b" " * (1 << 20)) for _ in range((MAX_ANSWER_BYTES >> 20) + 1)]
+    body = b"".join([*pieces, packing.flush()])
+    assert len(body) < 100_000
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        endpoint = Endpoint([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"])
+        try:
+            with pytest.raises(Refused, match=f"the answer is larger than the {MAX_ANSWER_BYTES} bytes that are read"):
+                await endpoint.post("/completions", {}, lambda answer: answer)
+            with pytest.raises(ModelError, match=f"the answer is larger than the {MAX_LOOK_BYTES} bytes"):
+                await endpoint.get(f"{endpoint.base_urls[0]}/metrics", timeout_s=60)
+        finally:
+            await endpoint.aclose()
+            server.close()
+
+    asyncio.run(main())

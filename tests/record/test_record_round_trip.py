@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from record_samples import artifacts, endings, job, jsons, key, life, rollout, rollouts, turn, turns_at
 
 from slipstream.record import RunStore
-from slipstream.record.codec import decode_run, decode_turn, encode_run, encode_turn, pack, unpack
+from slipstream.record.codec import MAX_BLOB_BYTES, decode_run, decode_turn, encode_run, encode_turn, pack, unpack
 from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import (
     Artifact,
@@ -233,3 +234,19 @@ def test_a_resumed_turn_with_nan_logprobs_is_still_the_turn_that_was_taken(tmp_p
 
     asyncio.run(resume())
     assert RunStore.read(tmp_path / "run").counts().rollouts == 1
+
+
+def test_a_blob_that_unpacks_to_too_much_is_damage() -> None:
+    packing = zlib.compressobj(1)
+    pieces = [packing.compress(bytes(1 << 20)) for _ in range((MAX_BLOB_BYTES >> 20) + 1)]
+    with pytest.raises(ValueError, match=f"a blob is larger than the {MAX_BLOB_BYTES} bytes that are read"):
+        unpack(b"\x01" + b"".join([*pieces, packing.flush()]))
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, -1, 1])
+def test_versions_for_other_tokens_than_were_sampled_are_damage(count: int) -> None:
+    """Eight bytes that say "the same version, two billion times"."""
+    row = list(encode_turn(turn()))
+    row[-2] = pack(array("i", [count, 0]).tobytes())
+    with pytest.raises(ValueError, match=f"2 sampled tokens have versions for {count}"):
+        decode_turn(row)

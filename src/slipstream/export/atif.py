@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from slipstream.bounded import too_large
 from slipstream.errors import ConfigError
 from slipstream.export.chat import Fields
 from slipstream.export.files import MANIFEST, folder_written_beside, reading
@@ -21,6 +22,7 @@ from slipstream.types import Rollout
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME_CHARS = 100
+MAX_FILE_BYTES = 256 << 20
 
 
 def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: Fields, force: bool = False) -> None:
@@ -43,6 +45,8 @@ def read_atif(path: str | Path) -> Iterator[Rollout]:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     for file in files:
         with reading(file):
+            if file.stat().st_size > MAX_FILE_BYTES:
+                raise ConfigError(f"{too_large(str(file), MAX_FILE_BYTES)}: is it an export?")
             text = file.read_text(encoding="utf-8")
         try:
             trajectory.model_validate_json(text)

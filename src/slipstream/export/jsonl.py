@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
+from slipstream.bounded import TooLarge, lines
 from slipstream.errors import ConfigError
 from slipstream.export.columns import fields_of, sample_of
 from slipstream.export.files import reading, written_beside
 from slipstream.export.portable import float32_list, json_line, read_json
 from slipstream.export.samples import ExportedSample
+
+MAX_LINE_BYTES = 256 << 20
 
 
 def write_jsonl(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
@@ -36,10 +40,10 @@ def sample_line(sample: ExportedSample) -> str:
 def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
     """The samples of a file that `export_run` wrote, one at a time."""
     path = Path(path)
-    with reading(path), path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
+    with reading(path), path.open("rb") as stream:
+        for number, line in enumerate(_lines(stream, path), start=1):
             try:
-                fields = read_json(line)
+                fields = read_json(line.decode("utf-8"))
                 if not isinstance(fields, dict):
                     raise ValueError("it is no object")
                 sample = sample_of(fields)
@@ -53,3 +57,10 @@ def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
                     f"line {number} of {path} is no exported sample ({raised}): export the run again"
                 ) from raised
             yield sample
+
+
+def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        yield from lines(stream, MAX_LINE_BYTES, str(path))
+    except TooLarge as raised:
+        raise ConfigError(f"{raised}: is it an export?") from raised

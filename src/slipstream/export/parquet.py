@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from slipstream.bounded import too_large
 from slipstream.errors import ConfigError
 from slipstream.export.columns import COLUMNS, fields_of, sample_of
 from slipstream.export.files import reading, written_beside
@@ -22,6 +23,9 @@ GROUP_ROWS = 1_000
 """A row group ends at whichever it reaches first: it is what is held in memory, here and by a reader."""
 
 READ_ROWS = 32
+MAX_GROUP_BYTES = 2 << 30
+MAX_GROUP_VALUES = 100_000_000
+"""Of a row group that is read: what a small file says twice can be very large."""
 
 
 def write_parquet(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
@@ -43,11 +47,23 @@ def read_parquet(path: str | Path) -> Iterator[ExportedSample]:
     with reading(path), path.open("rb") as stream:
         try:
             with parquet.ParquetFile(stream) as file:
+                _check_size(file.metadata)
                 for batch in file.iter_batches(batch_size=READ_ROWS):
                     for row in batch.to_pylist():
                         yield sample_of(_texts(row, restored_text))
         except (arrow.ArrowException, ValueError, LookupError, TypeError) as raised:
             raise ConfigError(f"{path} is no Parquet of exported samples ({raised}): export the run again") from raised
+
+
+def _check_size(metadata: Any) -> None:
+    """Raises ValueError for a file that would become more than any export is. Any: pyarrow has no types."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.total_byte_size > MAX_GROUP_BYTES:
+            raise too_large(f"its row group {number}, unpacked,", MAX_GROUP_BYTES)
+        num_values = max((group.column(index).num_values for index in range(group.num_columns)), default=0)
+        if num_values > MAX_GROUP_VALUES:
+            raise ValueError(f"its row group {number} has {num_values} values, where {MAX_GROUP_VALUES} are read")
 
 
 def check_installed() -> None:

@@ -25,6 +25,7 @@ from typing import NoReturn, TypeVar
 
 import aiohttp
 
+from slipstream.bounded import TooLarge, whole
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.routes import Routes
 from slipstream.model.wire import BadBody, is_int, session_to_headers
@@ -39,6 +40,9 @@ RETRIED_STATUSES = frozenset({408, 409, 425, 429})
 """And those from 500 on, whoever on the way made them up, but for two."""
 NEVER_SERVED_STATUSES = frozenset({501, 505})
 MAX_MESSAGE_CHARS = 400
+MAX_ANSWER_BYTES = 64 << 20
+MAX_LOOK_BYTES = 8 << 20
+"""Of what an answer becomes when it is unpacked, to a request and to a look at the server."""
 SERVER_KEEP_ALIVE_S = 5.0
 """Uvicorn's, and so vLLM's: a connection idle for longer is about to be closed by the server."""
 
@@ -233,9 +237,12 @@ class Endpoint:
                 if self._looking is None:
                     self._looking = self._open(limit=None)
                 async with self._looking.get(url, allow_redirects=False) as response:
-                    return response.status, (await response.read()).decode("utf-8", "replace")
+                    body = await whole(response.content.iter_any(), MAX_LOOK_BYTES, "the answer")
+                    return response.status, body.decode("utf-8", "replace")
         except TimeoutError:
             reason = f"no answer within {timeout_s:g} s"
+        except TooLarge as raised:
+            reason = str(raised)
         except (aiohttp.ClientError, OSError) as raised:
             reason = self._scrubbed(_reason(raised))
         raise ModelError(f"GET {url}: {reason}")
@@ -270,7 +277,9 @@ class Endpoint:
             async with self._posting.post(
                 where + path, data=payload, headers=headers, allow_redirects=False
             ) as response:
-                raw = await response.read()
+                raw = await whole(response.content.iter_any(), MAX_ANSWER_BYTES, "the answer")
+        except TooLarge as raised:
+            raise Refused(f"POST {path} of {where}: {raised}") from None
         except (aiohttp.ClientError, OSError) as raised:
             failure = self._scrubbed(_reason(raised))
         if failure is not None:

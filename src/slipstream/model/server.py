@@ -46,7 +46,7 @@ from slipstream.types import EngineLoad, Json, SampleParams
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 256 * 2**20
+MAX_BODY_BYTES = 64 << 20
 DEFAULT_MAX_TOKENS = 1024
 
 

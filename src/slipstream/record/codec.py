@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
+from slipstream.bounded import inflate
 from slipstream.types import (
     Artifact,
     CallProblem,
@@ -48,6 +49,8 @@ Column: TypeAlias = int | str | bytes | None
 _RAW = b"\x00"
 _DEFLATED = b"\x01"
 _WORTH_DEFLATING_BYTES = 64
+MAX_BLOB_BYTES = 256 << 20
+"""Of what a blob of a run store becomes: far more than the largest artifact."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 # ---------------------------------------------------------------- bytes, text and arrays
@@ -64,7 +67,7 @@ def pack(raw: bytes) -> bytes:
 def unpack(blob: bytes) -> bytes:
     flag, body = blob[:1], blob[1:]
     if flag == _DEFLATED:
-        return zlib.decompress(body)
+        return inflate(body, MAX_BLOB_BYTES, "a blob")
     if flag == _RAW:
         return body
     raise ValueError(f"a blob begins with {flag!r}, which is neither {_RAW!r} nor {_DEFLATED!r}")
@@ -127,9 +130,11 @@ def _pack_runs(versions: array[int]) -> bytes:
     return _pack_ints(runs)
 
 
-def _unpack_runs(blob: bytes) -> array[int]:
+def _unpack_runs(blob: bytes, num_tokens: int) -> array[int]:
     runs = _unpack_ints(blob)
     versions = array("i")
+    if sum(runs[::2]) != num_tokens or min(runs[::2], default=0) < 0:
+        raise ValueError(f"{num_tokens} sampled tokens have versions for {sum(runs[::2])}")
     for count, version in zip(runs[::2], runs[1::2], strict=True):
         versions.extend(array("i", [version]) * count)
     return versions
@@ -203,10 +208,11 @@ def decode_turn(row: Iterable[Any]) -> Turn:
     index, branch, parent, num_kept, trainable, fork, added, stop, sampled_ids, logprobs, version_runs, messages = row
     sampled = None
     if stop is not None:
+        ids = _unpack_ints(sampled_ids)
         sampled = Sampled(
-            ids=_unpack_ints(sampled_ids),
+            ids=ids,
             logprobs=None if logprobs is None else _unpack_floats(logprobs),
-            versions=_unpack_runs(version_runs),
+            versions=_unpack_runs(version_runs, len(ids)),
             stop=StopReason(stop),
         )
     return Turn(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from slipstream.bounded import TooLarge, inflate
 from slipstream.errors import SlipstreamError
 
 FILE, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
@@ -372,11 +373,9 @@ def _read_binary(lines: _Lines) -> Binary:
     if int(size) > MAX_BINARY_BYTES:
         raise lines.wrong(f"binary data of more than {MAX_BINARY_BYTES} bytes")
     try:
-        unpacking = zlib.decompressobj()
-        data = unpacking.decompress(bytes(packed), int(size) + 1)
-        whole = len(data) == int(size) and (unpacking.eof or not unpacking.decompress(unpacking.unconsumed_tail, 1))
-    except zlib.error:
-        whole = False
-    if not whole:
+        data = inflate(bytes(packed), int(size), "the binary data")
+    except (zlib.error, TooLarge):
+        data = b""
+    if len(data) != int(size):
         raise lines.wrong("the binary data is damaged")
     return Binary(is_delta=kind == b"delta", size=int(size), data=data)

@@ -1,14 +1,22 @@
 import io
 import tarfile
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from tiny_package import write_source
 
 from slipstream.errors import ConfigError
 from slipstream.tasks.factory.layout import read_layout
-from slipstream.tasks.factory.sources import Requirement, Skipped, read_requirement, unpack_source, unpack_wheel
+from slipstream.tasks.factory.sources import (
+    MAX_UNPACKED_FILES,
+    Requirement,
+    Skipped,
+    _write,
+    read_requirement,
+    unpack_source,
+    unpack_wheel,
+)
 
 
 def tar_of(place: Path, files: dict[str, bytes], link: tuple[str, str] | None = None) -> Path:
@@ -80,3 +88,21 @@ def test_a_package_without_tests_is_skipped(tmp_path: Path) -> None:
     (folder / "tests/test_core.py").unlink()
     with pytest.raises(Skipped, match="no tests"):
         read_layout(folder, name="tinypack", version="1")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_skipped_on_the_way(tmp_path: Path) -> None:
+    place = tmp_path / "p-1.zip"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("p-1/zeros", "w", force_zip64=True) as member:
+            for _ in range(50):
+                member.write(bytes(1 << 20))
+    assert place.stat().st_size < 1 << 20
+    with pytest.raises(Skipped, match="it is larger than 3 MB unpacked"):
+        unpack_source(place, tmp_path / "to", max_bytes=3 << 20)
+    assert (tmp_path / "to" / "zeros").stat().st_size == 3 << 20
+
+
+def test_an_archive_of_very_many_files_is_skipped(tmp_path: Path) -> None:
+    files = ((PurePosixPath("p-1"), io.BytesIO()) for _ in range(MAX_UNPACKED_FILES + 1))
+    with pytest.raises(Skipped, match=f"it has more than {MAX_UNPACKED_FILES} files"):
+        _write(files, tmp_path, 1, strip=1)

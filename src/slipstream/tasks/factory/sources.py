@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from slipstream.bounded import TooLarge, chunks
 from slipstream.errors import ConfigError
 
 INDEX = "https://pypi.org/simple"
 TIMEOUT_S = 120.0
 MAX_UNPACKED_BYTES = 400 << 20
+MAX_UNPACKED_FILES = 100_000
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[A-Za-z0-9.!+_-]+)")
 _LINK = re.compile(r'<a\s[^>]*?href="(?P<url>[^"]+)"[^>]*>(?P<file>[^<]+)</a>', re.IGNORECASE)
 
@@ -107,8 +109,10 @@ def _is_source_of(file: str, wanted: Requirement) -> bool:
 def _fetch(url: str) -> bytes:
     request = urllib.request.Request(url, headers={"User-Agent": "slipstream", "Accept": "text/html, */*;q=0.1"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        data: bytes = answer.read()
-    return data
+        try:
+            return b"".join(chunks(answer, MAX_UNPACKED_BYTES, url))
+        except TooLarge as raised:
+            raise Skipped(str(raised)) from raised
 
 
 def download_wheels(requirements: Sequence[str], folder: Path, *, python: str) -> list[Path]:
@@ -127,7 +131,7 @@ def download_wheels(requirements: Sequence[str], folder: Path, *, python: str) -
 # ---------------------------------------------------------------- archives
 
 
-def unpack_source(archive: Path, folder: Path) -> None:
+def unpack_source(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
     """The files of a source distribution, or of a folder, without the one folder around them."""
     if archive.is_dir():
         shutil.copytree(archive, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "*.pyc"))
@@ -137,10 +141,10 @@ def unpack_source(archive: Path, folder: Path) -> None:
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
-                _write(((PurePosixPath(one.filename), packed.open(one)) for one in _files(packed)), folder, strip=1)
+                _write(_zip_files(packed), folder, max_bytes, strip=1)
         else:
             with tarfile.open(archive) as packed_tar:
-                _write(_tar_files(packed_tar), folder, strip=1)
+                _write(_tar_files(packed_tar), folder, max_bytes, strip=1)
     except tarfile.ReadError as raised:
         raise Skipped(f"{archive.name} is no tar or zip archive that can be read: is it all there?") from raised
     except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as raised:
@@ -150,7 +154,7 @@ def unpack_source(archive: Path, folder: Path) -> None:
 def unpack_wheel(archive: Path, folder: Path) -> None:
     """The files of a wheel that are imported; its scripts and headers are left out."""
     with zipfile.ZipFile(archive) as packed:
-        _write(((PurePosixPath(one.filename), packed.open(one)) for one in _files(packed)), folder, strip=0)
+        _write(_zip_files(packed), folder, MAX_UNPACKED_BYTES, strip=0)
     for data in folder.glob("*.data"):
         for kind in ("purelib", "platlib"):
             if (data / kind).is_dir():
@@ -158,8 +162,10 @@ def unpack_wheel(archive: Path, folder: Path) -> None:
         shutil.rmtree(data)
 
 
-def _files(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [one for one in packed.infolist() if not one.is_dir() and (one.external_attr >> 28) != 0o12]
+def _zip_files(packed: zipfile.ZipFile) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    for member in packed.infolist():
+        if not member.is_dir() and (member.external_attr >> 28) != 0o12:
+            yield PurePosixPath(member.filename), packed.open(member)
 
 
 def _tar_files(packed: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
@@ -168,17 +174,20 @@ def _tar_files(packed: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, IO[byte
             yield PurePosixPath(member.name), opened
 
 
-def _write(files: Iterator[tuple[PurePosixPath, IO[bytes]]], folder: Path, *, strip: int) -> None:
+def _write(files: Iterator[tuple[PurePosixPath, IO[bytes]]], folder: Path, max_bytes: int, *, strip: int) -> None:
     num_bytes = 0
-    for path, opened in files:
+    for number, (path, opened) in enumerate(files):
+        if number >= MAX_UNPACKED_FILES:
+            raise Skipped(f"it has more than {MAX_UNPACKED_FILES} files")
         parts = [part for part in path.parts if part != "."][strip:]
         if path.is_absolute() or ".." in parts or not parts:
             continue
         place = folder.joinpath(*parts)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with opened:
-            data = opened.read(MAX_UNPACKED_BYTES + 1)
-        num_bytes += len(data)
-        if num_bytes > MAX_UNPACKED_BYTES:
-            raise Skipped(f"it is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked")
-        place.write_bytes(data)
+        try:
+            with opened, place.open("wb") as target:
+                for chunk in chunks(opened, max_bytes - num_bytes, str(path)):
+                    target.write(chunk)
+                    num_bytes += len(chunk)
+        except TooLarge as raised:
+            raise Skipped(f"it is larger than {max_bytes >> 20} MB unpacked") from raised

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from slipstream.bounded import inflate
 from slipstream.errors import SandboxFileError, ToolError
+from slipstream.offload import WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, MAX_FILES, Read, Stamp
 from slipstream.tools.codesearch.languages import BINARY_SUFFIXES, SKIPPED_FOLDERS, language_of
@@ -108,12 +110,16 @@ class FetchedFiles:
         if result.exit_code != 0 or result.stdout.num_left_out:
             said = result.stderr.text().strip().rpartition("\n")[2]
             raise ToolError(f"search: the files could not be listed in the sandbox: {said[:200] or 'it took too long'}")
-        return _unpacked(result.stdout.head + result.stdout.tail)
+        data = result.stdout.head + result.stdout.tail
+        try:  # packed, it may be much smaller than what has to be read
+            return await by_size(_unpacked, data, num_bytes=16 * len(data))
+        except WorkTooLarge as raised:
+            raise ToolError(f"search: the files of the sandbox are too many to look at: {raised}") from raised
 
 
 def _unpacked(data: bytes) -> tuple[dict[str, Json], bytes]:
     try:
-        whole = zlib.decompressobj().decompress(data, MAX_REPLY_BYTES)
+        whole = inflate(data, MAX_REPLY_BYTES, "the answer")
         line, _, blob = whole.partition(b"\n")
         reply = json.loads(line)
     except (zlib.error, ValueError, RecursionError):
