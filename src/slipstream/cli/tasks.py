@@ -103,7 +103,9 @@ def _print_made(console: Console, report: MakeReport) -> None:
     ]
     _print_table(console, ("package", "tests", "mutants", "tasks", "passed", "seconds", "not used"), rows)
     console.print(
-        f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s", highlight=False
+        f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s; "
+        f"the recorded calls of {report.num_replayed} tell the bug from the reference",
+        highlight=False,
     )
 
 

@@ -39,6 +39,7 @@ from pydantic import Field, field_validator, model_validator
 
 from slipstream.errors import GraderError, SandboxBroken, SandboxFileError, SandboxLimitError
 from slipstream.graders.base import GradeContext
+from slipstream.graders.replay.judge import Place, ReplaySpec, with_replay
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
 from slipstream.graders.testing.reported import Report, TestRun, run_reported
@@ -94,6 +95,8 @@ class TestsSpec(GraderSpec):
     """Two lines of the log, between which the results stand; none for all of it."""
     oracle: str = ""
     """A patch that solves the task, for those who check tasks. The grader does not look at it."""
+    replay: ReplaySpec | None = None
+    """Calls to be made on work whose tests came out as they must, and what they must return."""
     canaries: bool = True
     """For "report": run two tests of random name among the others."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -121,6 +124,8 @@ class TestsSpec(GraderSpec):
             raise ValueError('"expected" belongs to the rules "r2egym": give both or neither')
         if self.expected is None and not self.fail_to_pass:
             raise ValueError("fail_to_pass is empty: name at least one test that the work must make pass")
+        if self.replay is not None and (self.parser != REPORT or self.setup):
+            raise ValueError('"replay" is for the parser "report" without a setup: leave it out')
         if len(self.markers) not in (0, 2):
             raise ValueError("markers are two lines, or none")
         return self
@@ -148,7 +153,8 @@ class TestsGrader:
         read_spec("tests", TestsSpec, spec)
 
     def limit_s(self, spec: Mapping[str, Json]) -> float:
-        return read_spec("tests", TestsSpec, spec).timeout_s
+        read = read_spec("tests", TestsSpec, spec)
+        return read.timeout_s + (0.0 if read.replay is None else read.replay.timeout_s)
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("tests", TestsSpec, grading.spec)
@@ -171,7 +177,25 @@ class TestsGrader:
                 await _check_without_work(sandbox, spec, hidden, doubt)
             finally:
                 await sandbox.aclose()
-        return verdict
+        return await _with_replay(verdict, spec, artifact, hidden, replace(context, sandbox=asked))
+
+
+async def _with_replay(
+    verdict: Verdict, spec: TestsSpec, artifact: Artifact, hidden: Mapping[str, Entry | None], context: GradeContext
+) -> Verdict:
+    """The verdict, after the grading's recorded calls were made on the work too."""
+
+    async def take(look: Look) -> Work:
+        paths = {"drop_paths": frozenset(hidden), "keep_paths": frozenset(spec.keep)}
+        return await take_work(artifact.patch, look, drop=spec.drop, forbid=spec.forbid, **paths)
+
+    place = Place(
+        interpreter=spec.command[0],
+        folder=spec.folder,
+        paths=tuple(filter(None, spec.env.get("PYTHONPATH", "").split(":"))),
+        env=spec.env,
+    )
+    return await with_replay(verdict, spec.replay, place, context, artifact.patch, take)
 
 
 async def _hidden_files(spec: TestsSpec, look: Look) -> dict[str, Entry | None]:

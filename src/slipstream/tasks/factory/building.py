@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from slipstream.sandbox.patch import Entry, make_patch
@@ -17,6 +17,7 @@ from slipstream.tasks.factory.fetch import CONFIGURATION, Package
 from slipstream.tasks.factory.hiding import command_of, cuts_of
 from slipstream.tasks.factory.layout import TEST_FOLDERS
 from slipstream.tasks.factory.plant import Bug
+from slipstream.tasks.factory.replays import Replay
 from slipstream.tasks.factory.running import DEPS, WORKDIR, environment
 from slipstream.tasks.factory.statement import Statement
 from slipstream.tasks.factory.suite import Suite
@@ -43,9 +44,31 @@ class Made:
     facts: Mapping[str, Json]
     """What the report tells of it."""
 
+    failing: tuple[str, ...]
+    """The tests that it is graded with."""
+    passing: tuple[str, ...]
+    changed: Mapping[str, str]
+    """The files with the bug in them."""
+
     @property
     def id(self) -> str:
         return str(self.line["id"])
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """What stands behind the tests' word. Nothing: the tests alone are believed."""
+        guards = self.facts["guards"]
+        return tuple(map(str, guards)) if isinstance(guards, list) else ()
+
+    def with_replay(self, replay: Replay) -> Made:
+        grading = self.line["grading"]
+        assert isinstance(grading, dict)
+        guards: list[Json] = [*self.guards, *(["replay"] if replay.is_telling else [])]
+        return replace(
+            self,
+            line={**self.line, "grading": {**grading, "replay": replay.as_json()}},
+            facts={**self.facts, "replay": replay.facts(), "guards": guards},
+        )
 
 
 def build(
@@ -93,7 +116,13 @@ def build(
             "oracle": oracle,
         },
     }
-    return Made(line=line, facts=_facts(task_id, package, bug, statement, difficulty))
+    return Made(
+        line=line,
+        facts=_facts(task_id, package, bug, statement, difficulty),
+        failing=failing,
+        passing=passing,
+        changed=changed,
+    )
 
 
 def instruction(package: Package, statement: Statement) -> str:
@@ -178,4 +207,5 @@ def _facts(task_id: str, package: Package, bug: Bug, statement: Statement, diffi
         "functions": [f"{function.path}:{function.name}" for function in bug.mutant.functions],
         "num_failing": len(bug.failing),
         "shows_program": bool(statement.snippet),
+        "guards": [],
     }

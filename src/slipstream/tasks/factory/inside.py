@@ -16,6 +16,7 @@ import pathlib
 import random
 import re
 import resource
+import runpy
 import select
 import signal
 import sys
@@ -134,8 +135,16 @@ def run_tests(job: Job) -> Job:
 
     plugin = Plugin(job)
     sys.dont_write_bytecode = not job.get("compile", False)
-    code = pytest.main([*FLAGS, *job["paths"]], plugins=[plugin])
+    plugins: list[Any] = [plugin]
+    recorder: Any = None
+    if "recorder" in job:
+        recorder = runpy.run_path(job["recorder"])["Recorder"](job, ROOT)
+        recorder.install()
+        plugins.append(recorder)
+    flags = [*FLAGS, "--assert=plain"] if recorder else FLAGS
+    code = pytest.main([*flags, *job["paths"]], plugins=plugins)
     return {
+        "recorded": recorder and {"prelude": recorder.prelude.ops, "tests": recorder.sessions},
         "code": int(code),
         "outcomes": plugin.outcomes,
         "seconds": plugin.seconds,

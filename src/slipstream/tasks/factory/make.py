@@ -23,11 +23,12 @@ from slipstream.sandbox.base import SandboxProvider
 from slipstream.tasks.factory.building import Made, build
 from slipstream.tasks.factory.difficulty import difficulty_of
 from slipstream.tasks.factory.fetch import Package, fetch
-from slipstream.tasks.factory.plant import plant
-from slipstream.tasks.factory.running import open_workers
+from slipstream.tasks.factory.plant import Bug, plant
+from slipstream.tasks.factory.replays import open_replays
+from slipstream.tasks.factory.running import Workers, open_workers
 from slipstream.tasks.factory.sources import Requirement, Skipped, read_requirement
-from slipstream.tasks.factory.statement import state
-from slipstream.tasks.factory.suite import find_suite
+from slipstream.tasks.factory.statement import Statement, state
+from slipstream.tasks.factory.suite import Suite, find_suite
 from slipstream.tasks.gate import TASKS, Checked, check_task
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Json, Task
@@ -93,12 +94,18 @@ class Report:
     def num_passed(self) -> int:
         return sum(package.num_passed for package in self.packages)
 
+    @property
+    def num_replayed(self) -> int:
+        """Tasks whose replay tells the bug from the reference."""
+        return sum("replay" in str(task["guards"]) for task in self.tasks)
+
     def as_json(self) -> dict[str, Json]:
         times = sorted(taken for package in self.packages for taken in package.grade_s)
         return {
             "num_tasks": self.num_tasks,
             "num_passed": self.num_passed,
             "num_packages": sum(package.num_passed > 0 for package in self.packages),
+            "num_replayed": self.num_replayed,
             "tiers": dict(sorted(Counter(str(task["tier"]) for task in self.tasks).items())),
             "grade_p50_s": round(times[len(times) // 2], 3) if times else None,
             "seconds": round(self.seconds, 1),
@@ -214,21 +221,11 @@ class _Factory:
             clock.lap("plant")
             statements = await state(package, planted.bugs, workers)
             clock.lap("state")
-        dropped = Counter(planted.dropped)
-        made: list[Made] = []
-        said: set[Json] = set()
-        for bug, statement in zip(planted.bugs, statements, strict=True):
-            if statement is None:
-                dropped["its failures say too little"] += 1
-                continue
-            one = build(package, suite, bug, statement, difficulty_of(bug, statement), number=len(made))
-            if one is None:
-                dropped["its source is not UTF-8"] += 1
-            elif one.line["instruction"] in said:
-                dropped["another bug was reported in the same words"] += 1
-            else:
-                said.add(one.line["instruction"])
-                made.append(one)
+            dropped = Counter(planted.dropped)
+            made = _built(package, suite, planted.bugs, statements, dropped)
+            self._say(f"{package.label}: {len(made)} tasks; recording calls")
+            made = await self._with_replays(package, made, workers)
+            clock.lap("replay")
         self._say(f"{package.label}: {len(made)} tasks; checking them")
         checked = await self._check(made)
         clock.lap("gate")
@@ -247,6 +244,22 @@ class _Factory:
             seconds=clock.laps,
             grade_s=tuple(taken for one in checked for taken in one.grade_s),
         )
+
+    async def _with_replays(self, package: Package, made: Sequence[Made], workers: Workers) -> list[Made]:
+        """The tasks, each with the calls that can be replayed on its work."""
+        tests = sorted({test for one in made for test in (*one.failing, *one.passing)})
+        room = asyncio.Semaphore(self._num_at_once)
+        timeout_s = self._suite_timeout_s
+        async with open_replays(package, tests, workers, self._provider, timeout_s=timeout_s) as replays:
+
+            async def add(one: Made) -> Made:
+                async with room:
+                    replay = await replays.make(one.changed, one.failing, one.passing, seed=f"{self._seed} {one.id}")
+                return one if replay is None else one.with_replay(replay)
+
+            async with task_group() as group:
+                running = [group.create_task(add(one)) for one in made]
+        return [one.result() for one in running]
 
     async def _check(self, made: Sequence[Made]) -> list[Checked]:
         """The gate, until enough have passed; every cheat is tried on the first task whose oracle holds."""
@@ -271,6 +284,27 @@ class _Factory:
         if not any(one.cheats for one in checked):
             raise Skipped("no cheat could be tried on its tasks")
         return checked
+
+
+def _built(
+    package: Package, suite: Suite, bugs: Sequence[Bug], statements: Sequence[Statement | None], dropped: Counter[str]
+) -> list[Made]:
+    """The tasks that the bugs become; why others become none is counted in `dropped`."""
+    made: list[Made] = []
+    said: set[Json] = set()
+    for bug, statement in zip(bugs, statements, strict=True):
+        if statement is None:
+            dropped["its failures say too little"] += 1
+            continue
+        one = build(package, suite, bug, statement, difficulty_of(bug, statement), number=len(made))
+        if one is None:
+            dropped["its source is not UTF-8"] += 1
+        elif one.line["instruction"] in said:
+            dropped["another bug was reported in the same words"] += 1
+        else:
+            said.add(one.line["instruction"])
+            made.append(one)
+    return made
 
 
 class _Clock:

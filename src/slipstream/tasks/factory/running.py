@@ -23,6 +23,7 @@ from slipstream.types import File, SandboxLimits, SandboxSpec
 WORKDIR = "/work"
 DEPS = ".deps"
 PROGRAM = "/tmp/factory.py"
+RECORDER = "/tmp/recorder.py"
 LIMITS = SandboxLimits(memory_mb=2048, processes=128, disk_mb=256, file_mb=64)
 START_TIMEOUT_S = 60.0
 MAX_ANSWER_BYTES = 256 << 20
@@ -92,8 +93,10 @@ class Workers:
 
     async def _open(self) -> Sandbox:
         sandbox = await open_sandbox(self._provider, self._spec, timeout_s=START_TIMEOUT_S)
-        program = Path(__file__).with_name("inside.py").read_bytes()
-        await sandbox.write({PROGRAM: File(data=program)})
+        programs = {PROGRAM: "inside.py", RECORDER: "recorder.py"}
+        await sandbox.write(
+            {path: File(data=Path(__file__).with_name(name).read_bytes()) for path, name in programs.items()}
+        )
         return sandbox
 
     async def aclose(self) -> None:

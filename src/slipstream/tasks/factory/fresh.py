@@ -1,0 +1,110 @@
+"""Other arguments for recorded calls: of the same types and shapes, and unlikely to be in anybody's table. Pure.
+
+Input: the operations of a session, encoded as `graders/replay/worker.py` says, and a source of chance. Output: the same
+operations with one plain value in them changed, or None where there is none to change.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping, Sequence
+
+from slipstream.types import Json
+
+NUM_TRIES = 6
+INNER_SHARE = 0.6
+"""How often a part of a container is changed, and not the container."""
+
+
+def varied_session(ops: Sequence[Mapping[str, Json]], chance: random.Random) -> list[dict[str, Json]] | None:
+    for _ in range(NUM_TRIES):
+        changed = [dict(op) for op in ops]
+        op = chance.choice(changed)
+        args, named = op.get("a"), op.get("k")
+        if isinstance(args, list) and args and (not named or chance.random() < 0.7):
+            place = chance.randrange(len(args))
+            new = varied(args[place], chance)
+            is_other = new != args[place]
+            op["a"] = [*args[:place], new, *args[place + 1 :]]
+        elif isinstance(named, dict) and named:
+            name = chance.choice(sorted(named))
+            new = varied(named[name], chance)
+            is_other = new != named[name]
+            op["k"] = {**named, name: new}
+        else:
+            continue
+        if is_other:
+            return changed
+    return None
+
+
+def varied(value: Json, chance: random.Random) -> Json:
+    """A value of the same kind; the same one where nothing is plain in it."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return chance.choice([value + 1, value - 1, value + 2, 2 * value, -value, value + chance.randrange(3, 30)])
+    if isinstance(value, str):
+        return _varied_text(value, chance)
+    if not isinstance(value, list) or not value:
+        return value
+    tag, *rest = value
+    if tag == "f":
+        number = float(str(rest[0]))
+        return ["f", repr(chance.choice([number + 1, number / 2, number * 3, -number, number + chance.random()]))]
+    if tag == "b":
+        return [
+            "b",
+            _varied_text(bytes.fromhex(str(rest[0])).decode("latin-1"), chance).encode("latin-1", "replace").hex(),
+        ]
+    if tag in ("l", "t", "s", "z", "d") and isinstance(rest[0], list):
+        return [tag, _varied_items(str(tag), rest[0], chance)]
+    if tag in ("r", "sl"):
+        place = chance.randrange(1, len(value))
+        return [*value[:place], varied(value[place], chance), *value[place + 1 :]]
+    if tag in ("n", "v") and isinstance(rest[1], list):
+        return [tag, rest[0], varied(rest[1], chance)]
+    return value
+
+
+def _varied_items(tag: str, items: list[Json], chance: random.Random) -> list[Json]:
+    if not items:
+        return items
+    place = chance.randrange(len(items))
+    chosen = items[place]
+    if chance.random() < INNER_SHARE:
+        if tag != "d":
+            return [*items[:place], varied(chosen, chance), *items[place + 1 :]]
+        if isinstance(chosen, list) and len(chosen) == 2:
+            part = chance.randrange(2)
+            item: list[Json] = [varied(one, chance) if number == part else one for number, one in enumerate(chosen)]
+            return [*items[:place], item, *items[place + 1 :]]
+    if tag in ("l", "t"):
+        kind = chance.randrange(4)
+        if kind == 0:
+            return [*items[:place], chosen, *items[place:]]
+        if kind == 1:
+            return items[::-1]
+        if kind == 2:
+            return [*items[place:], *items[:place]]
+    return [*items[:place], *items[place + 1 :]]
+
+
+def _varied_text(text: str, chance: random.Random) -> str:
+    if not text:
+        return chance.choice(string.ascii_lowercase)
+    place = chance.randrange(len(text))
+    old = text[place]
+    kind = chance.randrange(5)
+    if kind == 0:
+        return text[:place] + old + text[place:]
+    if kind == 1:
+        return text[:place] + text[place + 1 :]
+    if kind == 2:
+        other = chance.randrange(len(text))
+        return text[:place] + text[other] + text[place + 1 :]
+    for letters in (string.digits, string.ascii_lowercase, string.ascii_uppercase):
+        if old in letters:
+            return text[:place] + chance.choice(letters) + text[place + 1 :]
+    return text + chance.choice(string.ascii_lowercase)
