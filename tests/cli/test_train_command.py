@@ -12,6 +12,7 @@ from rich.console import Console
 from slipstream.cli.training import TrainDisplay, print_training, report_json
 from slipstream.dispatch.base import View
 from slipstream.train.loop import TrainProgress
+from slipstream.train.policy import WarmProgress
 from slipstream.train.run import TrainReport
 
 REPORT = TrainReport(
@@ -88,6 +89,23 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_a_step() -> None:
         progresses=[PROGRESS, replace(PROGRESS, held_out={0: 0.5}), after, replace(after, doing="update")],
     ).splitlines()
     assert lines == ["step 0/20", "step 0/20; held-out success 0.500", "step 1/20: reward 0.25, entropy 1"]
+
+
+def test_the_warm_start_shows_its_step_its_loss_and_the_time_left() -> None:
+    first = WarmProgress(step=1, steps=90, loss=3.25, seconds_left=None)
+    last = WarmProgress(step=90, steps=90, loss=0.5, seconds_left=0.0)
+    for terminal in (False, True):
+        text = io.StringIO()
+        with TrainDisplay(Console(file=text, force_terminal=terminal, width=140, color_system=None)) as display:
+            for progress in (first, replace(first, step=2, seconds_left=61.0), last):
+                display.show_warm(progress)
+        if terminal:
+            assert "warm start 90/90" in text.getvalue() and "loss 0.500, 0:00 left" in text.getvalue()
+        else:  # the second is too soon after the first for a line of its own
+            assert text.getvalue().splitlines() == [
+                "warm start 1/90: loss 3.250, ? left",
+                "warm start 90/90: loss 0.500, 0:00 left",
+            ]
 
 
 def test_a_terminal_gets_a_table_of_the_last_steps() -> None:

@@ -44,6 +44,8 @@ class Watched(TorchLearner):
         config: WarmStartConfig | None = None,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+        keep: Path | None = None,
     ) -> Mapping[str, float]:
         def asked() -> bool:
             self.num_asked += 1
@@ -52,7 +54,7 @@ class Watched(TorchLearner):
             return should_stop()
 
         try:
-            return super().warm_start(samples, config, should_stop=asked)
+            return super().warm_start(samples, config, should_stop=asked, on_step=on_step, keep=keep)
         finally:
             self.over = True
 
@@ -199,7 +201,14 @@ class Given:
     async def update(self, batch: Batch) -> UpdateResult:
         return UpdateResult(version=7, metrics={})
 
-    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
         return {}
 
     async def weights(self) -> Weights:

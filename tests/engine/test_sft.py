@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from array import array
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from learner_stage import batch, learner, row, same_bits, weights
+import torch
+from learner_stage import batch, learner, model_folder, row, same_bits, weights
 
 from slipstream.engine.checkpoint import read_checkpoint
-from slipstream.engine.learner_config import WarmStartConfig
-from slipstream.engine.sft import order_of_steps, rate_height
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.sft import order_of_steps, rate_height, warm_start
+from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import TokenIds, token_ids
 
@@ -109,6 +114,71 @@ def test_a_loss_that_is_no_number_takes_everything_back() -> None:
         taught.warm_start(copies(8), WarmStartConfig(num_epochs=3, learning_rate=1e30, warmup_steps=0))
     assert same_bits(before, weights(taught))
     assert taught.version == 0
+
+
+FEW = WarmStartConfig(num_epochs=2, tokens_per_step=40, warmup_steps=2, seed=3)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_one_that_is_stopped_goes_on_and_ends_with_the_weights_of_an_unbroken_one(
+    tmp_path: Path, method: Literal["full", "lora"]
+) -> None:
+    unbroken, told = learner(method=method), list[tuple[int, int]]()
+    whole = unbroken.warm_start(copies(40), FEW, on_step=lambda step, steps, loss: told.append((step, steps)))
+    num_steps = int(whole["warm/steps"])
+    assert told == [(step + 1, num_steps) for step in range(num_steps)]
+    for num_before in (3, 4):
+        stopped = learner(method=method)
+        answers = [*[False] * num_before, True]
+        with pytest.raises(LearnerError, match="told to stop"):
+            stopped.warm_start(copies(40), FEW, should_stop=partial(answers.pop, 0), keep=tmp_path / "kept")
+        assert stopped.version == 0
+    resumed, told = learner(method=method), []
+    metrics = resumed.warm_start(
+        copies(40), FEW, keep=tmp_path / "kept", on_step=lambda step, steps, loss: told.append((step, steps))
+    )
+    assert told[0] == (8, num_steps)  # three steps in the first session, four in the second
+    assert same_bits(weights(unbroken), weights(resumed))
+    assert {**metrics, "warm/seconds": 0} == {**whole, "warm/seconds": 0}
+
+
+def test_one_that_was_killed_goes_on_from_what_it_kept_last(tmp_path: Path) -> None:
+    def killed(step: int, steps: int, loss: float) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    def warm(kept: Path | None, on_step: Callable[[int, int, float], None]) -> dict[str, torch.Tensor]:
+        device = torch.device("cpu")
+        model = Trainable(model_folder(), LearnerConfig(), device=device, seed=0)
+        warm_start(
+            model, copies(40), FEW, device=device, tokens_per_microbatch=64, on_step=on_step, keep=kept, keep_every_s=0
+        )
+        return {name: parameter.detach().clone() for name, parameter in model.parameters.items()}
+
+    seen: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        warm(tmp_path / "kept", killed)
+    resumed = warm(tmp_path / "kept", lambda step, steps, loss: seen.append(step))
+    assert 2 <= seen[0] <= 6  # how often it is kept goes by how long that takes
+    assert same_bits(resumed, warm(None, lambda step, steps, loss: None))
+
+
+@pytest.mark.parametrize("spoilt", ["damaged", "other demonstrations", "other settings"])
+def test_what_was_kept_of_another_warm_start_is_not_used(
+    tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter([False, False, True])
+    with pytest.raises(LearnerError):
+        learner().warm_start(copies(40), FEW, should_stop=lambda: next(answers), keep=tmp_path / "kept")
+    if spoilt == "damaged":
+        next((tmp_path / "kept").glob("part-*")).write_bytes(b"")
+    samples = copies(40, seed=1) if spoilt == "other demonstrations" else copies(40)
+    config = replace(FEW, learning_rate=2e-3) if spoilt == "other settings" else FEW
+    fresh, resumed = learner(), learner()
+    fresh.warm_start(samples, config)
+    resumed.warm_start(samples, config, keep=tmp_path / "kept")
+    assert same_bits(weights(fresh), weights(resumed))
+    assert "the warm start begins anew" in caplog.text
 
 
 def test_told_to_stop_it_takes_everything_back() -> None:

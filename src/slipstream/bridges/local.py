@@ -19,7 +19,7 @@ from slipstream.engine.device import find_device
 from slipstream.engine.engine import TorchEngine
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread, Learning, in_thread
+from slipstream.engine.learning import InThread, Learning, OnWarmStep, ignore_step, in_thread
 from slipstream.engine.whole_folder import whole_folder, write_file
 from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
@@ -52,12 +52,20 @@ class LocalLearner:
             raise LearnerError(f"{missed}: {raised}") from raised
         self.version = version
 
-    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: OnWarmStep = ignore_step,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
         """Imitate `demonstrations`; the version stays as it is.
 
-        Cancelled, it ends with the optimiser step under way, and the weights are as they were.
+        Cancelled, it ends with the optimiser step under way, and the weights are as they were. What it has come to is
+        in the folder `keep`, and the next one goes on from there.
         """
-        metrics = await self._learning.warm_start(demonstrations, config)
+        metrics = await self._learning.warm_start(demonstrations, config, on_step=on_step, keep=keep)
         await self._publish(self.version)
         return metrics
 

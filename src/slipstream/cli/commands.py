@@ -126,7 +126,9 @@ def train_command(
         session,
         display,
         plan_training,
-        lambda plan, open_store: carry_out_training(plan, open_store, on_progress=display.show, on_word=display.say),
+        lambda plan, open_store: carry_out_training(
+            plan, open_store, on_progress=display.show, on_word=display.say, on_warm=display.show_warm
+        ),
     )
     evaluation = evaluation_of(session.config, report.trained)
     print_result(

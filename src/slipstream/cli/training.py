@@ -16,11 +16,12 @@ from rich.table import Table
 
 from slipstream.agent.config import HintRules
 from slipstream.cli.display import Display, print_rows
-from slipstream.cli.progress import clock
+from slipstream.cli.progress import LINE_EVERY_S, clock
 from slipstream.config import overrides_between
 from slipstream.recipes import find_recipe
 from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.train.loop import TrainProgress
+from slipstream.train.policy import WarmProgress
 from slipstream.train.run import TrainReport
 
 SHOWN: Mapping[str, str] = {
@@ -45,6 +46,7 @@ class TrainDisplay(Display):
         self._start_s = time.monotonic()
         self._rows: dict[int, list[str]] = {}
         self._told: tuple[int, int] = (-1, -1)
+        self._warm_line_s = -LINE_EVERY_S
 
     def show(self, progress: TrainProgress) -> None:
         if progress.metrics:
@@ -62,6 +64,21 @@ class TrainDisplay(Display):
         held_out = progress.held_out.get(progress.version)
         solved = "" if held_out is None else f"; held-out success {held_out:.3f}"
         self.say(f"step {progress.version}/{progress.steps}{': ' if figures else ''}{figures}{solved}")
+
+    def show_warm(self, progress: WarmProgress) -> None:
+        """Where the warm start stands: a picture on a terminal, elsewhere a line every few seconds."""
+        left = "?" if progress.seconds_left is None else clock(progress.seconds_left)
+        told = f"loss {progress.loss:.3f}, {left} left"
+        if self._live is not None:
+            top = Table.grid(padding=(0, 2))
+            bar = ProgressBar(total=progress.steps, completed=progress.step, width=40)
+            top.add_row(bar, f"warm start {progress.step}/{progress.steps}", f"[dim]{told}[/]")
+            self._live.update(top)
+            return
+        now_s = time.monotonic()
+        if progress.step == progress.steps or now_s - self._warm_line_s >= LINE_EVERY_S:
+            self._warm_line_s = now_s
+            self.say(f"warm start {progress.step}/{progress.steps}: {told}")
 
     def _picture(self, progress: TrainProgress) -> Group:
         top = Table.grid(padding=(0, 2))

@@ -107,9 +107,11 @@ class TorchLearner:
         config: WarmStartConfig | None = None,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+        keep: Path | None = None,
     ) -> Mapping[str, float]:
         """Supervised training on the tokens with mask 1, with an optimiser of its own. All of it, or LearnerError and
-        the weights as they were if `should_stop` says so between two steps."""
+        the weights as they were if `should_stop` says so between two steps. `on_step` and `keep`: see `sft`."""
         metrics = warm_start(
             self._model,
             samples,
@@ -117,6 +119,8 @@ class TorchLearner:
             device=self._device,
             tokens_per_microbatch=self._microbatch_tokens,
             should_stop=should_stop,
+            on_step=on_step,
+            keep=keep,
         )
         self._version += bool(metrics["warm/steps"])
         return metrics

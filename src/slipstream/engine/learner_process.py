@@ -15,7 +15,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.multiprocessing import reductions
 from slipstream.aio import outlast
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread, Weights
+from slipstream.engine.learning import InThread, OnWarmStep, Weights, ignore_step
 from slipstream.errors import LearnerError
 from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
 from slipstream.types import Batch, Sample, UpdateResult
@@ -41,6 +42,7 @@ class LearnerProcess:
         self._link = link
         self._process = process
         self._close_s = close_s
+        self._on_step: OnWarmStep = ignore_step
 
     @property
     def pid(self) -> int:
@@ -51,9 +53,11 @@ class LearnerProcess:
         folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
     ) -> LearnerProcess:
         """Raises what making a TorchLearner raises."""
-        link = Link(calls={}, tells={}, whom="the learner's process")
+        tells: dict[str, Callable[..., None]] = {}
+        link = Link(calls={}, tells=tells, whom="the learner's process")
         process = await start_linked(__name__, link)
         learner = LearnerProcess(link, process)
+        tells["warm_step"] = learner._heard
         try:
             await learner._call("open", folder, config, device, seed, num_threads)
         except BaseException:
@@ -65,9 +69,20 @@ class LearnerProcess:
         result: UpdateResult = await self._call("update", batch)
         return result
 
-    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
-        metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config)
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: OnWarmStep = ignore_step,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
+        self._on_step = on_step
+        metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config, keep)
         return metrics
+
+    def _heard(self, step: int, steps: int, loss: float) -> None:
+        self._on_step(step, steps, loss)
 
     async def weights(self) -> Weights:
         told = await self._call("weights")
@@ -139,9 +154,14 @@ class _Served:
         self._learner: InThread | None = None
         self._lent: Weights = ()
         """What the other process may be copying from."""
-        names = ("update", "warm_start", "save", "load", "export")
+        names = ("update", "save", "load", "export")
         self.link = Link(
-            calls={"open": self._open, "weights": self._weights, **{name: self._work(name) for name in names}},
+            calls={
+                "open": self._open,
+                "weights": self._weights,
+                "warm_start": self._warm_start,
+                **{name: self._work(name) for name in names},
+            },
             tells={},
             whom="the run's own process",
         )
@@ -157,6 +177,14 @@ class _Served:
             return await getattr(self._learner, name)(*arguments)
 
         return work
+
+    async def _warm_start(
+        self, demonstrations: Sequence[Sample], config: WarmStartConfig, keep: Path | None
+    ) -> Mapping[str, float]:
+        assert self._learner is not None, "it is opened first"
+        self._lent = ()
+        on_step = partial(self.link.tell, "warm_step")
+        return await self._learner.warm_start(demonstrations, config, on_step=on_step, keep=keep)
 
     async def _weights(self) -> list[tuple[str, Any]]:
         assert self._learner is not None, "it is opened first"

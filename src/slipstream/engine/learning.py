@@ -1,7 +1,7 @@
 """The learner's work as something to wait for, in a thread of this process.
 
 Always holds: one thing at a time; whoever is cancelled waits for the end of what is under way. Of a warm start that is
-one step, and the weights are as they were.
+one step, and to keep it where that was asked for; the weights are as they were.
 """
 
 from __future__ import annotations
@@ -26,12 +26,26 @@ Weights = Sequence[tuple[str, torch.Tensor]]
 """By Hugging Face names. They may be the learner's own memory: to be copied before the next update."""
 
 
+OnWarmStep = Callable[[int, int, float], None]
+"""Told after every step of a warm start, on the event loop: which it was, of how many, and its loss."""
+
+
+def ignore_step(step: int, steps: int, loss: float) -> None: ...
+
+
 class Learning(Protocol):
     """A TorchLearner, wherever it is. Its methods are described there."""
 
     async def update(self, batch: Batch) -> UpdateResult: ...
 
-    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]: ...
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: OnWarmStep = ignore_step,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]: ...
 
     async def weights(self) -> Weights: ...
 
@@ -64,10 +78,29 @@ class InThread:
     async def update(self, batch: Batch) -> UpdateResult:
         return await in_thread(lambda: self._with_threads(lambda: self._torch.update(batch)))
 
-    async def warm_start(self, demonstrations: Sequence[Sample], config: WarmStartConfig) -> Mapping[str, float]:
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: OnWarmStep = ignore_step,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
         stop = threading.Event()
-        work = partial(self._torch.warm_start, demonstrations, config, should_stop=stop.is_set)
-        working = asyncio.get_running_loop().run_in_executor(None, self._with_threads, work)
+        loop = asyncio.get_running_loop()
+
+        def tell(step: int, steps: int, loss: float) -> None:
+            loop.call_soon_threadsafe(on_step, step, steps, loss)
+
+        work = partial(
+            self._torch.warm_start,
+            demonstrations,
+            config,
+            should_stop=stop.is_set,
+            on_step=tell,
+            keep=keep,
+        )
+        working = loop.run_in_executor(None, self._with_threads, work)
         try:
             await asyncio.wait([working])
         except asyncio.CancelledError:

@@ -3,23 +3,49 @@
 Enters: a trainable model and samples with ids and mask. Leaves: the model, changed, and what it came to.
 Always holds: it has an optimiser of its own, so that reinforcement learning begins with a clean one; the same samples
 and seed give the same weights, unless a limit in seconds ended it; if anything is raised, or it is told to stop, the
-weights are as they were.
+weights are as they were. With a folder to keep it in, it goes on from where the last one stopped, and ends with the
+weights of one that was never stopped.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from slipstream.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from slipstream.engine.learner_config import WarmStartConfig
+from slipstream.engine.learner_state import put_state, state_tensors
 from slipstream.engine.microbatches import Masked, TrainRow, collate, plan, sample_rows
 from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step, memory_guard
 from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
+from slipstream.types import Json
+
+_LOG = logging.getLogger(__name__)
+_PART_BYTES = 512 << 20
+
+KEEP_EVERY_S = 30.0
+"""Between two checkpoints of a warm start; more if writing one takes long (`KEEP_SHARE`)."""
+KEEP_SHARE = 0.1
+"""Of the time, at most, goes into checkpoints."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """How far a warm start has come, its earlier sessions included."""
+
+    losses: list[float] = field(default_factory=list)
+    num_tokens: int = 0
+    seconds: float = 0.0
 
 
 def warm_start(
@@ -30,21 +56,31 @@ def warm_start(
     device: torch.device,
     tokens_per_microbatch: int,
     should_stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    keep: Path | None = None,
+    keep_every_s: float = KEEP_EVERY_S,
 ) -> dict[str, float]:
-    """Losses are per token, in nats. `should_stop` is asked before every optimiser step; at a yes, LearnerError."""
+    """Losses are per token, in nats. `should_stop` is asked before every optimiser step; at a yes, LearnerError.
+    `on_step` is told which step of how many is done, and its loss. In the folder `keep` it is kept now and then, and
+    when it is told to stop; what an earlier session left there is gone on with."""
     began = time.perf_counter()
     rows = sample_rows(samples, vocab_size=model.vocab_size)
     if not rows:
         raise ConfigError("no sample has a token with mask 1, so there is nothing to learn: look at the masks")
     optimizer = make_optimizer(model.parameters, learning_rate=config.learning_rate, betas=config.betas)
     steps = order_of_steps([len(row.inputs) for row in rows], config)
-    losses: list[float] = []
-    num_tokens, out_of_time = 0, False
+    out_of_time = False
     with all_or_nothing(model.parameters.values(), optimizer, num_steps=len(steps)):
-        for step in steps:
+        kept = None if keep is None else _Kept(keep, model, optimizer, _digest(rows, config), every_s=keep_every_s)
+        done = _Done() if kept is None else kept.load()
+        before_s = done.seconds
+        for step in steps[len(done.losses) :]:
+            done.seconds = before_s + time.perf_counter() - began
             if should_stop():
-                raise LearnerError(f"the warm start was told to stop, after {len(losses)} of {len(steps)} steps")
-            out_of_time = config.limit_s is not None and time.perf_counter() - began > config.limit_s
+                if kept is not None:
+                    kept.save(done)
+                raise LearnerError(f"the warm start was told to stop, after {len(done.losses)} of {len(steps)} steps")
+            out_of_time = config.limit_s is not None and done.seconds > config.limit_s
             if out_of_time:
                 break
             chosen = [rows[place] for place in step]
@@ -52,21 +88,86 @@ def warm_start(
             make_step(
                 optimizer,
                 loss=loss,
-                learning_rate=config.learning_rate * rate_height(len(losses), len(steps), config.warmup_steps),
+                learning_rate=config.learning_rate * rate_height(len(done.losses), len(steps), config.warmup_steps),
                 max_grad_norm=config.max_grad_norm,
-                what=f"warm start step {len(losses) + 1}",
+                what=f"warm start step {len(done.losses) + 1}",
             )
-            losses.append(loss)
-            num_tokens += sum(row.num_tokens for row in chosen)
-    last = losses[-max(1, len(losses) // 10) :]
+            done.losses.append(loss)
+            done.num_tokens += sum(row.num_tokens for row in chosen)
+            if kept is not None:
+                kept.save_if_due(done)
+            on_step(len(done.losses), len(steps), loss)
+    last = done.losses[-max(1, len(done.losses) // 10) :]
     return {
-        "warm/loss_first": losses[0] if losses else 0.0,
+        "warm/loss_first": done.losses[0] if done.losses else 0.0,
         "warm/loss": sum(last) / len(last) if last else 0.0,
-        "warm/steps": float(len(losses)),
-        "warm/tokens": float(num_tokens),
+        "warm/steps": float(len(done.losses)),
+        "warm/tokens": float(done.num_tokens),
         "warm/out_of_time": float(out_of_time),
-        "warm/seconds": time.perf_counter() - began,
+        "warm/seconds": before_s + time.perf_counter() - began,
     }
+
+
+class _Kept:
+    """The checkpoint of a warm start that is under way."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Trainable,
+        optimizer: torch.optim.Optimizer,
+        digest: str,
+        *,
+        every_s: float,
+    ) -> None:
+        """`digest` is of all that decides the steps: a checkpoint of others is of no use."""
+        self._folder = folder
+        self._model = model
+        self._optimizer = optimizer
+        self._digest = digest
+        self._every_s = every_s
+        self._due_s = time.perf_counter() + every_s
+
+    def load(self) -> _Done:
+        """Model and optimiser become what was kept; nothing changes if that is nothing, damaged, or of other steps."""
+        if not self._folder.exists():
+            return _Done()
+        try:
+            found = read_checkpoint(self._folder)
+            facts: Any = found.facts
+            if facts["digest"] != self._digest:
+                raise LearnerError("it is of other demonstrations or settings")
+            put_state(self._model.parameters, self._optimizer, found.tensors, what=f"the checkpoint {self._folder}")
+        except (LearnerError, ConfigError) as raised:
+            _LOG.warning("the warm start begins anew, since what was kept of it is of no use: %s", raised)
+            return _Done()
+        return _Done(losses=list(facts["losses"]), num_tokens=facts["num_tokens"], seconds=facts["seconds"])
+
+    def save_if_due(self, done: _Done) -> None:
+        if time.perf_counter() >= self._due_s:
+            self.save(done)
+
+    def save(self, done: _Done) -> None:
+        began = time.perf_counter()
+        facts: dict[str, Json] = {
+            "digest": self._digest,
+            "losses": list(done.losses),
+            "num_tokens": done.num_tokens,
+            "seconds": done.seconds,
+        }
+        kept = Checkpoint(tensors=state_tensors(self._model.parameters, self._optimizer), facts=facts)
+        write_checkpoint(self._folder, kept, part_bytes=_PART_BYTES)
+        now = time.perf_counter()
+        self._due_s = now + max(self._every_s, (now - began) / KEEP_SHARE)
+
+
+def _digest(rows: Sequence[TrainRow], config: WarmStartConfig) -> str:
+    digest = hashlib.sha256(repr(config).encode())
+    for row in rows:
+        digest.update(row.inputs.numpy().tobytes())
+        digest.update(row.targets.numpy().tobytes())
+        digest.update(row.positions.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _backward(model: Trainable, rows: Sequence[TrainRow], tokens_per_microbatch: int, device: torch.device) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,9 +45,13 @@ class Learner(Protocol):
 class PolicyLearner(Learner, Protocol):
     """A learner that a training run can begin and end with."""
 
-    async def warm_start(self, demonstrations: Sequence[Any], config: Any) -> Mapping[str, float]:
+    async def warm_start(
+        self, demonstrations: Sequence[Any], config: Any, *, on_step: Callable[[int, int, float], None], keep: Path
+    ) -> Mapping[str, float]:
         """Imitate demonstrations, each with `ids` and a `mask`; the version stays as it is. `config` is the settings'
-        `warm_start.learning`, whose type is the engine's and no matter of this room."""
+        `warm_start.learning`, whose type is the engine's and no matter of this room. `on_step` is told after a step
+        which it was, of how many, and its loss. What it has come to may be kept in the folder `keep`, so that one
+        that was stopped can go on."""
         ...
 
     async def export(self, folder: Path) -> None:

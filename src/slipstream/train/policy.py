@@ -120,10 +120,32 @@ async def export_trained(policy: Policy, folder: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmProgress:
+    """Where a warm start stands."""
+
+    step: int
+    steps: int
+    loss: float
+    """Of the last step, in nats a token."""
+    seconds_left: float | None
+    """At the pace of this session; None before its second step."""
+
+
+OnWarm = Callable[[WarmProgress], None]
+
+
 async def warm_up(
-    policy: Policy, config: TrainConfig, *, num_epochs: int | None = None, on_word: Callable[[str], None]
+    policy: Policy,
+    config: TrainConfig,
+    *,
+    keep: Path,
+    num_epochs: int | None = None,
+    on_word: Callable[[str], None],
+    on_warm: OnWarm = lambda progress: None,
 ) -> Mapping[str, float]:
-    """Imitate the recipe's demonstrations, for the settings' epochs or for `num_epochs`."""
+    """Imitate the recipe's demonstrations, for the settings' epochs or for `num_epochs`. What an earlier session kept
+    in the folder `keep` is gone on with."""
     settings = config.warm_start
     make: Any = load_object(settings.source, "warm_start.source")
     arguments = checked_arguments(make, settings.args, "warm_start.args")
@@ -131,6 +153,21 @@ async def warm_up(
     made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
     on_word(f"warm start on {len(made)} demonstrations")
     learning = replace(settings.learning, seed=config.seed, num_epochs=num_epochs or settings.learning.num_epochs)
-    start_s = time.monotonic()
-    metrics = await policy.learner.warm_start(made, learning)
-    return {**metrics, "seconds": time.monotonic() - start_s}
+    metrics = await policy.learner.warm_start(made, learning, on_step=_paced(on_warm), keep=keep)
+    return {**metrics, "seconds": metrics["warm/seconds"]}
+
+
+def _paced(on_warm: OnWarm) -> Callable[[int, int, float], None]:
+    """Tells how long the rest takes, by how long the steps of this session took."""
+    first: tuple[int, float] | None = None
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        nonlocal first
+        now_s = time.monotonic()
+        if first is None:
+            first = step, now_s
+        first_step, first_s = first
+        left_s = (now_s - first_s) / (step - first_step) * (steps - step) if step > first_step else None
+        on_warm(WarmProgress(step=step, steps=steps, loss=loss, seconds_left=left_s))
+
+    return on_step

@@ -6,6 +6,8 @@ and the curve. A run that stopped goes on from its last checkpoint.
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +27,7 @@ from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.curve import draw_curves
 from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
-from slipstream.train.policy import Policy, export_trained, make_policy_folder, open_policy, warm_up
+from slipstream.train.policy import OnWarm, Policy, export_trained, make_policy_folder, open_policy, warm_up
 from slipstream.types import JobKey, Task
 from slipstream.wiring import (
     Pacing,
@@ -39,6 +41,8 @@ from slipstream.wiring import (
 )
 
 WARM_UP, TIMES = "warm_up", "times"
+WARM_FOLDER = "warm_start"
+"""In the run's folder: what is kept of a warm start that is under way."""
 OnProgress = Callable[[TrainProgress], None]
 
 
@@ -118,27 +122,36 @@ async def carry_out_training(
     *,
     on_progress: OnProgress = lambda progress: None,
     on_word: Callable[[str], None] = lambda word: None,
+    on_warm: OnWarm = lambda progress: None,
 ) -> TrainReport:
     """The run of `plan`, from its beginning or from where it stopped."""
+    listener = Listener(on_progress=on_progress, on_word=on_word, on_warm=on_warm)
     async with open_store() as store:
-        report = await _train(plan, store, on_progress=on_progress, on_word=on_word)
+        report = await _train(plan, store, listener)
     if not plan.config.controls:
         return report
-    return await _with_controls(plan, store.folder, report, on_progress=on_progress, on_word=on_word)
+    return await _with_controls(plan, store.folder, report, listener)
 
 
-async def _train(
-    plan: TrainPlan, store: RunStore, *, on_progress: OnProgress, on_word: Callable[[str], None]
-) -> TrainReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who is told what a run is doing."""
+
+    on_progress: OnProgress
+    on_word: Callable[[str], None]
+    on_warm: OnWarm
+
+
+async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainReport:
     config, folder = plan.config, store.folder
     watch = _Watch(store)
     checkpoints = Checkpoints.of_run(folder, keep=config.keep_checkpoints)
     if not checkpoints.versions():
         _check_sandboxes(plan)  # before the warm start, which takes long
-    make_policy_folder(config, folder, on_word)
+    make_policy_folder(config, folder, listener.on_word)
     async with open_policy(config, folder) as policy:
-        await _begin(policy, config, store, checkpoints, watch, on_word)
-        trainer = await _loop(plan, store, policy, checkpoints, on_progress, times=watch.times)
+        await _begin(policy, config, store, checkpoints, watch, listener)
+        trainer = await _loop(plan, store, policy, checkpoints, listener.on_progress, times=watch.times)
         trained = await export_trained(policy, folder / "trained")
     seconds = watch.seconds
     store.append(watch.times())
@@ -179,19 +192,21 @@ async def _begin(
     store: RunStore,
     checkpoints: Checkpoints,
     watch: _Watch,
-    on_word: Callable[[str], None],
+    listener: Listener,
 ) -> None:
     """From the newest checkpoint that is whole; or, in a new run, from the warm start."""
     newest = await checkpoints.load_newest(policy.learner)
     if newest is not None:
-        on_word(f"going on from version {newest}")
+        listener.on_word(f"going on from version {newest}")
         return
+    warm_folder = store.folder / WARM_FOLDER
     if config.warm_start.source:
-        metrics = await warm_up(policy, config, on_word=on_word)
+        metrics = await warm_up(policy, config, keep=warm_folder, on_word=listener.on_word, on_warm=listener.on_warm)
         store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
         store.append(watch.times())
         await store.flush()
     await policy.learner.save(checkpoints.path(0))
+    await asyncio.to_thread(shutil.rmtree, warm_folder, ignore_errors=True)
 
 
 async def _loop(
@@ -261,32 +276,28 @@ def loop_settings(config: TrainConfig) -> LoopSettings:
 # ---------------------------------------------------------------- controls
 
 
-async def _with_controls(
-    plan: TrainPlan, folder: Path, report: TrainReport, *, on_progress: OnProgress, on_word: Callable[[str], None]
-) -> TrainReport:
+async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, listener: Listener) -> TrainReport:
     """What the same time and the same start come to without reinforcement learning, and with rewards that say
     nothing. Each is a run of its own below the run's folder."""
     config = plan.config
     warm_s = RunStore.read(folder).measured().get((0, WARM_UP), {}).get("seconds", 0.0)
     rest_s = max(0.0, report.seconds - warm_s)
     as_long = max(1, round(config.warm_start.learning.num_epochs * rest_s / warm_s)) if warm_s else 0
-    on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
+    listener.on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
     sft_only = await _control(
         replace(plan, config=replace(config, steps=0, controls=False)),
         folder,
         "sft_only",
         more_epochs=as_long,
-        on_progress=on_progress,
-        on_word=on_word,
+        listener=listener,
     )
-    on_word("control: shuffled rewards")
+    listener.on_word("control: shuffled rewards")
     shuffled = await _control(
         replace(plan, config=replace(config, shuffle_rewards=True, controls=False)),
         folder,
         "shuffled_reward",
         more_epochs=0,
-        on_progress=on_progress,
-        on_word=on_word,
+        listener=listener,
     )
     curves = {
         "reinforcement learning": report.success,
@@ -303,8 +314,7 @@ async def _control(
     name: str,
     *,
     more_epochs: int,
-    on_progress: OnProgress,
-    on_word: Callable[[str], None],
+    listener: Listener,
 ) -> Mapping[int, float]:
     """The held-out success of a control, by version."""
     own = folder / "controls" / name
@@ -322,9 +332,17 @@ async def _control(
         checkpoints = Checkpoints.of_run(own, keep=1)
         newest = await checkpoints.load_newest(policy.learner, otherwise=Checkpoints.of_run(folder).path(0))
         if newest is None and more_epochs:
-            await warm_up(policy, plan.config, num_epochs=more_epochs, on_word=on_word)
+            await warm_up(
+                policy,
+                plan.config,
+                keep=own / WARM_FOLDER,
+                num_epochs=more_epochs,
+                on_word=listener.on_word,
+                on_warm=listener.on_warm,
+            )
             await policy.learner.save(checkpoints.path(0))
-        trainer = await _loop(plan, store, policy, checkpoints, on_progress)
+            await asyncio.to_thread(shutil.rmtree, own / WARM_FOLDER, ignore_errors=True)
+        trainer = await _loop(plan, store, policy, checkpoints, listener.on_progress)
     return dict(trainer.success)
 
 

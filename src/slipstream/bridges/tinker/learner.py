@@ -167,8 +167,16 @@ class TinkerLearner:
 
     # ---------------------------------------------------------------- learning by example
 
-    async def warm_start(self, demonstrations: Sequence[Masked], config: WarmStartConfig) -> Mapping[str, float]:
-        """Imitate `demonstrations`; the version stays as it is, and the optimiser begins anew afterwards."""
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Masked],
+        config: WarmStartConfig,
+        *,
+        on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
+        """Imitate `demonstrations`; the version stays as it is, and the optimiser begins anew afterwards. Nothing is
+        kept of one that is stopped, in `keep` neither: the next one begins anew."""
         began = time.perf_counter()
         trainee = await self._sound()
         datums = demonstrated(demonstrations)
@@ -184,6 +192,7 @@ class TinkerLearner:
                     some = steps[first : first + _WARM_AHEAD]
                     rates = [warm_learning_rate(first + number, len(steps), config) for number in range(len(some))]
                     costs += await self._imitate(trainee, some, rates, config)
+                    on_step(len(costs), len(steps), costs[-1])
                 state = await trainee.save_state(_name("warm"))
                 await self._begin(state, with_optimizer=False)
         last = costs[-max(1, len(costs) // 10) :]
