@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import pytest
+import tokenizers
 from bpe_surrogates import bpe
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from slipstream.errors import ConfigError
-from slipstream.render.base import Tokenizer
-from slipstream.render.families import FAMILY_TOKENS, TRAITS, Traits, guess_family, surrogate
+from slipstream.render.base import Tokenizer, Traits
+from slipstream.render.families import FAMILY_TOKENS, TRAITS, guess_family, surrogate
 from slipstream.render.renderer import Renderer
-from slipstream.render.tokenizers import ByteTokenizer
+from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
 from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
 FAMILIES = sorted(FAMILY_TOKENS)
@@ -213,3 +215,15 @@ def test_a_family_of_ones_own_is_a_class_that_takes_the_tokenizer(tmp_path: Path
     assert Renderer(f"{written}:Mine", surrogate("chatml")).render([USER], ())
     with pytest.raises(ConfigError, match="is no class"):
         Renderer(f"{written}:number", surrogate("chatml"))
+
+
+def test_runs_of_blanks_in_a_vocabulary_are_plain_text(tmp_path: Path) -> None:
+    """Gemma adds them as tokens: shielding them would spell every empty line in another way than the model knows."""
+    bpe("gemma3").save(tmp_path / "tokenizer.json")
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    backend.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("\u2581\u2581", normalized=False)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    renderer = Renderer("gemma3", FileTokenizer.load(tmp_path))
+    ids = renderer.render([Message(role=Role.USER, content="a\n\nb")], ())
+    assert backend.token_to_id("\n\n") in ids
+    assert "\n\n" not in renderer.special_tokens

@@ -7,12 +7,12 @@ Leaves: one Check for each question; a failure shows the first place that differ
 from __future__ import annotations
 
 from collections.abc import Iterable
+from unicodedata import normalize
 
 from slipstream.doctor.checks import Check, failed, passed, skipped
 from slipstream.errors import ConfigError
 from slipstream.render.agreement import compare, difference
-from slipstream.render.base import same_reply
-from slipstream.render.families import TRAITS, Traits
+from slipstream.render.base import Traits, same_reply
 from slipstream.render.probes import CONVERSATIONS, NUM_LONG_TURNS, Conversation
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate
@@ -21,9 +21,10 @@ from slipstream.types import Message, Role, TokenIds, token_ids
 
 def check_rendering(renderer: Renderer, faithful: Renderer, template: ChatTemplate | None) -> list[Check]:
     """`faithful` renders as the family's template does, thinking left out and all."""
-    traits = TRAITS.get(renderer.family, Traits())
+    traits = renderer.traits
     return [
         _text_returns(renderer),
+        *_keeps_what_it_can(renderer),
         *_follows_template(faithful, template),
         *_grows_as_rendered(renderer, faithful, traits),
         *_reads_what_it_writes(renderer, traits),
@@ -35,12 +36,21 @@ def check_rendering(renderer: Renderer, faithful: Renderer, template: ChatTempla
 
 def _text_returns(renderer: Renderer) -> Check:
     name = "tokenizer.round_trip"
+    is_normalised = False
     for conversation in CONVERSATIONS:
         for message in conversation.messages:
             back = renderer.decode(renderer.encode_text(message.content))
             if back != message.content:
-                return failed(name, f"{message.content!r} is encoded and decoded to {back!r}")
-    return passed(name, "every text of the suite is decoded as it was encoded")
+                if back != normalize("NFC", message.content):
+                    return failed(name, f"{message.content!r} is encoded and decoded to {back!r}")
+                is_normalised = True
+    note = ", in Unicode's composed form (NFC), as the tokenizer has it" if is_normalised else ""
+    return passed(name, f"every text of the suite is decoded as it was encoded{note}")
+
+
+def _keeps_what_it_can(renderer: Renderer) -> Iterable[Check]:
+    for number, limit in enumerate(renderer.limits, start=1):
+        yield skipped(f"limits: {number}", limit)
 
 
 def _follows_template(faithful: Renderer, template: ChatTemplate | None) -> Iterable[Check]:

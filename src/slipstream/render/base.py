@@ -7,9 +7,14 @@ models that the library does not fit. A Renderer puts thinking, shielding and id
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slipstream.types import Json, Message, ToolSpec
+
+SHIELD = "\ufdd0"
+"""Put into text that spells a special token, so that it stays text (`tokenizers.ShieldedTokenizer`). It is a code point
+that is no character and never will be, so no text loses anything by its absence."""
 
 
 class Tokenizer(Protocol):
@@ -29,6 +34,15 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str: ...
 
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a family's format can carry."""
+
+    thinking: bool = True
+    several_calls: bool = True
+    text_with_call: bool = True
 
 
 class ChatFormat(Protocol):
@@ -66,10 +80,23 @@ def same_reply(one: Message, other: Message) -> bool:
     """Whether two replies say the same: calls by name, arguments and problem, text but for the blanks around it."""
 
     def said(message: Message) -> object:
-        calls = [(call.name, dict(call.arguments), call.problem) for call in message.calls]
-        return message.content.strip(), message.thinking.strip(), calls
+        calls = [(_plain(call.name), _plain(dict(call.arguments)), call.problem) for call in message.calls]
+        return _plain(message.content.strip()), _plain(message.thinking.strip()), calls
 
     return said(one) == said(other)
+
+
+def _plain(value: Json) -> Json:
+    """A text, or what holds some, without the marks that shield special tokens."""
+    match value:
+        case str():
+            return value.replace(SHIELD, "")
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name.replace(SHIELD, ""): _plain(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def tools_of(message: Message) -> tuple[ToolSpec, ...]:

@@ -50,7 +50,8 @@ def call_of(written: Any, *, raw: str) -> ToolCall:
         written = {**written["function"], "id": written.get("id")}
     if not isinstance(written, dict):
         return ToolCall(id="", name="", problem=CallProblem.BAD_SHAPE, raw=raw)
-    name, arguments = written.get("name"), written.get("arguments", written.get("parameters", {}))
+    name = written.get("name", written.get("tool_name"))
+    arguments = written.get("arguments", written.get("parameters", {}))
     if not isinstance(name, str) or not name:
         return ToolCall(id="", name="", problem=CallProblem.NO_NAME, raw=raw)
     call_id = written.get("id")

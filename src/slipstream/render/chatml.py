@@ -21,11 +21,8 @@ CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 _TOOLS_BEFORE = "You can use these tools:\n<tools>\n"
-_TOOLS_AFTER = (
-    "\n</tools>\n"
-    "To use one, write its name and its arguments as JSON:\n"
-    f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}\n{CALL_CLOSE}'
-)
+_TOOLS_AFTER = "\n</tools>\nTo use one, write its name and its arguments as JSON:\n"
+_EXAMPLE = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}\n{CALL_CLOSE}'
 _CALL = re.compile(rf"\n?{re.escape(CALL_OPEN)}(.*?)({re.escape(CALL_CLOSE)}|\Z)", re.DOTALL)
 _THINKING = re.compile(rf"\s*{re.escape(THINK_OPEN)}(.*?)({re.escape(THINK_CLOSE)}\s*|\Z)", re.DOTALL)
 
@@ -101,14 +98,19 @@ class ChatMLFormat:
         return [self._start, *self._encode("assistant\n")]
 
 
-def about_tools(tools: Sequence[ToolSpec]) -> str:
-    """A description of the tools and of how to call one; empty without tools."""
+def about_tools(tools: Sequence[ToolSpec], example: str = "") -> str:
+    """A description of the tools and of how to call one, by an example; empty without tools."""
     if not tools:
         return ""
     specs = (
         {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools
     )
-    return _TOOLS_BEFORE + "\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs) + _TOOLS_AFTER
+    return (
+        _TOOLS_BEFORE
+        + "\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)
+        + _TOOLS_AFTER
+        + (example or _EXAMPLE)
+    )
 
 
 def reply_text(message: Message) -> str:
@@ -128,8 +130,13 @@ def parse_text(text: str) -> Message:
     thinking = ""
     if thought := _THINKING.match(text):
         thinking, text = thought[1].strip("\n"), text[thought.end() :]
-    calls = tuple(call for found in _CALL.finditer(text) for call in _calls(found))
-    return Message(role=Role.ASSISTANT, content=_CALL.sub("", text), thinking=thinking, calls=calls)
+    content, calls = read_calls(text)
+    return Message(role=Role.ASSISTANT, content=content, thinking=thinking, calls=calls)
+
+
+def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """Content, and the calls between tags."""
+    return _CALL.sub("", text), tuple(call for found in _CALL.finditer(text) for call in _calls(found))
 
 
 def _calls(found: re.Match[str]) -> list[ToolCall]:

@@ -7,11 +7,10 @@ model is always run with its own tokenizer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
-from slipstream.render.base import Tokenizer
+from slipstream.render.base import Tokenizer, Traits
 from slipstream.render.tokenizers import CHATML_TOKENS, ByteTokenizer
 
 _VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -34,15 +33,6 @@ _DEEPSEEK_CALLS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
-    """What a family's format can carry."""
-
-    thinking: bool = True
-    several_calls: bool = True
-    text_with_call: bool = True
-
-
 TRAITS: Mapping[str, Traits] = {
     "llama-3": Traits(thinking=False, several_calls=False, text_with_call=False),
     "deepseek-v3": Traits(thinking=False),
@@ -54,6 +44,10 @@ TRAITS: Mapping[str, Traits] = {
 
 MODEL_TYPES: Mapping[str, str] = {
     "qwen2": "qwen2.5",
+    "mistral": "mistral",
+    "gemma3": "gemma3",
+    "gemma3_text": "gemma3",
+    "phi3": "phi-3",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3",
     "qwen3_5": "qwen3.5",
@@ -70,6 +64,17 @@ MODEL_TYPES: Mapping[str, str] = {
 
 FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
     "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    "gemma3": ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
+    "phi-3": ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+    "phi-4-mini": (
+        *("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool|>", "<|/tool|>"),
+        *("<|tool_call|>", "<|/tool_call|>", "<|tool_response|>"),
+    ),
+    "mistral": (
+        *("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"),
+        *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    ),
+    "qwen3-coder": (*CHATML_TOKENS,),
     "qwen2.5": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
     "qwen3": CHATML_TOKENS,
     "qwen3.5": (*CHATML_TOKENS, *_VISION),
@@ -81,6 +86,7 @@ FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
     ),
     "gpt-oss": ("<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|channel|>", "<|message|>", "<|constrain|>"),
     "deepseek-v3": (*_DEEPSEEK, *_DEEPSEEK_CALLS),
+    "deepseek-r1": (*_DEEPSEEK, *_DEEPSEEK_CALLS),
     "deepseek-v4": (
         *_DEEPSEEK,
         "<｜latest_reminder｜>",
@@ -104,13 +110,15 @@ def candidates(tokenizer: Tokenizer, model_type: str | None) -> tuple[str, ...]:
     """The families that a model may be of, the likeliest first: that of its type, then those whose tokens it has."""
     has = set(tokenizer.special_tokens)
     of_type = MODEL_TYPES.get(model_type or "")
+    if of_type == "phi-3" and "<|tool_call|>" in has:
+        of_type = "phi-4-mini"  # which has the type of Phi-3
     fitting = (family for family in (*_BY_TOKENS, *_TELLING) if has.issuperset(FAMILY_TOKENS[family]))
     return tuple(dict.fromkeys(([of_type] if of_type else []) + list(fitting)))
 
 
 _BY_TOKENS = (
-    *("qwen3", "qwen2.5", "qwen3.5", "qwen3.6", "qwen3.8", "gpt-oss", "deepseek-v3", "glm-4.5"),
-    *("glm-5", "glm-5.1", "kimi-k2", "kimi-k2.5"),
+    *("qwen3", "qwen2.5", "qwen3-coder", "qwen3.5", "qwen3.6", "qwen3.8", "mistral", "gemma3", "phi-4-mini", "phi-3"),
+    *("gpt-oss", "deepseek-v3", "deepseek-r1", "glm-4.5", "glm-5", "glm-5.1", "kimi-k2", "kimi-k2.5"),
 )
 """Of families that share their tokens, the first that agrees with the folder's template is taken."""
 

@@ -21,6 +21,8 @@ from slipstream.types import Json
 
 BYTES_FAMILY = "qwen3"
 """The format of scripts, unless they ask for another."""
+TEMPLATE_FAMILY = "template"
+"""The family that renders through the folder's own chat template."""
 
 
 def open_renderer(
@@ -37,6 +39,8 @@ def open_renderer(
     thinking = thinking or carried.thinking
     if folder is None:
         family = BYTES_FAMILY if family == "auto" else family
+        if family == TEMPLATE_FAMILY:
+            raise ConfigError("model.family=template needs a model folder with a chat template: set model.folder")
         return Renderer(
             family, surrogate(family) if family in FAMILY_TOKENS else ByteTokenizer(), thinking=thinking, args=args
         )
@@ -47,7 +51,8 @@ def open_renderer(
 
 
 def find_family(folder: Path, tokenizer: Tokenizer) -> str:
-    """The family that the folder names in its slipstream.json; else the first that agrees with its chat template.
+    """The family that the folder names in its slipstream.json; else the first that agrees with its chat template, or
+    `template`, which renders through it.
 
     A folder without a template is judged by its config.json and its special tokens.
     """
@@ -62,9 +67,7 @@ def find_family(folder: Path, tokenizer: Tokenizer) -> str:
         if "chatml" in families and "tools" in hidden_parts(template):
             # Every ChatML family agrees with such a template, and none of their tool prompts is the model's.
             families = ("chatml", *families)
-        for family in families:
-            if _agrees(family, tokenizer, template):
-                return family
+        return next((family for family in families if _agrees(family, tokenizer, template)), TEMPLATE_FAMILY)
     return guess_family(tokenizer, model_type)
 
 
@@ -78,6 +81,13 @@ def _agrees(family: str, tokenizer: Tokenizer, template: ChatTemplate) -> bool:
 def _open(
     family: str, tokenizer: Tokenizer, template: ChatTemplate | None, thinking: Thinking, args: dict[str, Json]
 ) -> Renderer:
+    if family == TEMPLATE_FAMILY and "source" not in args:
+        if template is None:
+            raise ConfigError(
+                f"model.family=template, but {tokenizer.name_or_path!r} has no chat template: it is read from "
+                "chat_template.jinja or tokenizer_config.json in the model's folder; name a family instead"
+            )
+        args = {"source": template.source, "special_tokens": dict(template.special_tokens), **args}
     if family in ("chatml", "qwen2.5") and template is not None:
         args = {"default_system": template.default_system(), **args}
     return Renderer(family, tokenizer, thinking=thinking, args=args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slipstream.render.families import Traits
+from slipstream.render.base import Traits
 from slipstream.types import Json, Message, Role, ToolCall, ToolSpec
 
 TOOLS = (
@@ -106,7 +106,7 @@ CONVERSATIONS: tuple[Conversation, ...] = (
             _system("Größe"),
             _user("naïve 你好 🎉 \u202eright to left\u202c e\u0301"),
             _reply("✓ だから 👩‍👩‍👧"),
-            _user("\t tabs\r\nand  blanks "),
+            _user("\t tabs\r\nand  blanks \n\n\n\nand lines"),
         ),
     ),
     Conversation(

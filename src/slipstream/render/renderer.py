@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from slipstream.errors import ConfigError
 from slipstream.names import load_object
-from slipstream.render.base import ChatFormat, Tokenizer, same_reply, tools_of
+from slipstream.render.base import ChatFormat, Tokenizer, Traits, same_reply, tools_of
+from slipstream.render.families import TRAITS
+from slipstream.render.own_templates import OWN_TEMPLATES
 from slipstream.render.tokenizers import ShieldedTokenizer
 from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
@@ -25,6 +27,7 @@ _OWN = {
     "chatml": "slipstream.render.chatml:ChatMLFormat",
     "qwen2.5": "slipstream.render.qwen25:Qwen25Format",
     "gpt-oss": "slipstream.render.harmony:HarmonyFormat",
+    "template": "slipstream.render.jinja:JinjaFormat",
 }
 
 
@@ -58,6 +61,18 @@ class Renderer:
         self._keeps_thinking = thinking == "keep"
         self.stop_ids = self._format.stop_ids
         self._opening = self._format.render([Message(role=Role.USER, content="?")], ())
+
+    @property
+    def traits(self) -> Traits:
+        """What the format can carry."""
+        traits: Traits = getattr(self._format, "traits", TRAITS.get(self.family, Traits()))
+        return traits
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the format cannot keep or show, in sentences; only the family `template` tells."""
+        limits: tuple[str, ...] = getattr(self._format, "limits", ())
+        return limits
 
     @property
     def special_tokens(self) -> Sequence[str]:
@@ -140,6 +155,11 @@ class Renderer:
 
 
 def _make_format(family: str, tokenizer: ShieldedTokenizer, thinking: Thinking, args: dict[str, Json]) -> ChatFormat:
+    if own := OWN_TEMPLATES.get(family):
+        from slipstream.render.jinja import JinjaFormat
+
+        given: dict[str, Any] = {"source": own.source, "special_tokens": own.special_tokens, **args}
+        return JinjaFormat(tokenizer, keep_thinking=thinking == "keep", **given)
     if family not in _OWN and ":" not in family:
         from slipstream.render.library import LibraryFormat
 
@@ -147,7 +167,7 @@ def _make_format(family: str, tokenizer: ShieldedTokenizer, thinking: Thinking, 
     made = load_object(_OWN.get(family, family), "model.family")
     if not callable(made):
         raise ConfigError(f"model.family {family} is no class: name a ChatFormat that takes a tokenizer")
-    if family == "gpt-oss":
+    if family in ("gpt-oss", "template"):
         args = {"keep_thinking": thinking == "keep", **args}
     try:
         chat_format: ChatFormat = made(tokenizer, **args)

@@ -50,7 +50,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_tag()]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
@@ -59,8 +59,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as raised:
             raise ConfigError(f"the chat template cannot be read: {raised}") from raised
-        self._variables = {**(special_tokens or {}), **(args or {})}
         self.source = source
+        self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
+        self._variables = {**self.special_tokens, **(args or {})}
 
     @staticmethod
     def load(folder: Path, *, args: Mapping[str, Json] | None = None, today: str = DATE) -> ChatTemplate | None:
@@ -165,6 +166,22 @@ def _id(call_id: str, dialect: Dialect) -> str:
 def _tool_dict(tool: ToolSpec) -> dict[str, Any]:
     about = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": about}
+
+
+def _generation_tag() -> Any:
+    """The tag by which some templates mark what a model says; it changes nothing of the text."""
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 (declared so by the base class)
+
+        def parse(self, parser: Any) -> list[Node]:
+            next(parser.stream)
+            body: list[Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return body
+
+    return Generation
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ConfigError
-from slipstream.render.base import Tokenizer
+from slipstream.render.base import SHIELD, Tokenizer
 
 CHATML_TOKENS = (
     "<|endoftext|>",
@@ -65,7 +65,9 @@ class FileTokenizer:
         # Any: the library is optional and ships no types.
         self._backend = backend
         self.name_or_path = name
-        self.special_tokens = tuple(token.content for token in backend.get_added_tokens_decoder().values())
+        added = (token.content for token in backend.get_added_tokens_decoder().values())
+        # Some vocabularies add runs of blanks, which are plain text; SentencePiece writes a blank as U+2581.
+        self.special_tokens = tuple(token for token in added if token.replace("\u2581", " ").strip())
         self.unk_token_id: int | None = None
         self.eos_token_id: int | None = None if eos_token is None else backend.token_to_id(eos_token)
 
@@ -119,14 +121,14 @@ class ShieldedTokenizer:
         self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def shield(self, text: str) -> str:
-        text = text.replace(_MARK, "")
+        text = text.replace(SHIELD, "")
         while self._special is not None and self._special.search(text):
-            text = self._special.sub(lambda found: found[0][0] + _MARK + found[0][1:], text)
+            text = self._special.sub(lambda found: found[0][0] + SHIELD + found[0][1:], text)
         return text
 
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
         return [
-            index for piece in text.split(_MARK) for index in self._tokenizer.encode(piece, add_special_tokens=False)
+            index for piece in text.split(SHIELD) for index in self._tokenizer.encode(piece, add_special_tokens=False)
         ]
 
     def decode(self, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> str:
@@ -134,10 +136,6 @@ class ShieldedTokenizer:
 
     def convert_tokens_to_ids(self, tokens: str) -> int | None:
         return self._tokenizer.convert_tokens_to_ids(tokens)
-
-
-_MARK = "\ufdd0"
-"""A code point that is no character and never will be, so no text loses anything by its absence."""
 
 
 def _eos_token(path: Path) -> str | None:
