@@ -120,6 +120,12 @@ class CallProblem(StrEnum):
     UNCLOSED = "unclosed"
     NO_NAME = "no_name"
     BAD_SHAPE = "bad_shape"
+    TOO_DEEP = "too_deep"
+
+
+MAX_CALL_DEPTH = 64
+"""How deep the arguments of a call may be nested. Whatever copies, stores or sends them goes down into them, and a
+model may write more levels than Python's stack has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +137,26 @@ class ToolCall:
     arguments: Mapping[str, Json] = field(default_factory=dict)
     problem: CallProblem | None = None
     raw: str = ""
+
+    def __post_init__(self) -> None:
+        """Whoever reads what a model wrote makes one of these, so this is where arguments are refused that something
+        later would fail on: then they are dropped, and the call has a problem."""
+        problem = _problem_with(self.arguments)
+        if problem is not None:
+            object.__setattr__(self, "arguments", {})
+            object.__setattr__(self, "problem", self.problem or problem)
+
+
+def _problem_with(arguments: Mapping[str, Json]) -> CallProblem | None:
+    level: list[Json] = list(arguments.values())
+    for _ in range(MAX_CALL_DEPTH):
+        if any(isinstance(value, float) and not math.isfinite(value) for value in level):
+            return CallProblem.BAD_JSON  # NaN, Infinity and 1e999, which Python reads and JSON cannot say
+        nested = [value for value in level if isinstance(value, dict | list)]
+        if not nested:
+            return None
+        level = [inner for value in nested for inner in (value.values() if isinstance(value, dict) else value)]
+    return CallProblem.TOO_DEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from slipstream.dispatch.base import Retries
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Bounded
+from slipstream.errors import SandboxLimitError
 from slipstream.graders.registry import find_grader
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act
 from slipstream.placement.inprocess import InProcess
@@ -227,6 +228,50 @@ def test_a_sandbox_that_breaks_after_the_last_turn_is_the_agents_doing_too() -> 
     rollout, provider = work(bash(f"{BURN} true"), finish, limits=HURRIED)
     assert (rollout.trust, rollout.attempt, rollout.failures) == (Trust.TRUSTED, 1, ())
     assert len(provider.opened) == 2
+
+
+SEAL = python(
+    "import fcntl, os",
+    "shell = f'/proc/{os.getppid()}/fd/'",
+    "for name in os.listdir(shell):",
+    "  if 'memfd:' in os.readlink(shell + name):",
+    "    fcntl.fcntl(os.open(shell + name, os.O_RDWR), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)",
+)
+
+
+def test_an_agent_that_seals_the_files_of_its_shell_goes_on() -> None:
+    rollout, _ = work(bash(SEAL), *DONE)
+    assert trusted(rollout) == WELL
+    assert "Operation not permitted" in observations(rollout)[0]
+
+
+@pytest.mark.parametrize(
+    "then", [bash("echo on"), act("finish")], ids=["before the next command", "before the work is taken"]
+)
+def test_a_sandbox_that_fails_without_a_known_reason_is_the_agents_doing_if_a_fresh_one_works(then: Line) -> None:
+    def crash(provider: Watched) -> Line:
+        provider.opened[0]._channel.tell({"op": "crash"})  # the supervisor knows no such request
+        return then
+
+    rollout, provider = work(bash("echo done > out"), crash, act("finish"))
+    assert trusted(rollout) == BROKE
+    assert "a fresh sandbox works" in rollout.ending.detail
+    assert len(provider.opened) == 3, "the agent's, the probe and the grader's, one after the other"
+
+
+def test_work_that_a_limit_keeps_from_being_read_is_worth_nothing() -> None:
+    class Full(LocalSandbox):
+        async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
+            raise SandboxLimitError(f"{path}: Cannot allocate memory")
+
+    class Fulls(Watched):
+        async def open(self, spec: SandboxSpec) -> LocalSandbox:
+            sandbox = await super().open(spec)
+            sandbox.__class__ = Full
+            return sandbox
+
+    rollout, _ = work(*DONE, provider=Fulls())
+    assert trusted(rollout) == WRONG
 
 
 # ---------------------------------------------------------------- what the host breaks

@@ -40,7 +40,14 @@ def test_what_ran_inside_is_blamed_only_for_the_limit_that_ended_it(
     ended_by: Limit | OSError | None, why: str | None
 ) -> None:
     shared = cast("Any", type("NoKeeper", (), {"keeper": None}))
-    host = LocalHost(cast("Any", None), shared, cast("Any", None), cast("Any", Told(ended_by)))
+    host = LocalHost(
+        cast("Any", None),
+        shared,
+        cast("Any", None),
+        cast("Any", Told(ended_by)),
+        spec=SandboxSpec(),
+        probe=cast("Any", None),
+    )
     assert asyncio.run(host.why_broken()) == why
 
 

@@ -217,7 +217,6 @@ def _call_from_wire(call: Json, number: int) -> ToolCall:
     call_id = text_of(outer.get("id")) or f"call_{number}"
     name = text_of(function.get("name"))
     written = function.get("arguments")
-    raw = written if isinstance(written, str) else json.dumps(written)
     arguments: Json = written
     problem: CallProblem | None = None
     if written is None or written == "":
@@ -230,11 +229,20 @@ def _call_from_wire(call: Json, number: int) -> ToolCall:
             problem = CallProblem.BAD_JSON
     if problem is None and not isinstance(arguments, dict):
         problem = CallProblem.BAD_SHAPE
+    raw = written if isinstance(written, str) else _written_again(written)
     if not name:
         problem = CallProblem.NO_NAME
     if problem is not None or not isinstance(arguments, dict):
         return ToolCall(id=call_id, name=name, problem=problem, raw=raw)
     return ToolCall(id=call_id, name=name, arguments=arguments, raw=raw)
+
+
+def _written_again(arguments: Json) -> str:
+    """Of arguments that a server sent as an object, not as text: what the model may have written."""
+    try:
+        return json.dumps(arguments)
+    except RecursionError:
+        return ""
 
 
 def tool_to_wire(tool: ToolSpec) -> Json:

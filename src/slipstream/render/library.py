@@ -237,7 +237,7 @@ def _as_call(call: Any, tools: Sequence[ToolSpec]) -> ToolCall:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = problem or CallProblem.BAD_JSON
     if problem is None and not isinstance(arguments, Mapping):
         problem = CallProblem.BAD_SHAPE

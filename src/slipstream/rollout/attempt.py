@@ -23,6 +23,7 @@ from slipstream.errors import (
     SandboxBroken,
     SandboxError,
     SandboxFileError,
+    SandboxLimitError,
     boundary,
 )
 from slipstream.graders.base import GradeContext, Grader
@@ -146,7 +147,8 @@ class RolloutAttempt:
         await self.release()
 
     async def _take_artifact(self, ending: Ending) -> Artifact:
-        """The answer and the named files. A file the agent made unreadable is its own doing, and is said so."""
+        """The answer and the named files. A file that the agent made unreadable, or that a limit of its sandbox keeps
+        from being read, is its own doing, and is said so."""
         files: dict[str, bytes] = {}
         problems: dict[str, str] = {}
         patch = b""
@@ -154,7 +156,7 @@ class RolloutAttempt:
             for path in self._task.artifact:
                 try:
                     files[path] = await self._sandbox.read(path, max_bytes=MAX_ARTIFACT_BYTES)
-                except SandboxFileError as raised:
+                except (SandboxFileError, SandboxLimitError) as raised:
                     problems[path] = str(raised)
             patch = await self._take_patch(self._sandbox, problems)
         return Artifact(answer=ending.answer, files=files, problems=problems, patch=patch)
@@ -167,7 +169,7 @@ class RolloutAttempt:
             raise SandboxError(f"the changes to {folder} are the work, and this kind of sandbox cannot tell them")
         try:
             changed = await sandbox.changes(folder, max_bytes=MAX_ARTIFACT_BYTES)
-        except SandboxFileError as raised:
+        except (SandboxFileError, SandboxLimitError) as raised:
             problems[folder] = str(raised)
             return b""
         problems.update(changed.left_out)

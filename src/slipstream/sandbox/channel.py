@@ -39,8 +39,9 @@ ERROR_KINDS = {"file": SandboxFileError, "limit": SandboxLimitError}
 
 
 def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
-    """A descriptor of a file in memory that starts as `data`; sealed, nobody can change it any more."""
-    fd = os.memfd_create("slipstream", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """A descriptor of a file in memory that starts as `data`. Sealed, nobody can change it any more; otherwise nobody
+    can seal it, so that whoever is given it cannot shut us out."""
+    fd = os.memfd_create("slipstream", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealed else 0))
     try:
         write_all(fd, data)
         os.lseek(fd, 0, os.SEEK_SET)

@@ -47,6 +47,7 @@ PACKET_BYTES = 1 << 16
 MAX_FDS = 32
 FD_BYTES = 4
 FIRST_SPARE_FD = 300
+MAX_ENDED = 1024
 COPY_BYTES = 1 << 20
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """What a copy fails of; any other error is of one entry, which is left out."""
@@ -297,6 +298,8 @@ class Keeper:
         """Where every program finds the layer that it alone has."""
         self.answering: dict[int, Request] = {}
         """By pid, the requests that are answered by a process of their own."""
+        self.ended: dict[int, int] = {}
+        """By pid, how the last of these processes ended, the earliest first."""
         os.mkdir(self.own_layer)
 
     def reply(self, request_id: int, fds: list[int], **values: int | str) -> None:
@@ -336,6 +339,10 @@ class Keeper:
                 return
             if not pid:
                 return
+            self.ended.pop(pid, None)
+            self.ended[pid] = status
+            if len(self.ended) > MAX_ENDED:
+                del self.ended[next(iter(self.ended))]
             request = self.answering.pop(pid, None)
             if request and os.WIFSIGNALED(status):  # perhaps it never answered; nobody minds a second answer
                 self.refuse(request, OSError(errno.ECHILD, "the process that was to do it was killed"))
@@ -396,6 +403,15 @@ class Keeper:
 
     def do_hello(self, request: Request, fds: list[int]) -> None:
         self.reply(request["id"], [])
+
+    def do_status(self, request: Request, fds: list[int]) -> None:
+        """How a program that was started ended: the signal that killed it, or its exit status; neither if it lives."""
+        self.reap()
+        told = {}
+        if (status := self.ended.get(request["pid"])) is not None:
+            signaled = os.WIFSIGNALED(status)
+            told = {"signal": os.WTERMSIG(status)} if signaled else {"exit": os.WEXITSTATUS(status)}
+        self.reply(request["id"], [], **told)
 
     def do_spawn(self, request: Request, fds: list[int]) -> None:
         def start() -> None:

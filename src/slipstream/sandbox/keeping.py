@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import select
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ VIEW_BYTES = 64 << 20
 PROGRAM = "/slipstream/keeper.py"
 END_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+EXIT_OF_KILLED = 128 + signal.SIGKILL
+"""What bwrap ends with if the sandbox's first process was killed."""
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
 """In its own namespaces: to mount layers, and to copy files that an agent made unreadable."""
 
@@ -214,6 +217,12 @@ class Keeper:
                 os.close(null)
         pidfd, fd = await self._fds(asked, 2)
         return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=Layer(name="", path=OWN_LAYER, fd=fd))
+
+    async def was_killed(self, pid: int) -> bool:
+        """Of a bwrap that it started, and that has ended: whether somebody outside of the sandbox killed it, or the
+        first process of the sandbox, which no signal from inside can kill."""
+        told = await self._reply(self._ask({"op": "status", "pid": pid}))
+        return "signal" in told or told.get("exit") == EXIT_OF_KILLED
 
     def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
         return self._channel.request(message, fds)[1]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import functools
 import json
 import os
@@ -208,6 +209,14 @@ class Launched:
         """The end of what bwrap and the supervisor complained about."""
         return end_of(self._stderr)
 
+    async def has_ended(self, grace_s: float) -> bool:
+        """Whether bwrap ends by itself, within so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await readable(self._pidfd)
+                return True
+        return False
+
     async def find_first(self) -> int:
         """Wait until bwrap has told the pid of the sandbox's process 1, and hold on to that process."""
         while b"}" not in self._info:
@@ -224,6 +233,13 @@ class Launched:
                 raise SandboxError(f"the sandbox ended while it was made: {self.stderr()}") from None
             self.first_pid = pid
         return self.first_pid
+
+    def check_first(self) -> None:
+        """Raise ProcessLookupError unless the sandbox's process 1 lives: what was opened by its number until now is its
+        own, and not of another process that has the number now."""
+        if self._first_pidfd is None:
+            raise ProcessLookupError(errno.ESRCH, "the sandbox is gone")
+        signal.pidfd_send_signal(self._first_pidfd, 0)
 
     async def end(self) -> None:
         """Kill the sandbox and wait until all of it is dead. May be called once, and must not be cancelled. The channel
@@ -246,3 +262,4 @@ class Launched:
             for fd in (self._first_pidfd, self._pidfd, self._info_fd, self._stderr):
                 if fd is not None:
                     os.close(fd)
+            self._first_pidfd = None

@@ -24,6 +24,7 @@ from slipstream.sandbox import bwrap, walk
 from slipstream.sandbox.base import Capability, Changed, OnConnect, Tree
 from slipstream.sandbox.beneath import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.beneath import acting_as, open_inside
+from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.channel import Channel
 from slipstream.sandbox.cores import num_cores
 from slipstream.sandbox.differences import LIMITS, differences, small_differences, take
@@ -94,6 +95,7 @@ class LocalSandbox(SupervisedSandbox):
     def root(self) -> Iterator[int]:
         fd = os.open(f"/proc/{self._outside.launched.first_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            self._outside.launched.check_first()
             yield fd
         finally:
             os.close(fd)
@@ -270,6 +272,7 @@ class LocalProvider:
         self._shared: Shared | None = None
         self._lost: list[Shared] = []
         self._works: dict[str, bwrap.Interpreter] = {}
+        self._probe = Probe(lambda spec: self.open(spec))
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
         return self._given or tools(_provider_with, self._use_base_python)
@@ -305,6 +308,7 @@ class LocalProvider:
                 closing.push_async_callback(made.aclose)
             for sandbox in self._open_ones:
                 closing.push_async_callback(sandbox.aclose)
+            closing.push_async_callback(self._probe.aclose)
             self._shared, self._lost, self._meters = None, [], None
 
     # ---------------------------------------------------------------- starting one
@@ -394,7 +398,7 @@ class LocalProvider:
             launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view)
             launched, layer, channel = await launch(keeper, launching, meter, self._lease)
             undo.pop_all()
-        host = LocalHost(launched, shared, layer, meter, below=(view, *below), tree=tree)
+        host = LocalHost(launched, shared, layer, meter, below=(view, *below), tree=tree, spec=spec, probe=self._probe)
         sandbox = LocalSandbox(self, ground, host, channel)
         self._open_ones.add(sandbox)
         return sandbox

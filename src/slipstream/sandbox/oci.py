@@ -27,6 +27,7 @@ from pathlib import Path
 from slipstream.errors import ConfigError, SandboxError, boundary
 from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Capability
+from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.lease import Lease
 from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.oci_arguments import BuildSpec, Choices, DiskLimit, Image, Python
@@ -97,6 +98,7 @@ class OciProvider:
         self._starting = asyncio.Semaphore(num_starting)
         self._preparing = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        self.probe = Probe(lambda spec: self.open(spec))
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -366,6 +368,7 @@ class OciProvider:
                     log.warning("the limits of %s could not be looked at: %s", sandbox.id, error)
 
     async def aclose(self) -> None:
+        await self.probe.aclose()
         ended = await asyncio.gather(*(sandbox.aclose() for sandbox in self._open), return_exceptions=True)
         if self._watching is not None:
             self._watching.cancel()

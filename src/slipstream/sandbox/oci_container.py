@@ -28,6 +28,7 @@ END_GRACE_S = 3.0
 SIZE_INTERVAL_S = 10.0
 REMOVE_TRIES = 4
 REMOVE_TIMEOUT_S = 120.0
+EXIT_OF_KILLED = "137"
 PROGRAMS = ("inside.py", "inside_oci.py")
 CONTROL = "control"
 ENDPOINTS = "endpoints"
@@ -141,6 +142,16 @@ class Container:
         if self._ran_out_of_memory:
             return "it used more memory than it may, and its supervisor was killed with the rest"
         return None
+
+    async def host_fault(self) -> str | None:
+        """What shows that somebody outside killed it. No signal from inside can kill the first process of a container,
+        and one that memory killed is known by now."""
+        state = ["container", "inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", self.name]
+        said = await self._engine.call(state)
+        if said.code != 0:
+            return f"the container {self.name} is not known to the engine any more: {said.complaint}"
+        killed = said.out.split() == ["false", EXIT_OF_KILLED]
+        return "the container was killed from outside" if killed else None
 
     async def disk_bytes(self) -> int | None:
         """What its files take up beyond the image's. The engine is asked where we cannot see it, and not often."""

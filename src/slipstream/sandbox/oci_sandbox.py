@@ -19,6 +19,7 @@ from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.offload import WorkTooLarge, apart
 from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Changed, OnConnect, Tree
+from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.channel import Channel
 from slipstream.sandbox.oci_arguments import MB, RUN_FOLDER, Image
 from slipstream.sandbox.oci_changes import LIMITS, compare
@@ -33,6 +34,9 @@ from slipstream.types import File, SandboxSpec
 
 class Keeper(Protocol):
     """The provider, as its sandboxes know it."""
+
+    @property
+    def probe(self) -> Probe: ...
 
     async def start(self, spec: SandboxSpec, image: Image, *, way_of: Image, write_files: bool) -> OciSandbox:
         """A container of `image`, which was made from `way_of` and runs like it."""
@@ -52,8 +56,9 @@ class Keeper(Protocol):
 class Side:
     """The host's side of one container: what goes with it."""
 
-    def __init__(self, keeper: Keeper, container: Container, held: list[Image]) -> None:
+    def __init__(self, keeper: Keeper, container: Container, held: list[Image], spec: SandboxSpec) -> None:
         self._keeper = keeper
+        self._spec = spec
         self.container = container
         self.held = held
         self.served = Served()
@@ -68,6 +73,12 @@ class Side:
 
     async def why_broken(self) -> str | None:
         return await self.container.why_broken()
+
+    async def host_fault(self) -> str | None:
+        return await self.container.host_fault()
+
+    async def probe(self) -> str | None:
+        return await self._keeper.probe.fault(self._spec)
 
 
 class OwnedPrograms(Programs):
@@ -107,7 +118,7 @@ class OciSandbox(SupervisedSandbox):
         way_of: Image,
         write_files: bool,
     ) -> None:
-        self._side = Side(keeper, container, [image])
+        self._side = Side(keeper, container, [image], spec)
         self._keeper = keeper
         self._container = container
         self._spec = spec

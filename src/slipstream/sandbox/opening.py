@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slipstream.errors import SandboxError
+from slipstream.errors import SandboxBroken, SandboxError
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.types import SandboxSpec
 
@@ -34,6 +34,9 @@ async def open_sandbox(provider: SandboxProvider, spec: SandboxSpec, *, timeout_
             await _set_up(sandbox, command, timeout_s=deadline - loop.time())
         if spec.setup and isinstance(sandbox, Changes):
             await sandbox.mark()
+    except SandboxBroken as broken:  # by the setup: no agent was there yet
+        await sandbox.aclose()
+        raise SandboxError(f"the setup broke the sandbox: {broken}") from broken
     except BaseException:
         await sandbox.aclose()
         raise

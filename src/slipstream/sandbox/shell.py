@@ -36,6 +36,7 @@ EVALUATE = (
 )
 REPORT = '__slip_status=$?; builtin printf \'%s\\0\' {number} "$__slip_status" "$PWD" >&{fd}\n'
 MAX_STATUS_BYTES = 1 << 16
+MAX_DIGITS = 9
 START_TIMEOUT_S = 30.0
 INTERRUPT_S = 2.0
 """How long a shell may take to come back after its deadline before it is replaced."""
@@ -59,7 +60,7 @@ class Bash:
         self._reports: dict[int, Report] = {}
         self._pending = b""
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as child_ends:
-            self._command_fd = memory_file()
+            self._command_fd = memory_file()  # which cannot be sealed: bash, and so the agent, can come to it
             stack.callback(os.close, self._command_fd)
             stdin_fd, self._lines_fd = os.pipe2(os.O_CLOEXEC)
             child_ends.callback(os.close, stdin_fd)
@@ -107,7 +108,7 @@ class Bash:
             return
         while self._pending.count(b"\0") >= 3:
             number, code, cwd, self._pending = self._pending.split(b"\0", 3)
-            if number.isdigit() and code.isdigit():
+            if number.isdigit() and code.isdigit() and len(number) <= MAX_DIGITS >= len(code):
                 self._reports[int(number)] = Report(exit_code=int(code), cwd=os.fsdecode(cwd))
         self._changed.set()
 
@@ -168,7 +169,7 @@ class LocalShell:
         self._bash: Bash | None = None
         self._cwd = programs.workdir
         self._turn = asyncio.Lock()
-        self._closed = False
+        self.is_closed = False
 
     async def start(self) -> None:
         """Have a bash running in the last known directory, or in the workdir if that is gone."""
@@ -191,8 +192,6 @@ class LocalShell:
 
     async def run(self, command: str, *, timeout_s: float, max_output_bytes: int = 1 << 20) -> ShellResult:
         async with self._turn:
-            if self._closed:
-                raise SandboxError("the shell is closed: open another with `Sandbox.shell`")
             died = self._bash is not None and self._bash.running.has_ended
             if died:
                 self._drop()
@@ -243,7 +242,7 @@ class LocalShell:
 
     async def aclose(self) -> None:
         """End the shell and what it started, in the background too."""
-        self._closed = True
+        self.is_closed = True
         if self._bash is not None:
             bash, self._bash = self._bash, None
             bash.running.kill()

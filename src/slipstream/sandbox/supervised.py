@@ -3,8 +3,8 @@
 Enters: a channel to the supervisor, and the host's side of it. Leaves: all of `Sandbox` but `read_tree`, which is the
 provider's, since only it knows how its files are come by.
 Always holds: closing is done once, in this order: calls under way fail, shells end, the host's side ends, the provider
-is told; closing is not undone by a cancellation; a sandbox that is lost by what ran inside raises SandboxBroken, by
-anything else SandboxError.
+is told; closing is not undone by a cancellation. A sandbox that fails after a program has run in it raises
+SandboxBroken, unless something shows the host at fault (`blame`): then, and before anything has run, SandboxError.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from slipstream.errors import SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError, boundary
 from slipstream.sandbox.base import ExecResult, Shell, ShellResult
+from slipstream.sandbox.blame import shortage_here
 from slipstream.sandbox.channel import Channel, memory_file, write_all
 from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.shell import LocalShell
@@ -36,6 +37,14 @@ class Host(Protocol):
         """After a fault: what the programs inside did to bring it about. None: nothing that is known."""
         ...
 
+    async def host_fault(self) -> str | None:
+        """After a fault: what shows that the host, and not what ran inside, brought it about. None: nothing."""
+        ...
+
+    async def probe(self) -> str | None:
+        """After `end`: what is wrong with the host, by a fresh sandbox of the same kind. None if that one works."""
+        ...
+
 
 class SupervisedSandbox:
     """One sandbox. `on_closed` is called with it once nothing of it is left."""
@@ -50,6 +59,7 @@ class SupervisedSandbox:
         self._on_closed = on_closed
         self._shells: set[SupervisedShell] = set()
         self._broken: str | None = None
+        self._judging: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -128,11 +138,26 @@ class SupervisedSandbox:
         except (SandboxFileError, SandboxLimitError):
             raise
         except SandboxError as error:
-            if self._broken is None and self._closing is None:
-                self._broken = await self._host.why_broken()
+            if self._judging is None and self._broken is None and self._closing is None:
+                self._judging = asyncio.ensure_future(self._judge(error))
+            if self._judging is not None:
+                await asyncio.wait([self._judging])  # calls that fail together hear the same
+                self._judging.result()
             if self._broken is None:
                 raise
             raise SandboxBroken(f"{self._id} was broken by what ran inside: {self._broken}") from error
+
+    async def _judge(self, error: SandboxError) -> None:
+        """Set `_broken` if the agent is to blame. The sandbox is closed before another is opened to find out, so that
+        there are never more than the run may have."""
+        if not self._programs.has_started:
+            return
+        broken = await self._host.why_broken()
+        if broken is None and not shortage_here(error) and await self._host.host_fault() is None:
+            await self.aclose()
+            if await self._host.probe() is None:
+                broken = f"{error}; a fresh sandbox works"
+        self._broken = broken
 
     async def aclose(self) -> None:
         if self._closing is None:
@@ -158,6 +183,8 @@ class SupervisedShell:
         self._on_closed = on_closed
 
     async def run(self, command: str, *, timeout_s: float, max_output_bytes: int = 1 << 20) -> ShellResult:
+        if self._shell.is_closed:
+            raise SandboxError("the shell is closed: open another with `Sandbox.shell`")
         async with self._sandbox.attributed():
             return await self._shell.run(command, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
 

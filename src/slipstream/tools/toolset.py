@@ -32,7 +32,7 @@ from slipstream.tools.base import ContextEdit, Effect, Finish, NestedModel, Obse
 from slipstream.tools.cut import cut
 from slipstream.tools.registry import TOOLS, resolve
 from slipstream.tools.signature import describe_arguments
-from slipstream.types import CallProblem, Message, ToolCall, ToolSpec
+from slipstream.types import MAX_CALL_DEPTH, CallProblem, Message, ToolCall, ToolSpec
 
 CALL_FORMAT = '{"name": "<tool>", "arguments": {"<argument>": <value>}}'
 CLOSE_TIMEOUT_S = 10.0
@@ -42,6 +42,7 @@ _PROBLEMS: Mapping[CallProblem, str] = {
     CallProblem.BAD_JSON: "it is not valid JSON",
     CallProblem.UNCLOSED: "it was not closed",
     CallProblem.NO_NAME: "it names no tool",
+    CallProblem.TOO_DEEP: f"its arguments are nested more than {MAX_CALL_DEPTH} levels deep",
     CallProblem.BAD_SHAPE: "it is not an object with a name and an object of arguments",
 }
 

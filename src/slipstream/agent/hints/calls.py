@@ -15,6 +15,7 @@ _HOW_TO_WRITE: Mapping[CallProblem, str] = {
     CallProblem.BAD_JSON: 'In a JSON string write a line break as \\n, a quote as \\" and a backslash as \\\\.',
     CallProblem.UNCLOSED: "The call did not end. Write less at once: make a long file in parts.",
     CallProblem.NO_NAME: 'Put the name of the tool under "name".',
+    CallProblem.TOO_DEEP: "Write the arguments flat, as the tool describes them.",
     CallProblem.BAD_SHAPE: 'Write one object with "name" and "arguments", and the arguments as an object.',
 }
 _EDIT_COMMANDS = frozenset({"view", "create", "str_replace", "insert", "undo", "undo_edit", "open", "edit_file"})

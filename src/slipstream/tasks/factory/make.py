@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slipstream.aio import task_group
-from slipstream.errors import ConfigError, SandboxError
+from slipstream.errors import ConfigError, SandboxBroken, SandboxError
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.tasks.factory.building import Made, build
 from slipstream.tasks.factory.difficulty import difficulty_of
@@ -189,7 +189,7 @@ class _Factory:
                     return await self._fetch(one, self._out / "trees", downloads, provider=self._provider)
                 except Skipped as raised:
                     return raised
-                except SandboxError as raised:
+                except (SandboxBroken, SandboxError) as raised:
                     return Skipped(f"its tree could not be made: {raised}")
 
         return [(one, group.create_task(fetch_one(one))) for one in wanted]
@@ -203,7 +203,7 @@ class _Factory:
             if isinstance(package, Skipped):
                 raise package
             report = await self._make(package, time.monotonic() - start_s)
-        except (Skipped, SandboxError) as raised:
+        except (Skipped, SandboxBroken, SandboxError) as raised:
             report = PackageReport(name=str(wanted), skipped=str(raised), seconds={"all": time.monotonic() - start_s})
         self.packages.append(report)
         self._say(f"{wanted}: {report.skipped or f'{report.num_passed} tasks'}")

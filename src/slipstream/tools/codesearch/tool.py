@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from slipstream.errors import InfrastructureError, SandboxError, ToolFailure, boundary
+from slipstream.errors import InfrastructureError, ToolError, ToolFailure, boundary
 from slipstream.sandbox.base import Rooted, Sandbox
 from slipstream.tools.base import Effect, Hint, Observation, ToolContext
 from slipstream.tools.codesearch.answer import Answer
@@ -117,7 +117,7 @@ async def _workdir(sandbox: Sandbox) -> str:
     result = await sandbox.exec(["pwd"], timeout_s=PWD_TIMEOUT_S)
     folder = result.stdout.text().strip()
     if result.exit_code != 0 or not folder.startswith("/"):
-        raise SandboxError(f"pwd said {folder[:100]!r} in {sandbox.id}")
+        raise ToolError(f"search: `pwd` in the sandbox ended with {result.exit_code} and said {folder[:100]!r}")
     return folder
 
 

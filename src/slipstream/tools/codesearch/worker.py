@@ -4,9 +4,10 @@
 
 Enters: frames on standard input, each two lengths, a JSON header and the bytes of a file. Leaves: one frame for each,
 in the same form and order. Always holds: once it has said that it is ready, it can open no file and no socket, write no
-file and start no process; a job that takes more CPU seconds than its header allows ends it.
+file, start no process and signal none; it is not root (`confine.py`). A job that takes more CPU seconds than its header
+allows ends it.
 
-A standalone program: it is run by path and in isolation, and loads its two neighbours by path.
+A standalone program: it is run by path and in isolation, and loads its neighbours by path.
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120
@@ -41,17 +42,6 @@ def load(name: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def lock_down(max_memory_bytes: int) -> None:
-    for which, most in (
-        (resource.RLIMIT_NOFILE, 3),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_AS, max_memory_bytes),
-    ):
-        resource.setrlimit(which, (most, most))
 
 
 def allow_cpu(seconds: float) -> None:
@@ -167,7 +157,8 @@ def main(max_memory_bytes: int, languages: list[str]) -> None:
     sys.setrecursionlimit(3000)
     gc.disable()  # the trees have no cycles, and looking for some would take half of the time
     source, out = sys.stdin.buffer, sys.stdout.buffer
-    lock_down(max_memory_bytes)
+    confine = load("confine").confine
+    confine(max_memory_bytes)
     send(out, {"ready": sorted(parsers)})
     patterns = Patterns()
     while len(lengths := source.read(LENGTHS.size)) == LENGTHS.size:

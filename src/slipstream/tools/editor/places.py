@@ -8,6 +8,7 @@ failure: then the path is unknown, and only reading it will tell.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,7 @@ NEW_FILE_MODE = 0o644
 
 _MAX_PATH_CHARS = 4_000
 _MISSING, _DANGLING = 4, 5
+_SIZE = re.compile(r"[0-9]{1,19}")
 _LOOK = """\
 if [ -L "$1" ] && ! [ -e "$1" ]; then exit 5; fi
 if ! [ -e "$1" ]; then LC_ALL=C ls -a -- "$(dirname -- "$1")" 2>/dev/null; exit 4; fi
@@ -100,7 +102,7 @@ def _from_listing(listed: str, folder: str, unknown: Place) -> Place:
         return unknown
     kind = {"-": Kind.FILE, "d": Kind.FOLDER}.get(words[0][0], Kind.OTHER)
     real = posixpath.join(folder, posixpath.basename(unknown.real)) if folder else unknown.real
-    size = int(words[4]) if kind is Kind.FILE and words[4].isdigit() else 0
+    size = int(words[4]) if kind is Kind.FILE and _SIZE.fullmatch(words[4]) else 0
     return Place(path=unknown.path, kind=kind, mode=_mode(words[0]), size=size, real=real)
 
 

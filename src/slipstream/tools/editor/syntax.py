@@ -7,6 +7,7 @@ that is missing, crashes or takes too long says nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,6 +19,7 @@ TIMEOUT_S = 10.0
 MAX_BYTES = 2 << 20
 _FOUND = 3
 _MAX_SHOWN_CHARS = 200
+_LINE = re.compile(r"[0-9]{1,9}")
 
 _LIMITS = """\
 import sys
@@ -87,4 +89,4 @@ async def find_problem(sandbox: Sandbox, path: str, data: bytes, *, timeout_s: f
         return None
     number, _, what = result.stdout.text().partition("\n")
     said = " ".join(what.split())[:_MAX_SHOWN_CHARS]
-    return SyntaxProblem(line=int(number) if number.isdigit() else 0, what=said or "it does not parse")
+    return SyntaxProblem(line=int(number) if _LINE.fullmatch(number) else 0, what=said or "it does not parse")
