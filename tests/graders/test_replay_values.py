@@ -157,6 +157,13 @@ def test_arguments_that_a_call_changed_are_told() -> None:
     assert answer == {"r": None, "m": {"0": ["l", [1, 4, 3]]}}
 
 
+def test_what_a_call_prints_counts_where_the_reference_prints() -> None:
+    (answer,) = run_session([call(["ref", "builtins:print"], "a", 1)], False)
+    assert answer == {"r": None, "p": "a 1\n"}
+    assert same_answer(answer, dict(answer)) and not same_answer(answer, {"r": None, "p": "a 2\n"})
+    assert not same_answer(answer, {"r": None}) and same_answer({"r": None}, answer)
+
+
 def test_a_call_that_looks_at_the_clock_is_marked() -> None:
     ops = [call(["ref", "time:time"]), call(["ref", "builtins:abs"], -1)]
     assert [answer["c"] for answer in run_session(ops, True)] == [True, False]

@@ -11,6 +11,8 @@ from tiny_package import SOURCE, fetch_tiny, write_source
 
 from slipstream.bench.localise import run as localise
 from slipstream.errors import ConfigError
+from slipstream.graders.base import GradeContext
+from slipstream.graders.tests import TestsGrader
 from slipstream.recipes.swe.oracle import demonstration, mends_of, program_of
 from slipstream.sandbox.local import LocalProvider
 from slipstream.sandbox.patch import Entry, make_patch
@@ -22,7 +24,7 @@ from slipstream.tasks.factory.sources import Requirement
 from slipstream.tasks.factory.suite import Suite, find_suite
 from slipstream.tasks.gate import check_task, check_tasks
 from slipstream.tasks.jsonl import read_tasks
-from slipstream.types import Task
+from slipstream.types import Artifact, Task, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +156,104 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(ConfigError, match="name a new folder"):
         asyncio.run(make_tasks(["toolz==1.0.0"], tmp_path, provider=LocalProvider()))
+
+
+REWRITES = (
+    '''
+def clamp(value, low, high):
+    return max(low, min(value, high))
+
+
+def windows(items, size):
+    items = list(items)
+    if size < 1:
+        raise ValueError(f"a size of {size}")
+    return list(zip(*(items[start:] for start in range(size))))
+
+
+class Counter:
+    def __init__(self, start=0):
+        self.total = start
+        self.names = []
+
+    def add(self, name, amount=1):
+        self.names += [name]
+        self.total = self.total + amount
+        return self.total
+''',
+    '''
+def clamp(value, low, high):
+    return sorted((low, value, high))[1]
+
+
+def windows(items, size):
+    if not size >= 1:
+        raise ValueError
+    items = tuple(items)
+    return [items[end - size : end] for end in range(size, len(items) + 1)]
+
+
+class Counter:
+    names = property(lambda self: [name for name, _ in self._added])
+    total = property(lambda self: self._start + sum(amount for _, amount in self._added))
+
+    def __init__(self, start=0):
+        self._start, self._added = start, []
+
+    def add(self, name, amount=1):
+        self._added.append((name, amount))
+        return self.total
+''',
+    '''
+import itertools
+
+
+def clamp(value, low, high):
+    return low if value < low else high if value > high else value
+
+
+def windows(items, size):
+    if size <= 0:
+        raise ValueError("nothing to see")
+    window, found = [], []
+    for item in items:
+        window.append(item)
+        if len(window) == size:
+            found.append(tuple(window))
+            del window[0]
+    return found
+
+
+class Counter:
+    def __init__(self, start=0):
+        self.total, self.names = start, []
+
+    def add(self, name, amount=1):
+        self.names.extend([name])
+        self.total = sum(itertools.chain([self.total], [amount]))
+        return self.total
+''',
+)  # fmt: skip
+
+
+def test_honest_rewrites_are_worth_as_much_as_the_oracle(report: Report, tasks: tuple[Task, ...]) -> None:
+    assert report.num_replayed == len(tasks), "else the replay would not be asked"
+
+    async def main() -> list[Verdict]:
+        provider = LocalProvider()
+        verdicts = []
+        try:
+            for task in tasks:
+                assert task.sandbox is not None
+                context = GradeContext(provider=provider, sandbox=task.sandbox)
+                buggy = Entry(data=task.sandbox.files["tinypack/core.py"].data)
+                for text in REWRITES:
+                    new = Entry(data=(text + "\n\ndef never_tested(x):\n    return x + 1\n").encode())
+                    patch = make_patch({"tinypack/core.py": buggy}, {"tinypack/core.py": new})
+                    verdicts.append(await TestsGrader().grade(task.grading, Artifact(patch=patch), context))
+        finally:
+            await provider.aclose()
+        return verdicts
+
+    verdicts = asyncio.run(main())
+    assert [verdict.reward for verdict in verdicts] == [1.0] * 9, [verdict.detail for verdict in verdicts]

@@ -18,8 +18,11 @@ MAX_SHOWN = 200
 
 
 def same_answer(expected: Json, got: Json) -> bool:
-    """Whether one call came out alike: result or exception, and what it made of its arguments."""
+    """Whether one call came out alike: result or exception, what it made of its arguments, and what it printed where
+    the reference prints at all."""
     if not isinstance(expected, dict) or not isinstance(got, dict):
+        return False
+    if "p" in expected and expected["p"] != got.get("p"):
         return False
     if "x" in expected or "x" in got:
         return "x" in expected and expected.get("x") == got.get("x")

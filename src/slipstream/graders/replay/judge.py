@@ -176,8 +176,9 @@ def _why(
     session, said = sessions[first], answers[first]
     place = 0 if said is None else differing(session, said)[0]
     got = None if said is None or place >= len(said) else said[place]
-    call, expected = session.ops[place], session.expect[place]
-    return f"{which} {shown_call(call)} {shown_answer(got)}, where the reference {shown_answer(expected)}"
+    expected = session.expect[place]
+    wanted = "" if expected is None else f", where the reference {shown_answer(expected)}"
+    return f"{which} {shown_call(session.ops[place])} {shown_answer(got)}{wanted}"
 
 
 def _enough(matched: Sequence[bool]) -> bool:
@@ -204,7 +205,9 @@ async def run_worker(
     """Make the calls of the sessions. Raises Refused if the worker did not come to its end as it must."""
     if spec.hide:
         hidden = [posixpath.join(place.folder, path) for path in spec.hide]
-        await sandbox.exec(["rm", "-rf", "--", *hidden], timeout_s=60.0)
+        removed = await sandbox.exec(["rm", "-rf", "--", *hidden], timeout_s=60.0)
+        if removed.exit_code != 0:
+            raise SandboxError(f"the tests could not be removed: {removed.stderr.text()[:300].strip()}")
     asked = {
         "paths": list(place.paths),
         "modules": spec.modules,

@@ -2,7 +2,8 @@
 
 Input: one JSON object on standard input, `{"paths", "modules", "sessions", "cpu_s", "watch"}`; a session is a list of
 operations `{"f": function, "a": arguments, "k": keyword arguments}`, all encoded. Output: one JSON line for each
-session, `{"id", "answers"}`; an answer is `{"r": result}` or `{"x": exception}`, and `"m"` has arguments that changed.
+session, `{"id", "answers"}`; an answer is `{"r": result}` or `{"x": exception}`, with `"m"` for arguments that the call
+changed and `"p"` for what it printed.
 
 It needs no trust: the code under test shares its process and may say what it likes, but no expected value is in reach.
 Every session runs in a fork of its own, so that none depends on another.
@@ -20,6 +21,7 @@ import decimal
 import fractions
 import functools
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -303,14 +305,18 @@ def run_op(op: dict[str, Encoded], results: list[Any]) -> dict[str, Encoded]:
     answer: dict[str, Encoded] = {}
     args: list[Any] = []
     result = None
+    printed = io.StringIO()
     try:
         function = decode(op["f"], results)
         args = [decode(one, results) for one in op["a"]]
         kwargs = {name: decode(one, results) for name, one in op["k"].items()}
-        result = function(*args, **kwargs)
+        with contextlib.redirect_stdout(printed):
+            result = function(*args, **kwargs)
         answer["r"] = answer_of(result)
     except BaseException as raised:
         answer["x"] = type(raised).__qualname__
+    if printed.getvalue():
+        answer["p"] = printed.getvalue()[:MAX_CHARS]
     results.append(result)
     changed: dict[str, Encoded] = {}
     for place, (given, value) in enumerate(zip(op["a"], args, strict=False)):

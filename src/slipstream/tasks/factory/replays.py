@@ -61,7 +61,7 @@ class Replay:
 
     def as_json(self) -> dict[str, Json]:
         """As the grading has it."""
-        written: dict[str, Json] = self.spec.model_dump(mode="json")
+        written: dict[str, Json] = self.spec.model_dump(mode="json", exclude_defaults=True)
         return written
 
     def facts(self) -> dict[str, Json]:
@@ -274,7 +274,7 @@ def _agreed(session: SessionSpec, answers: Answers) -> SessionSpec:
 
 
 def _is_outcome(recorded: Mapping[str, Json], got: Mapping[str, Json]) -> bool:
-    """The recording does not tell what became of the arguments."""
+    """The recording alone does not tell what became of the arguments and what was printed; a replay does."""
     told: Json = {key: value for key, value in got.items() if key != "m" or "m" in recorded}
     return same_answer(dict(recorded), told)
 
