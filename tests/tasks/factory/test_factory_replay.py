@@ -221,6 +221,22 @@ def test_fresh_arguments_are_other_values_of_the_same_kind(value: Any) -> None:
         assert type(one) is type(value) and (not isinstance(value, list) or one[0] == value[0])
 
 
+def test_fresh_arguments_keep_what_held_of_the_recorded_ones() -> None:
+    for number in range(200):
+        chance = random.Random(number)
+        changed = varied_session([op("p:clamp", 5, 0, 10)], chance)
+        assert changed is not None
+        arguments: Any = changed[0]["a"]
+        value, low, high = arguments
+        assert 0 <= low <= value <= high, "signs and order"
+        items: Any = varied(["l", [1, 3, 8]], chance)
+        assert items[1] == sorted(set(items[1])), "sorted, without repeats"
+        words: Any = varied(["t", ["b", "a", "b"]], chance)
+        assert words[0] == "t" and all(isinstance(one, str) for one in words[1])
+        part: Any = varied(["f", "-1.5"], chance)
+        assert float(part[1]) < 0
+
+
 def test_what_is_not_plain_is_left_as_it_is() -> None:
     chance = random.Random(1)
     ops = [op("p:f", ["ref", "operator:add"], ["h", 0, []], ["src", "lambda: 1", "", {}], None, ["l", []])]

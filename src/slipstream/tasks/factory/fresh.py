@@ -2,6 +2,9 @@
 
 Input: the operations of a session, encoded as `graders/replay/worker.py` says, and a source of chance. Output: the same
 operations with one plain value in them changed, or None where there is none to change.
+
+Honest code may do as it likes with arguments that nobody should pass, so what holds of the recorded ones is kept: signs
+of numbers, the order of a call's numbers among themselves, and of sequences that they are sorted or without repeats.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slipstream.types import Json
 
@@ -34,9 +38,17 @@ def varied_session(ops: Sequence[Mapping[str, Json]], chance: random.Random) -> 
             op["k"] = {**named, name: new}
         else:
             continue
-        if is_other:
+        if is_other and _keeps_order(args, op["a"]):
             return changed
     return None
+
+
+def _keeps_order(before: Json, after: Json) -> bool:
+    """Whether the numbers among some arguments compare with each other as they did."""
+    if not isinstance(before, list) or not isinstance(after, list):
+        return True
+    both = [(a, b) for a, b in zip(before, after, strict=True) if type(a) is int and type(b) is int]
+    return all((a < c) <= (b <= d) and (a > c) <= (b >= d) for a, b in both for c, d in both)
 
 
 def varied(value: Json, chance: random.Random) -> Json:
@@ -44,7 +56,8 @@ def varied(value: Json, chance: random.Random) -> Json:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return chance.choice([value + 1, value - 1, value + 2, 2 * value, -value, value + chance.randrange(3, 30)])
+        others = [value + 1, value - 1, value + 2, value - 2, 2 * value, value + chance.randrange(3, 30)]
+        return chance.choice([one for one in others if (one >= 0 if value == 0 else one * value > 0)])
     if isinstance(value, str):
         return _varied_text(value, chance)
     if not isinstance(value, list) or not value:
@@ -52,19 +65,38 @@ def varied(value: Json, chance: random.Random) -> Json:
     tag, *rest = value
     if tag == "f":
         number = float(str(rest[0]))
-        return ["f", repr(chance.choice([number + 1, number / 2, number * 3, -number, number + chance.random()]))]
+        scaled = (number / 2, number * 3, number * (1 + chance.random()), number + (1 if number >= 0 else -1))
+        return ["f", repr(chance.choice(scaled))]
     if tag == "b":
         return [
             "b",
             _varied_text(bytes.fromhex(str(rest[0])).decode("latin-1"), chance).encode("latin-1", "replace").hex(),
         ]
     if tag in ("l", "t", "s", "z", "d") and isinstance(rest[0], list):
-        return [tag, _varied_items(str(tag), rest[0], chance)]
+        items = rest[0]
+        found = _varied_items(str(tag), items, chance)
+        return [tag, _like(items, found) if tag in ("l", "t") else found]
     if tag in ("r", "sl"):
         place = chance.randrange(1, len(value))
         return [*value[:place], varied(value[place], chance), *value[place + 1 :]]
     if tag in ("n", "v") and isinstance(rest[1], list):
         return [tag, rest[0], varied(rest[1], chance)]
+    return value
+
+
+def _like(before: list[Json], after: list[Json]) -> list[Json]:
+    """The items, sorted and without repeats where they were so before."""
+    for kind in (int, str):
+        if len(before) < 2 or not all(type(one) is kind for one in (*before, *after)):
+            continue
+        if len({str(one) for one in before}) == len(before):
+            after = list(dict.fromkeys(map(_hashable, after)))
+        return sorted(after, key=_hashable) if before == sorted(before, key=_hashable) else after
+    return after
+
+
+def _hashable(value: Json) -> Any:
+    """A number or a string, as which it can be compared."""
     return value
 
 
