@@ -12,6 +12,7 @@ SlipstreamError
     ├── GraderError
     ├── ReplayError        a recorded attempt cannot be gone on with: the job starts over, at no cost to its retries
     ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
+    ├── UserCodeError      a grader or tool fails every attempt alike: ends the run, to be resumed once it is fixed
     ├── LearnerError       the embedded learner made no step, or its checkpoint cannot be written or read
     └── BridgeError        a trainer
 
@@ -22,8 +23,28 @@ SandboxBroken is no failure either: the agent broke its own sandbox, which is a 
 from __future__ import annotations
 
 import errno
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where an error of user code (a grader, a tool, a script) comes from."""
+
+    kind: str
+    """The type of what was raised: `KeyError`."""
+    place: str
+    """`letters.py, line 14, in grade`."""
+    trace: str = ""
+    """The traceback, from the first line of user code on."""
+    may_pass: bool = False
+    """Whether the cause may lie outside that code (network, disk, memory), so that another try may succeed."""
 
 
 class SlipstreamError(Exception):
@@ -48,6 +69,9 @@ class SandboxBroken(SlipstreamError):
 
 class InfrastructureError(SlipstreamError):
     """A fault of provider, host, engine or grader."""
+
+    origin: Origin | None = None
+    """Set where user code raised it."""
 
 
 class ModelError(InfrastructureError):
@@ -82,6 +106,10 @@ class JournalError(InfrastructureError):
     """The run store could not be written."""
 
 
+class UserCodeError(InfrastructureError):
+    """Code of the user's fails in every attempt, in the same way."""
+
+
 class LearnerError(InfrastructureError):
     """The embedded learner could not go on. Its weights are as they were."""
 
@@ -98,7 +126,88 @@ def boundary(error: type[InfrastructureError], what: str) -> Iterator[None]:
     except SlipstreamError:
         raise
     except Exception as raised:
-        raise error(f"{what}: {type(raised).__name__}: {raised}") from raised
+        failed = error(f"{what}: {described(raised)}")
+        failed.origin = origin_of(raised)
+        raise failed from raised
+
+
+def described(raised: BaseException) -> str:
+    """What was raised, and where if it was in user code: `KeyError: 'x' (letters.py, line 14, in grade)`."""
+    origin = origin_of(raised)
+    return f"{type(raised).__name__}: {raised}" + (f" ({origin.place})" if origin else "")
+
+
+def origin_of(raised: BaseException) -> Origin | None:
+    """Where in user code `raised` comes from; None if no line of user code is in its traceback.
+
+    User code is what belongs neither to this package, nor to Python, nor to an installed library.
+    """
+    frames = traceback.extract_tb(raised.__traceback__)
+    owners = [_owner(frame.filename) for frame in frames]
+    if _Owner.USER not in owners:
+        return None
+    first = owners.index(_Owner.USER)
+    last = frames[len(owners) - 1 - owners[::-1].index(_Owner.USER)]
+    lines = [*traceback.format_list(frames[first:][-MAX_FRAMES:]), *traceback.format_exception_only(raised)]
+    return Origin(
+        kind=type(raised).__name__,
+        place=f"{_shown_path(last.filename)}, line {last.lineno}, in {last.name}",
+        trace="Traceback (from the first line of user code):\n" + "".join(lines).rstrip(),
+        may_pass=_may_pass(raised),
+    )
+
+
+MAX_FRAMES = 20
+"""Of a traceback that is shown; of deeper ones, the last."""
+
+
+class _Owner(Enum):
+    OURS = "ours"
+    LIBRARY = "library"
+    USER = "user"
+
+
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+
+
+def _owner(filename: str) -> _Owner:
+    if filename.startswith(_OURS):
+        return _Owner.OURS
+    is_installed = f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename
+    is_library = is_installed or filename.startswith("<") or os.path.realpath(filename).startswith(_STANDARD_LIBRARY)
+    return _Owner.LIBRARY if is_library else _Owner.USER
+
+
+def _shown_path(filename: str) -> str:
+    try:
+        return filename.removeprefix(f"{Path.cwd()}{os.sep}")
+    except OSError:  # the working directory is gone
+        return filename
+
+
+_MISTAKES = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    LookupError,
+    ArithmeticError,
+    NotImplementedError,
+    AssertionError,
+)
+
+
+def _may_pass(raised: BaseException | None) -> bool:
+    """Whether what was raised, or what caused it, may come from outside: the network, the disk, a shortage, or
+    something that a library says and that is no plain mistake in calling it."""
+    if raised is None:
+        return False
+    frames = traceback.extract_tb(raised.__traceback__)
+    of_library = bool(frames) and _owner(frames[-1].filename) is _Owner.LIBRARY
+    outside = isinstance(raised, OSError | MemoryError | EOFError | SlipstreamError)
+    cause = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
+    return outside or (of_library and not isinstance(raised, _MISTAKES)) or _may_pass(cause)
 
 
 def is_shortage(raised: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,7 +21,7 @@ from record_samples import ending, job, key, life, rollout, turn
 from slipstream.errors import ConfigError, JournalError
 from slipstream.record import RunCounts, RunStore, plan_resume
 from slipstream.seams import Event, JobAdmitted, JobEvent, RolloutDone, RunEnded, TurnTaken
-from slipstream.types import Artifact, Job
+from slipstream.types import Artifact, Ending, EndReason, Job
 
 CHILD = Path(__file__).with_name("journal_child.py")
 
@@ -155,7 +156,7 @@ def test_closing_tells_of_a_failure_that_no_flush_told(tmp_path: Path) -> None:
     async def check() -> None:
         store = RunStore.create(tmp_path / "run", config={})
         store.append(UNWRITABLE)
-        with pytest.raises(JournalError, match="cannot be written"):
+        with pytest.raises(JournalError, match="a value that it cannot keep"):
             await store.aclose()
         await store.aclose()
         async with RunStore.open(tmp_path / "run") as again:
@@ -181,6 +182,45 @@ def test_a_cancelled_close_closes_all_the_same(tmp_path: Path) -> None:
         await store.aclose()
         async with RunStore.open(tmp_path / "run") as again:
             assert again.counts().runs_ended == 1
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_folder_that_goes_away_while_it_is_written_is_noticed_at_the_next_flush(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "run"
+
+    async def check() -> None:
+        store = RunStore.create(folder, config={})
+        store.append(JobAdmitted(job=job(0)))
+        await store.flush()
+        if how == "deleted":
+            shutil.rmtree(folder)
+        else:
+            folder.rename(tmp_path / "elsewhere")
+        if how == "replaced":
+            shutil.copytree(tmp_path / "elsewhere", folder)
+        store.append(JobAdmitted(job=job(1)))
+        for _ in range(2):
+            done = "replaced" if how == "replaced" else "deleted or moved"
+            with pytest.raises(JournalError, match=rf"run\.db was {done} while the run was writing it") as raised:
+                await store.flush()
+            assert "disk" not in str(raised.value)
+        await store.aclose()
+
+    asyncio.run(check())
+
+
+def test_a_value_that_cannot_be_kept_is_named_and_not_blamed_on_the_disk(tmp_path: Path) -> None:
+    async def check() -> None:
+        store = RunStore.create(tmp_path / "run", config={})
+        ending = Ending(reason=EndReason.FINISHED, answer={1, 2})  # type: ignore[arg-type]
+        store.append(RunEnded(key=job(7).key, attempt=1, ending=ending, artifact=Artifact()))
+        with pytest.raises(JournalError, match="a value that it cannot keep") as raised:
+            await store.flush()
+        assert f"in a RunEnded of job {job(7).key}" in str(raised.value)
+        assert "disk" not in str(raised.value)
+        await store.aclose()
 
     asyncio.run(check())
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -147,7 +148,9 @@ def test_errors_of_ours_pass(error: Exception, num_calls: int) -> None:
 @pytest.mark.parametrize("num_calls", [1, 2])
 @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("no")])
 def test_anything_else_is_a_failure_of_the_tool(error: Exception, num_calls: int) -> None:
-    with pytest.raises(ToolFailure, match=f"^tool probe: {type(error).__name__}: no$") as raised:
+    with pytest.raises(
+        ToolFailure, match=rf"^tool probe: {type(error).__name__}: no \(.*support\.py, line \d+, in call\)$"
+    ) as raised:
         run_virtual(run_once([Probe(outcome=error)], *[call("probe")] * num_calls))
     assert raised.value.__cause__ is error
 
@@ -157,7 +160,7 @@ def test_a_wrong_return_value_is_a_failure_of_the_tool() -> None:
         """Lie."""
         return 5  # type: ignore[return-value]
 
-    with pytest.raises(ToolFailure, match="tool lies: TypeError: it returned int; return a str or an Outcome"):
+    with pytest.raises(ToolFailure, match="tool lies returned a int: no outcome; return a str"):
         run_virtual(run_once([tool(effect=Effect.PURE)(lies)], call("lies")))
 
 
@@ -284,6 +287,27 @@ def test_text_can_always_be_encoded() -> None:
 # ---------------------------------------------------------------- closing
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        1.5,
+        {"text": "x"},
+        Observation(text=5),  # type: ignore[arg-type]
+        Observation(text="x", images=(b"png",)),  # type: ignore[arg-type]
+        Observation(text="x", hints=("look",)),  # type: ignore[arg-type]
+        Finish(answer=42),  # type: ignore[arg-type]
+        Finish(answer={1, 2}),  # type: ignore[arg-type]
+        ContextEdit(messages=("x",)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_outcome_is_a_failure_that_names_the_tool(returned: object) -> None:
+    said = f"^tool probe returned a {type(returned).__name__}: .*; return a str"
+    with pytest.raises(ToolFailure, match=said) as raised:
+        run_virtual(run_once([Probe(outcome=returned)], call("probe")))  # type: ignore[arg-type]
+    assert raised.value.origin is not None and raised.value.origin.place == "tool probe"
+
+
 def test_every_tool_is_closed_even_if_one_fails_or_hangs(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     tools = [
@@ -294,10 +318,9 @@ def test_every_tool_is_closed_even_if_one_fails_or_hangs(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         run_virtual(run_once(tools))
     assert log == ["close bad", "close good"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "closing tool bad: ValueError: stuck",
-        "closing tool hung: TimeoutError: ",
-    ]
+    bad, hung = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(r"closing tool bad: ValueError: stuck \(.*support\.py, line \d+, in aclose\)", bad)
+    assert hung == "closing tool hung: TimeoutError: "
 
 
 def test_a_failure_to_close_does_not_hide_how_the_rollout_ended() -> None:

@@ -99,7 +99,7 @@ def _last_word(session: Session[Config], display: Display) -> Iterator[None]:
 
 
 def _how_to_go_on(session: Session[Config]) -> str:
-    if session.folder is None:
+    if session.folder is None or not RunStore.exists(session.folder):
         return ""
     return f"; go on with: slipstream {session.command} --resume {shlex.quote(str(session.folder))}"
 

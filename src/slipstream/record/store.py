@@ -4,7 +4,8 @@ Events enter by `append`, which keeps them in memory, and are on disk when `flus
 waits when it begins to write goes into one transaction, so flushes that arrive while a commit is under way share the
 next one. Samples of the machine come from any thread and are written with the next events. Always: one process writes
 a run; a job has at most one rollout; what a flush returned for survives a kill; after a failed write nothing more is
-kept and every flush says so, while what was committed stays readable.
+kept and every flush says so, while what was committed stays readable. A flush also fails once the run's files were
+deleted or replaced, since nobody could read what is written then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from slipstream.errors import ConfigError, JournalError
+from slipstream.record.files_in_place import FilesInPlace
 from slipstream.record.hardware import HardwareSample
 from slipstream.record.ledger import Ledger
 from slipstream.record.lock import RunLock
@@ -50,6 +52,7 @@ class RunStore(RunReader):
         self._lock = lock
         self._ledger = Ledger(done=self.done_keys(), events=self.events(unfinished_only=True), steps=self.steps())
         self._writer = EventWriter(connection, clock_offset_s=clock_offset_s)
+        self._files = FilesInPlace(database_path(folder))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"record-{folder.name}")
         self._pending: deque[Event] = deque()
         self._samples: deque[HardwareSample] = deque()
@@ -167,14 +170,22 @@ class RunStore(RunReader):
             self._queued = None
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
         samples = [self._samples.popleft() for _ in range(len(self._samples))]
-        if (batch or samples) and self._failure is None:
+        if self._failure is None:
             try:
-                self._writer.write(batch, samples)
-                self.num_commits += 1
-            except Exception as raised:
-                self._failure = (
+                if batch or samples:
+                    self._writer.write(batch, samples)
+                    self.num_commits += 1
+                self._failure = self._files.missing()
+            except (sqlite3.Error, OSError) as raised:
+                self._failure = self._files.missing() or (
                     f"run store {database_path(self.folder)} cannot be written ({type(raised).__name__}: {raised}): "
                     "see that its disk has room and can be written, then resume the run"
+                )
+            except Exception as raised:  # a value that came from user code, and that nobody checked
+                self._failure = (
+                    f"run store {database_path(self.folder)} was given a value that it cannot keep "
+                    f"({type(raised).__name__}: {raised}{_whose(raised)}): a tool, a grader or a model returned "
+                    "something else than plain text and numbers; fix that, then resume the run"
                 )
         return self._failure
 
@@ -203,6 +214,10 @@ def _store(folder: Path, connection: sqlite3.Connection, lock: RunLock, clock_of
         connection.close()
         lock.release()
         raise
+
+
+def _whose(raised: Exception) -> str:
+    return "".join(f", {note}" for note in getattr(raised, "__notes__", ()))
 
 
 def _clock_offset_s() -> float:

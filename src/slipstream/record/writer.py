@@ -80,7 +80,11 @@ class EventWriter:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for event in events:
-                self._insert(event)
+                try:
+                    self._insert(event)
+                except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as raised:
+                    raised.add_note(f"in a {type(event).__name__} of {_subject(event)}")
+                    raise
             for sample in samples:
                 self._insert_sample(sample)
             self._connection.execute("COMMIT")
@@ -185,3 +189,15 @@ class EventWriter:
     def _next_seq(self) -> int:
         self._last_seq += 1
         return self._last_seq
+
+
+def _subject(event: Event) -> str:
+    match event:
+        case JobAdmitted(job=job):
+            return f"job {job.key}"
+        case TurnTaken(key=key) | RunEnded(key=key):
+            return f"job {key}"
+        case RolloutDone(rollout=rollout):
+            return f"job {rollout.job.key}"
+        case _:
+            return f"step {event.step}"

@@ -26,7 +26,7 @@ from slipstream.errors import (
     SandboxLimitError,
     boundary,
 )
-from slipstream.graders.base import GradeContext, Grader
+from slipstream.graders.base import GradeContext, Grader, grade_work
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
@@ -130,8 +130,7 @@ class RolloutAttempt:
             sandbox=self._task.sandbox or SandboxSpec(),
             start_timeout_s=self._crew.start_timeout_s,
         )
-        with boundary(GraderError, f"grader {self._task.grading.kind}"):
-            verdict = await self._grader.grade(self._task.grading, self._ended.artifact, context)
+        verdict = await grade_work(self._grader, self._task.grading, self._ended.artifact, context)
         return replace(self.as_ended(Ending(reason=EndReason.NO_VERDICT)), ending=ending, verdict=verdict)
 
     def as_ended(self, ending: Ending) -> Rollout:

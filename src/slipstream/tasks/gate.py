@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slipstream.aio import task_group
 from slipstream.errors import SandboxFileError, SlipstreamError
-from slipstream.graders.base import GradeContext
+from slipstream.graders.base import GradeContext, grade_work
 from slipstream.graders.registry import find_grader
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
@@ -216,7 +216,7 @@ class _Check:
 
     async def _grade(self, patch: bytes) -> Verdict:
         self.num_gradings += 1
-        return await self._grader.grade(self._task.grading, Artifact(patch=patch), self._context)
+        return await grade_work(self._grader, self._task.grading, Artifact(patch=patch), self._context)
 
     async def _target(self, oracle: bytes) -> Target | str:
         """What the cheats aim at, read from a sandbox as the agent would find it."""

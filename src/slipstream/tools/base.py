@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, Origin, ToolFailure
 from slipstream.sandbox.base import Sandbox
 from slipstream.types import Image, Json, Message, ToolSpec
 
@@ -68,6 +68,29 @@ class Finish:
 
 
 Outcome: TypeAlias = Observation | ContextEdit | Finish
+
+
+def as_outcome(returned: object, name: str) -> Outcome:
+    """What the tool `name` returned, as an Outcome; ToolFailure if it is none, or holds what cannot be recorded."""
+    match returned:
+        case str():
+            return Observation(text=returned)
+        case Observation(text=str(), images=tuple() as images, hints=tuple() as hints):
+            holds = all(isinstance(image, Image) and isinstance(image.data, bytes) for image in images)
+            if holds and all(isinstance(hint, Hint) for hint in hints):
+                return returned
+        case Finish(answer=str() | None):
+            return returned
+        case ContextEdit(messages=tuple() as messages, note=str()):
+            if all(isinstance(message, Message) for message in messages):
+                return returned
+    told = f"{returned!r:.120}" if isinstance(returned, Observation | Finish | ContextEdit) else "no outcome"
+    failed = ToolFailure(
+        f"tool {name} returned a {type(returned).__name__}: {told}; return a str, an Observation, a Finish whose "
+        "answer is a str, or a ContextEdit"
+    )
+    failed.origin = Origin(kind="ToolFailure", place=f"tool {name}")
+    raise failed
 
 
 class NestedModel(Protocol):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from slipstream.errors import ConfigError
-from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, Outcome, ToolContext
+from slipstream.tools.base import Effect, Outcome, ToolContext, as_outcome
 from slipstream.tools.signature import Signature, ToolFunction
 from slipstream.types import Json, ToolSpec
 
@@ -62,7 +62,8 @@ class TypedTool:
 
     async def call(self, arguments: Mapping[str, Json], ctx: ToolContext) -> Outcome:
         values = self.signature.check(self.spec.name, arguments)
-        return _as_outcome(await self.function(**values, **({"ctx": ctx} if self.signature.takes_ctx else {})))
+        returned = await self.function(**values, **({"ctx": ctx} if self.signature.takes_ctx else {}))
+        return as_outcome(returned, self.spec.name)
 
     async def aclose(self) -> None:
         if isinstance(self.holder, _Closes):
@@ -151,14 +152,6 @@ def _define(
         signature=signature,
         function=function,
     )
-
-
-def _as_outcome(result: object) -> Outcome:
-    if isinstance(result, str):
-        return Observation(text=result)
-    if not isinstance(result, Observation | ContextEdit | Finish):
-        raise TypeError(f"it returned {type(result).__name__}; return a str or an Outcome")
-    return result
 
 
 def _first_paragraph(documented: Any) -> str:

@@ -28,7 +28,17 @@ from slipstream.errors import (
 )
 from slipstream.names import did_you_mean
 from slipstream.sandbox.base import Sandbox
-from slipstream.tools.base import ContextEdit, Effect, Finish, NestedModel, Observation, Outcome, Tool, ToolContext
+from slipstream.tools.base import (
+    ContextEdit,
+    Effect,
+    Finish,
+    NestedModel,
+    Observation,
+    Outcome,
+    Tool,
+    ToolContext,
+    as_outcome,
+)
 from slipstream.tools.cut import cut
 from slipstream.tools.registry import TOOLS, resolve
 from slipstream.tools.signature import describe_arguments
@@ -198,7 +208,8 @@ class OpenToolset:
         try:
             async with asyncio.timeout_at(deadline_s):
                 with boundary(ToolFailure, f"tool {call.name}"):
-                    return await tool.call(call.arguments, ctx)
+                    returned: object = await tool.call(call.arguments, ctx)
+                return as_outcome(returned, call.name)
         except TimeoutError:  # of this deadline alone: the boundary has named the tool's own
             raise ToolError(f"{call.name}: timed out after {round(deadline_s - now_s, 1):g} s") from None
 
