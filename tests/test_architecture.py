@@ -96,7 +96,20 @@ ALLOWED: dict[str, set[str]] = {
         "wiring",
     },
     "recipes": GROUND
-    | {"agent", "dialogue", "dispatch", "engine", "hub", "model", "render", "sandbox", "settings", "tasks", "tools"},
+    | {
+        "agent",
+        "config",
+        "dialogue",
+        "dispatch",
+        "engine",
+        "hub",
+        "model",
+        "render",
+        "sandbox",
+        "settings",
+        "tasks",
+        "tools",
+    },
     "bench": GROUND
     | {
         "agent",

@@ -34,6 +34,35 @@ def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
     return config
 
 
+def checked(config: Config) -> Config:
+    """`config`, made by someone's code, with every value read as one of the command line is: `samples="4"` becomes 4,
+    and a text in the place of a group with a main setting (`tasks="file.py:tasks"`) sets that. What cannot be read so
+    is a ConfigError."""
+    return _checked(config, "")
+
+
+def _checked(config: Config, prefix: str) -> Config:
+    fitted: dict[str, Any] = {}
+    for name, kind in _field_types(type(config)).items():
+        value, key = getattr(config, name), f"{prefix}{name}"
+        group = _optional_group(kind) or kind
+        is_group = dataclasses.is_dataclass(group) and isinstance(group, type)
+        main = getattr(group, "MAIN", None) if is_group else None
+        if is_group and isinstance(value, group):
+            fitted[name] = _checked(value, f"{key}.")
+        elif main is not None and isinstance(value, str):
+            fitted[name] = group(**{main: value})
+        elif is_group and not (value is None and group is not kind):
+            raise ConfigError(f"{key}={value!r:.80} is a {type(value).__name__}: give a {group.__name__}(...)")
+        elif not is_group:
+            fitted[name] = _fit(kind, value, f"{key}={value!r:.80}")
+    given = {name: getattr(config, name) for name in fitted}
+    changed = {
+        name: value for name, value in fitted.items() if (value, type(value)) != (given[name], type(given[name]))
+    }
+    return cast("Config", dataclasses.replace(cast("Any", config), **changed)) if changed else config
+
+
 def to_json(config: object) -> Json:
     """As plain data, for the run store."""
     return cast("Json", TypeAdapter(type(config)).dump_python(config, mode="json"))

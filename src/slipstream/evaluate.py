@@ -167,6 +167,7 @@ async def _run_missing(
         deadlines=plan.config.dispatch.deadlines,
         retries=plan.config.dispatch.retries,
         resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
+        is_proven=any(rollout.verdict is not None for rollout in before),
     )
     async with dispatcher, task_group() as group:
         group.create_task(_submit(dispatcher, [job for job in plan.jobs if job.key not in done]))

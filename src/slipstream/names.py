@@ -10,12 +10,13 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, SlipstreamError, described
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -38,20 +39,33 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f' (did you mean "{found}"?)' if found else ""
 
 
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Around a call of user code before a run starts: whatever it raises becomes a ConfigError that says where."""
+    try:
+        yield
+    except SlipstreamError:
+        raise
+    except SystemExit as raised:
+        raise ConfigError(f"{what} called sys.exit({raised.code!r}): return instead") from raised
+    except Exception as raised:  # user code may raise anything
+        raise ConfigError(f"{what} failed: {described(raised)}") from raised
+
+
 def load_object(path: str, what: str) -> object:
     """What stands at `package.module:attribute` or `path/to/file.py:attribute`; `what` names it in errors."""
     place, _, attribute = path.rpartition(":")
     if not place or not attribute:
         raise ConfigError(f'{what} "{path}": write package.module:attribute or path/to/file.py:attribute')
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except ConfigError:
-        raise
-    except ModuleNotFoundError as raised:
-        remedy = "install it, or give a path/to/file.py" if raised.name == place.split(".")[0] else "install it"
-        raise ConfigError(f'{what} "{path}": there is no module {raised.name}: {remedy}') from raised
-    except Exception as raised:  # a user's module may raise anything
-        raise ConfigError(f'{what} "{path}": importing {place} failed: {type(raised).__name__}: {raised}') from raised
+        with user_code(f'{what} "{path}": importing {place}'):
+            module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError as raised:
+        missing = raised.__cause__
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        remedy = "install it, or give a path/to/file.py" if missing.name == place.split(".")[0] else "install it"
+        raise ConfigError(f'{what} "{path}": there is no module {missing.name}: {remedy}') from missing
     found: object = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(f'{what} "{path}": {place} has no "{attribute}"{did_you_mean(attribute, vars(module))}')

@@ -31,7 +31,7 @@ from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.hub import default_home, find_model
 from slipstream.model.base import ChatModel, Completer, WorkTeller
-from slipstream.names import load_object
+from slipstream.names import load_object, user_code
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
@@ -263,7 +263,8 @@ def check_gradings(config: Config, tasks: Iterable[Task]) -> None:
     deadline_s, start_s = config.dispatch.deadlines.grade_s, config.sandbox.start_timeout_s
     for task in tasks:
         grader = find_grader(task.grading.kind)
-        limit_s = grader.limit_s(task.grading.spec) if isinstance(grader, TimedGrader) else 0.0
+        with user_code(f"grader {task.grading.kind}: its limit_s for task {task.id}"):
+            limit_s = grader.limit_s(task.grading.spec) if isinstance(grader, TimedGrader) else 0.0
         if limit_s + start_s > deadline_s:
             raise ConfigError(
                 f"the grading of task {task.id} may take {limit_s:g} s, and {start_s:g} s to start a sandbox, but "
@@ -357,12 +358,8 @@ def model_folder(config: ModelConfig) -> Path:
 def _script(config: ModelConfig) -> Any:
     make: Any = load_object(config.script, "model.script")
     arguments = checked_arguments(make, config.script_args, "model.script_args") if callable(make) else {}
-    try:
+    with user_code(f"model.script {config.script}"):
         script = make(**arguments)
-    except ConfigError as raised:
-        raise ConfigError(f"model.script {config.script}: {raised}") from raised
-    except Exception as raised:  # a user's function may raise anything
-        raise ConfigError(f"model.script {config.script} failed: {type(raised).__name__}: {raised}") from raised
     if not callable(script):
         raise ConfigError(f"model.script {config.script} gave a {type(script).__name__}: return a function of a Scene")
     return script

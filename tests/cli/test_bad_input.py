@@ -63,7 +63,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["train", "quickstart", "learner.lr=3"], r'"learner\.lr" \(did you mean "learning_rate"\?\)'),
         (
             ["tasks", "list", "HERE/cut.jsonl"],
-            r"cut\.jsonl, line 2, column 8: not valid JSON: Expecting ':' delimiter$",
+            r"cut\.jsonl, line 2: not valid JSON: Expecting ':' delimiter at column 8$",
         ),
         (["tasks", "list", "HERE/escape.jsonl"], r'line 1: unknown key "a\\x1b\[31m\\u202e\\nb"'),
     ],

@@ -202,10 +202,10 @@ def test_a_run_is_not_gone_on_with_when_its_tasks_have_changed(tmp_path: Path) -
 def test_a_run_in_which_nothing_has_a_verdict_is_a_failure(tmp_path: Path) -> None:
     line = {"id": "a", "instruction": "One.", "tools": ["finish"], "sandbox": None}
     (tmp_path / "tasks.jsonl").write_text(json.dumps({**line, "grading": {"kind": "exact", "expected": "1"}}))
-    (tmp_path / "script.py").write_text("def make():\n    return lambda scene: 1 / 0\n")
+    (tmp_path / "script.py").write_text("def make(): return gone\ndef gone(scene): raise ConnectionError('gone')\n")
     settings = ["react", "tasks.source=tasks.jsonl", "model.kind=scripted", "model.script=script.py:make"]
     ended = slipstream("eval", *settings, "--json", cwd=tmp_path)
     assert ended.code == 1
     assert ended.json["failures"] == {"run: ModelError": 3}
-    assert "ZeroDivisionError" in ended.json["failure_messages"]["run: ModelError"]
+    assert "ConnectionError: gone (script.py, line 2, in gone)" in ended.json["failure_messages"]["run: ModelError"]
     assert ended.err.rstrip().splitlines()[-1].startswith("slipstream: no rollout has a verdict")

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import JsonValue
 
-from slipstream.config import apply_overrides, checked_arguments, from_json, to_json
+from slipstream.config import apply_overrides, checked, checked_arguments, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
@@ -236,3 +236,33 @@ def test_an_argument_that_is_a_number_takes_no_true() -> None:
     assert checked_arguments(function, {"noisy": True}, "tasks.args") == {"noisy": True}
     with pytest.raises(ConfigError, match=r"tasks\.args\.seed=True: give a number, not true or false"):
         checked_arguments(function, {"seed": True}, "tasks.args")
+
+
+def test_what_code_made_is_read_as_the_command_line_is() -> None:
+    config = EvalConfig(name="x", tasks="letters.py:tasks", samples="4")  # type: ignore[arg-type]
+    assert checked(config) == EvalConfig(name="x", tasks=TasksConfig(source="letters.py:tasks"), samples=4)
+    deep = replace(config, model=ModelConfig(temperature="0.5"))  # type: ignore[arg-type]
+    assert checked(deep).model.temperature == 0.5
+
+
+def test_what_is_right_stays_the_same_object() -> None:
+    config = find_recipe("quickstart")
+    assert checked(config) is config
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (Outer(inner=3), "inner=3 is a int: give a Inner(...)"),  # type: ignore[arg-type]
+        (Outer(inner=None), "inner=None is a NoneType: give a Inner(...)"),  # type: ignore[arg-type]
+        (Outer(spare="round"), "spare='round' is a str: give a Inner(...)"),  # type: ignore[arg-type]
+        (Outer(inner=Inner(depth="deep")), "inner.depth='deep': Input should be a valid integer"),  # type: ignore[arg-type]
+        (Outer(inner=Inner(depth=True)), "inner.depth=True: give a number, not true or false"),
+        (Outer(spare=Inner(kind="square")), "spare.kind='square': Input should be 'flat' or 'round'"),  # type: ignore[arg-type]
+        (Outer(name=3), "name=3: Input should be a valid string"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_code_made_wrong_is_named(config: Outer, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        checked(config)
+    assert str(raised.value).startswith(said)

@@ -42,7 +42,7 @@ def test_a_class_or_an_object_of_the_users_is_found(module: str) -> None:
     ("name", "said"),
     [
         ("number", "is a int without grade, check and needs_sandbox"),
-        ("Picky", "cannot be made: RuntimeError: no luck"),
+        ("Picky", 'mine.py:Picky" failed: RuntimeError: no luck'),
         ("mine", 'did you mean "Mine"?'),
     ],
 )

@@ -163,6 +163,7 @@ class Driver:
                 # A trainer's run has no end that is known here.
                 deadlines=replace(self.config.dispatch.deadlines, total_s=_LONG_S),
                 retries=self.config.dispatch.retries,
+                is_proven=True,  # the trainer decides when to stop, and nothing here could be resumed
             )
             await stack.enter_async_context(dispatcher)
             self._stack = stack.pop_all()

@@ -188,7 +188,9 @@ def run_command(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
-    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    console = Console(stderr=True)
+    # In a file or a pipe nothing is wrapped: lines of tracebacks and paths stay whole.
+    handler = RichHandler(console=console, show_path=False) if console.is_terminal else logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:

@@ -5,7 +5,8 @@ The promises, each tested on virtual time under injected faults:
 1. Every submitted job leaves exactly once, whatever raises, hangs or is cancelled.
 2. Never more live sandboxes, nor more jobs in a stage, than the limits say. An attempt holds at most one sandbox and
    waits for none while it holds one; sandboxes of graders count; ready grades go before new initialisations.
-3. A failure in one job never delays another and never ends the run.
+3. A failure in one job never delays another and never ends the run; a mistake in user code that fails every attempt
+   of the first jobs alike does (`alike`), before any of them is recorded.
 4. Every stage, job and run has a deadline, and cancellation reaches what runs in it.
 5. Infrastructure failures are tried again, then recorded as untrusted; never as reward 0.
 """

@@ -5,7 +5,8 @@
 
 Always holds: the promises of `dispatch.base`. A rollout is given out only after it is durable in the journal. Leaving
 the context with jobs under way cancels them, closes their sandboxes and records nothing of them, so that a resumed
-run does them again. A journal or a policy that fails ends the run: `finished` raises what it raised.
+run does them again. A journal or a policy that fails ends the run, and so does user code that fails every attempt alike
+(`alike`): `finished` raises what it raised.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Self
 
 from slipstream.aio import outlast, task_group
 from slipstream.dispatch.admission import Admission
+from slipstream.dispatch.alike import Alike
 from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Placement, Policy, Retries, View
 from slipstream.dispatch.groups import Enough, split
 from slipstream.dispatch.life import Life
@@ -29,6 +31,7 @@ from slipstream.types import Ending, EndReason, EngineLoad, Group, Job, JobKey, 
 
 logger = logging.getLogger(__name__)
 
+_GIVEN_UP = (EndReason.INFRASTRUCTURE, EndReason.NO_VERDICT)
 _OUT_OF_TIME = Ending(reason=EndReason.DEADLINE, detail="the run's deadline passed")
 
 
@@ -46,10 +49,12 @@ class Dispatcher:
         resumed: Mapping[JobKey, PastAttempt] | None = None,
         gate: PacingGate | None = None,
         load: Callable[[], EngineLoad | None] = lambda: None,
+        is_proven: bool = False,
     ) -> None:
         """`capacity`: jobs submitted and not yet taken out, above which `submit` waits.
         `resumed`: of a run that stopped, the last attempt at each job that has no rollout yet; it goes on.
-        `gate`: the one that the attempts' turns pass. `load`: what the engine says of itself."""
+        `gate`: the one that the attempts' turns pass. `load`: what the engine says of itself. `is_proven`: attempts
+        have succeeded before, so that user code which fails every attempt alike does not end the run (`alike`)."""
         self._placement = placement
         self._journal = journal
         self._deadlines = deadlines or Deadlines()
@@ -61,6 +66,7 @@ class Dispatcher:
         self._admission.on_defect = self._fail
         self._room = asyncio.Semaphore(capacity)
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
+        self._alike = Alike(is_proven=is_proven, num_live=lambda: len(self._tasks), on_certain=self._fail)
         self._lives: dict[JobKey, Life] = {}
         self._asked: dict[JobKey, Ending] = {}
         """Jobs to be ended before they began."""
@@ -104,6 +110,7 @@ class Dispatcher:
         self._journal.append(JobAdmitted(job=job))
         self.expect([job])
         self._expected.discard(job.key)
+        self._alike.submitted(job)
         self._lives[job.key] = life = self._life(job)
         if self._past_total:
             life.stop(_OUT_OF_TIME)
@@ -215,6 +222,7 @@ class Dispatcher:
             stages=self._stages,
             deadlines=self._deadlines,
             retries=self._retries,
+            alike=self._alike,
             past=self._resumed.pop(job.key, None),
         )
 
@@ -222,6 +230,8 @@ class Dispatcher:
         """From submission to the journal. Whatever happens inside, one rollout comes out, or the run is over."""
         try:
             rollout = await self._lived(job, life)
+            if rollout.ending.reason in _GIVEN_UP:
+                await self._alike.keep_back(job, at_most_s=self._deadlines.job_s)
             self._journal.append(RolloutDone(rollout=rollout))
             await self._journal.flush()
         except asyncio.CancelledError:
@@ -236,6 +246,7 @@ class Dispatcher:
             self._note(rollout)
         finally:
             del self._tasks[job.key], self._lives[job.key]
+            self._alike.left(job)
             self._wake_if_over()
 
     async def _lived(self, job: Job, life: Life) -> Rollout:
@@ -259,6 +270,7 @@ class Dispatcher:
     async def _watch(self) -> None:
         await asyncio.sleep(self._deadlines.total_s)
         self._past_total = True
+        self._alike.release()
         for life in list(self._lives.values()):
             life.stop(_OUT_OF_TIME)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from slipstream.aio import outlast
 from slipstream.dispatch.admission import Admission, need_of
+from slipstream.dispatch.alike import Alike
 from slipstream.dispatch.base import Attempt, Deadlines, Placement, Retries, Stage
 from slipstream.dispatch.stage import StageAbandoned, StageDeadline, StageRunner
 from slipstream.errors import GraderError, InfrastructureError, JournalError, ReplayError
@@ -56,6 +57,7 @@ class Life:
         stages: StageRunner,
         deadlines: Deadlines,
         retries: Retries,
+        alike: Alike,
         past: PastAttempt | None = None,
     ) -> None:
         """`past`: in a resumed run, the attempt that goes on."""
@@ -65,6 +67,7 @@ class Life:
         self._stages = stages
         self._deadlines = deadlines
         self._retries = retries
+        self._alike = alike
         self._past = past if past is not None and past.attempt else None
         self._number = 1 if self._past is None else self._past.attempt
         self._last = self._number + retries.attempts - 1
@@ -282,6 +285,7 @@ class Life:
                 held_s=self._held_s if stage is Stage.RUN else lambda: 0.0,
             )
             told = counts
+            self._alike.succeeded(self._job, stage)
             return result
         except JournalError:
             raise
@@ -352,6 +356,7 @@ class Life:
         self._failures.append(
             Failure(attempt=self._number, stage=stage.value, error=type(raised).__name__, message=str(raised))
         )
+        self._alike.failed(self._job, stage, raised)
         return _Failed(reason=reason, again=again)
 
     def _time_left(self) -> float:

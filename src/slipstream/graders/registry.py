@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from slipstream.errors import ConfigError
 from slipstream.graders.base import Grader
 from slipstream.graders.command import CommandGrader
 from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import ExactMatch, TokenF1
-from slipstream.names import did_you_mean, load_object
+from slipstream.names import did_you_mean, load_object, user_code
 
 GRADERS: Mapping[str, Grader] = {
     "exact": ExactMatch(),
@@ -30,10 +31,10 @@ def find_grader(kind: str) -> Grader:
         )
     found = load_object(kind, "grader")
     if isinstance(found, type):
-        try:
+        with user_code(f'making the grader "{kind}"'):
             found = found()
-        except Exception as raised:  # a user's class may raise anything
-            raise ConfigError(f'grader "{kind}" cannot be made: {type(raised).__name__}: {raised}') from raised
-    if not (hasattr(found, "grade") and hasattr(found, "check") and hasattr(found, "needs_sandbox")):
+    with user_code(f'looking at the grader "{kind}"'):
+        is_grader = all(hasattr(found, name) for name in ("grade", "check", "needs_sandbox"))
+    if not is_grader:
         raise ConfigError(f'grader "{kind}" is a {type(found).__name__} without grade, check and needs_sandbox')
-    return found
+    return cast("Grader", found)

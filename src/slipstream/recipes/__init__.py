@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slipstream.config import checked
 from slipstream.errors import ConfigError
-from slipstream.names import did_you_mean, load_object
+from slipstream.names import did_you_mean, load_object, user_code
 from slipstream.settings import EvalConfig, TrainConfig
 
 RECIPES: Mapping[str, str] = {
@@ -27,12 +28,11 @@ def find_recipe(name: str) -> EvalConfig | TrainConfig:
             f"use one of {', '.join(RECIPES)}, or file.py:function"
         )
     function = load_object(path, "recipe")
-    try:
+    with user_code(f'recipe "{name}"'):
         config = function() if callable(function) else function
-    except ConfigError:
-        raise
-    except Exception as raised:  # a user's function may raise anything
-        raise ConfigError(f'recipe "{name}" failed: {type(raised).__name__}: {raised}') from raised
     if not isinstance(config, EvalConfig | TrainConfig):
         raise ConfigError(f'recipe "{name}" gave a {type(config).__name__}: return an EvalConfig or a TrainConfig')
-    return config
+    try:
+        return checked(config)
+    except ConfigError as raised:
+        raise ConfigError(f'recipe "{name}": {raised}') from raised

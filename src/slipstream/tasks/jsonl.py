@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from slipstream.errors import ConfigError
 from slipstream.graders.registry import find_grader
-from slipstream.names import did_you_mean
+from slipstream.names import did_you_mean, user_code
 from slipstream.tools.base import Effect
 from slipstream.tools.registry import resolve
 from slipstream.types import AgentLimits, Brief, File, Grading, Json, SandboxLimits, SandboxSpec, Task
@@ -111,7 +111,7 @@ def _read_line(line: str, where: str, folder: Path) -> Task:
     try:
         value: Json = json.loads(line)
     except json.JSONDecodeError as raised:
-        raise ConfigError(f"{where}, column {raised.colno}: not valid JSON: {raised.msg}") from None
+        raise ConfigError(f"{where}: not valid JSON: {raised.msg} at column {raised.colno}") from None
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
     if not isinstance(value, dict):
@@ -137,7 +137,9 @@ def check_task(task: Task) -> None:
         if task.artifact or task.patch_of:
             wanted = (*task.artifact, task.patch_of)[0]
             raise ConfigError(f"the task {task.id} has no sandbox to take {wanted} from: give it one")
-    find_grader(task.grading.kind).check(task.grading.spec)
+    grader = find_grader(task.grading.kind)
+    with user_code(f"grader {task.grading.kind}: its check of task {task.id}"):
+        grader.check(task.grading.spec)
 
 
 def _as_sandbox(asked: _Sandbox, folder: Path) -> SandboxSpec:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
-from slipstream.names import load_object
+from slipstream.names import load_object, user_code
 from slipstream.tasks.jsonl import check_task, read_tasks
 from slipstream.types import Json, Task
 
@@ -51,16 +51,13 @@ def _from_function(source: str, num: int | None, args: Mapping[str, Json]) -> tu
     given = checked_arguments(make, args, "tasks.args")
     if num is not None and "num" in (getattr(make, "__kwdefaults__", None) or {}):
         given["num"] = num
-    try:
+    with user_code(f"tasks.source {source}"):
         made: object = make(**given)
-    except ConfigError:
-        raise
-    except Exception as raised:  # a user's function may raise anything
-        raise ConfigError(f"tasks.source {source} failed: {type(raised).__name__}: {raised}") from raised
-    if not isinstance(made, Iterable):
-        raise ConfigError(f"tasks.source {source} returned a {type(made).__name__}: return Task values")
+        if not isinstance(made, Iterable):
+            raise ConfigError(f"tasks.source {source} returned a {type(made).__name__}: return Task values")
+        listed = list(islice(made, num))  # a generator runs here
     tasks: dict[str, Task] = {}
-    for task in islice(made, num):
+    for task in listed:
         if not isinstance(task, Task):
             raise ConfigError(f"tasks.source {source} returned a {type(task).__name__} among its tasks")
         if task.id in tasks:

@@ -18,7 +18,7 @@ from typing import Any
 from slipstream.aio import task_group
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
-from slipstream.names import load_object
+from slipstream.names import load_object, user_code
 from slipstream.prompt_settings import folder_prompt, read_folder_prompt, write_folder_prompt
 from slipstream.settings import TrainConfig
 from slipstream.train.learner import PolicyLearner
@@ -42,7 +42,8 @@ def make_policy_folder(config: TrainConfig, run_folder: Path, on_word: Callable[
     make: Any = load_object(config.model.make, "model.make")
     on_word("making the model")
     partial = run_folder / "model.partial"
-    make(partial, seed=config.seed)
+    with user_code(f"model.make {config.model.make}"):
+        make(partial, seed=config.seed)
     for path in (*partial.rglob("*"), partial):
         _sync(path)
     partial.rename(folder)
@@ -150,7 +151,8 @@ async def warm_up(
     make: Any = load_object(settings.source, "warm_start.source")
     arguments = checked_arguments(make, settings.args, "warm_start.args")
     on_word("making demonstrations")
-    made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
+    with user_code(f"warm_start.source {settings.source}"):
+        made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
     on_word(f"warm start on {len(made)} demonstrations")
     learning = replace(settings.learning, seed=config.seed, num_epochs=num_epochs or settings.learning.num_epochs)
     metrics = await policy.learner.warm_start(made, learning, on_step=_paced(on_warm), keep=keep)

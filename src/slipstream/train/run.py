@@ -235,6 +235,7 @@ async def _loop(
             deadlines=config.dispatch.deadlines,
             retries=config.dispatch.retries,
             resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
+            is_proven=any(rollout.verdict is not None for rollout in store.rollouts(with_turns=False)),
         )
         with figures_log(store.folder, store, tensorboard=config.tensorboard) as on_figures:
             trainer = Trainer(

@@ -105,7 +105,7 @@ def _loads(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as raised:
         line = f", line {raised.lineno}" if raised.lineno > 1 else ""  # of a file that is one value
-        raise ConfigError(f"{where}{line}, column {raised.colno}: not valid JSON: {raised.msg}") from None
+        raise ConfigError(f"{where}{line}: not valid JSON: {raised.msg} at column {raised.colno}") from None
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
 
