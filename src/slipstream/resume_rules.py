@@ -32,7 +32,7 @@ def _same(rule: Rule, *keys: str) -> dict[str, Rule]:
 RULES: Mapping[str, Rule] = {
     **_same(
         Rule.FREE,
-        *("model.base_url", "model.api_key_env", "model.timeout_s", "model.max_retries"),
+        *("model.base_url", "model.api_key_env", "model.template_mismatch", "model.timeout_s", "model.max_retries"),
         *("base_url", "tinker.timeout_s"),
         *("sandbox.warm", "sandbox.start_timeout_s", "sandbox.engine"),
         *("dispatch.*", "hardware.*", "tensorboard"),

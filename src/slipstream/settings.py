@@ -49,8 +49,10 @@ class ModelConfig:
     """The model's folder, its tokenizer.json alone (for `tokens`), or the name of a fetched model; `bytes` is the
     tokenizer of scripts."""
     family: str = "auto"
-    """The chat format: `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of one's own; `auto`
-    goes by the model folder."""
+    """The chat format: a family of `docs/rendering.md`, `template` (the folder's own Jinja template), or `module:Class`
+    of one's own; `auto` goes by the model folder."""
+    template_mismatch: Literal["stop", "allow"] = "stop"
+    """What happens at the start if the family does not write what the folder's own chat template writes."""
     family_args: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the family's template takes besides: `model.family_args.enable_thinking=false`."""
     thinking: Literal["auto", "keep", "template"] = "auto"
@@ -240,7 +242,11 @@ def check_settings(config: EvalConfig | TrainConfig) -> None:
 
 def _check_training(config: TrainConfig) -> None:
     if config.model.kind != "local":
-        raise ConfigError(f"model.kind={config.model.kind}: what is trained is a model folder, so set it to local")
+        raise ConfigError(
+            f"model.kind={config.model.kind}: `train` updates the weights in model.folder, so set it to local; a model "
+            "that the embedded engine does not run is trained with bridge=tinker, or inside verl or SkyRL "
+            "(docs/bridges.md)"
+        )
     if config.bridge == "tinker":
         _check_tinker(config)
     elif config.base_url:

@@ -36,7 +36,7 @@ from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
 from slipstream.prompt_settings import agent_as_trained, unlike_training
-from slipstream.render.opening import open_renderer
+from slipstream.render.opening import check_template, open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import Crew, DialogueMaker, weight_of_grading
 from slipstream.sandbox.base import SandboxProvider
@@ -390,9 +390,21 @@ def make_renderer(config: ModelConfig) -> Renderer:
 
 
 def check_prompts(config: Config) -> None:
-    """Warn of settings that let a trained model see something else than it was trained on."""
-    for sentence in [] if (folder := _trained_folder(config.model)) is None else unlike_training(config, folder):
+    """Refuse a chat format that is not the model's, and warn of settings that let a trained model see something else
+    than it was trained on."""
+    folder = _trained_folder(config.model)
+    if folder is None:
+        return
+    for sentence in unlike_training(config, folder):
         log.warning("%s", sentence)
+    model = config.model
+    if mismatch := check_template(folder, family=model.family, args=model.family_args):
+        if model.template_mismatch == "stop":
+            raise ConfigError(mismatch)
+        log.warning("%s", mismatch)
+    renderer = make_renderer(model)
+    if renderer.limits:
+        log.warning("%s as %s: %s", folder, renderer.family, "; ".join(renderer.limits))
 
 
 def _trained_folder(config: ModelConfig) -> Path | None:

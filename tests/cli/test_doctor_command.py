@@ -30,7 +30,7 @@ def test_a_good_folder_is_certified_and_what_was_not_checked_is_listed(tmp_path:
 
 def test_a_broken_template_is_refused_for_people_and_for_programs(tmp_path: Path) -> None:
     model(tmp_path / "model", TEMPLATE.replace("message['role'] + '\n'", "message['role'] + ' '"))
-    ended = slipstream("doctor", "--model", "model", cwd=tmp_path)
+    ended = slipstream("doctor", "--model", "model", "--family", "chatml", cwd=tmp_path)
     assert ended.code == 1
     assert "refused: model as chatml" in ended.out
     assert "FAILED   template: plain" in ended.out
@@ -38,7 +38,8 @@ def test_a_broken_template_is_refused_for_people_and_for_programs(tmp_path: Path
     assert {line.split()[0] for line in rows} == {"passed", "FAILED", "skipped"}
     assert {line[:9].rstrip() == line.split()[0] and line[9] != " " and line[54] == " " for line in rows} == {True}
     assert "expected ' " in ended.out
-    assert not slipstream("doctor", "--model", "model", "--json", cwd=tmp_path).json["certified"]
+    assert not slipstream("doctor", "--model", "model", "--family", "chatml", "--json", cwd=tmp_path).json["certified"]
+    assert slipstream("doctor", "--model", "model", "--json", cwd=tmp_path).json["family"] == "template"
 
 
 def test_a_family_can_be_tried_without_a_model(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from slipstream.errors import ConfigError
 
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 ROPE_KINDS = ("default", "linear", "llama3", "yarn")
-REMEDY = "serve it with vLLM and set model.kind=tokens"
+REMEDY = (
+    "to evaluate it, serve it with vLLM and set model.kind=tokens; to train it, set bridge=tinker, or train inside "
+    "verl or SkyRL (docs/bridges.md)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def _refuse(config: Mapping[str, Any], where: str) -> None:
     if config.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"{where}: hidden_act {config['hidden_act']!r} is not silu; {REMEDY}")
     if config.get("quantization_config"):
-        raise ConfigError(f"{where}: quantised weights are not read; fetch an unquantised model, or {REMEDY}")
+        raise ConfigError(f"{where}: quantised weights are not read: fetch an unquantised model; {REMEDY}")
     layer_kinds = set(config.get("layer_types") or ()) - {"full_attention"}
     if config.get("use_sliding_window") or layer_kinds:
         raise ConfigError(f"{where}: sliding-window attention is not computed; {REMEDY}")

@@ -14,6 +14,7 @@ from typing import Any
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
 from slipstream.render.base import Tokenizer, same_reply, tools_of
+from slipstream.render.families import FAMILY_TOKENS
 from slipstream.types import CallProblem, Json, Message, Role, ToolCall, ToolSpec
 
 _PROBLEMS = {
@@ -184,7 +185,7 @@ def _config(family: str, keep_thinking: bool, args: Mapping[str, Json]) -> Any:
             first = raised.errors()[0]
             known = re.findall(r"'([^']+)'", str(first.get("ctx", {}).get("expected_tags", "")))
             if known:
-                families = ["chatml", *(name for name in known if name not in _NO_FAMILIES)]
+                families = list(dict.fromkeys([*FAMILY_TOKENS, *(name for name in known if name not in _NO_FAMILIES)]))
                 raise ConfigError(
                     f'there is no family "{family}"{did_you_mean(family, families)}: use one of {", ".join(families)}, '
                     "or module:Class of your own"

@@ -15,7 +15,7 @@ from slipstream.render.agreement import disagreement, hidden_parts
 from slipstream.render.base import Tokenizer
 from slipstream.render.families import FAMILY_TOKENS, candidates, guess_family, surrogate
 from slipstream.render.renderer import Renderer, Thinking
-from slipstream.render.template import ChatTemplate
+from slipstream.render.template import DATE, ChatTemplate
 from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
 from slipstream.types import Json
 
@@ -23,6 +23,8 @@ BYTES_FAMILY = "qwen3"
 """The format of scripts, unless they ask for another."""
 TEMPLATE_FAMILY = "template"
 """The family that renders through the folder's own chat template."""
+_BY_CHOICE = ("default_system", "show_tools", "bare_calls")
+"""Arguments of a family that differ from its template on purpose."""
 
 
 def open_renderer(
@@ -50,6 +52,25 @@ def open_renderer(
     return _open(family, tokenizer, _template(folder), thinking, args)
 
 
+def check_template(folder: Path, *, family: str = "auto", args: Mapping[str, Json] | None = None) -> str:
+    """How the family differs from the folder's own chat template, and what to do about it, in one sentence; empty if it
+    does not, or if the folder has none."""
+    given = {name: value for name, value in {**_carried(folder).args, **(args or {})}.items() if name not in _BY_CHOICE}
+    template = ChatTemplate.load(folder, args=given, today=str(given.get("date", DATE))) if folder.is_dir() else None
+    if template is None or ":" in family:
+        return ""
+    tokenizer = FileTokenizer.load(folder)
+    asked = find_family(folder, tokenizer) if family == "auto" else family
+    differs = disagreement(_open(asked, tokenizer, template, "template", given), template)
+    if not differs:
+        return ""
+    fitting = _fitting_family(folder, tokenizer, template)
+    return (
+        f"the family {asked!r} does not write what the chat template of {folder} writes: {differs}; set "
+        f"model.family={fitting}, or model.template_mismatch=allow to go on as it is"
+    )
+
+
 def find_family(folder: Path, tokenizer: Tokenizer) -> str:
     """The family that the folder names in its slipstream.json; else the first that agrees with its chat template, or
     `template`, which renders through it.
@@ -59,16 +80,23 @@ def find_family(folder: Path, tokenizer: Tokenizer) -> str:
     named = _setting(folder / "slipstream.json", "family")
     if isinstance(named, str):
         return named
-    model_type = _setting(folder / "config.json", "model_type")
-    model_type = model_type if isinstance(model_type, str) else None
     template = _template(folder)
-    if template is not None:
-        families = candidates(tokenizer, model_type)
-        if "chatml" in families and "tools" in hidden_parts(template):
-            # Every ChatML family agrees with such a template, and none of their tool prompts is the model's.
-            families = ("chatml", *families)
-        return next((family for family in families if _agrees(family, tokenizer, template)), TEMPLATE_FAMILY)
-    return guess_family(tokenizer, model_type)
+    if template is None:
+        return guess_family(tokenizer, _model_type(folder))
+    return _fitting_family(folder, tokenizer, template)
+
+
+def _fitting_family(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> str:
+    families = candidates(tokenizer, _model_type(folder))
+    if "chatml" in families and "tools" in hidden_parts(template):
+        # Every ChatML family agrees with such a template, and none of their tool prompts is the model's.
+        families = ("chatml", *families)
+    return next((family for family in families if _agrees(family, tokenizer, template)), TEMPLATE_FAMILY)
+
+
+def _model_type(folder: Path) -> str | None:
+    model_type = _setting(folder / "config.json", "model_type")
+    return model_type if isinstance(model_type, str) else None
 
 
 def _agrees(family: str, tokenizer: Tokenizer, template: ChatTemplate) -> bool:
