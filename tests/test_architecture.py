@@ -230,7 +230,13 @@ def test_third_parties_are_imported_in_their_own_rooms_only(path: Path) -> None:
     assert outside - allowed == set()
 
 
-INSIDE = ("sandbox/inside.py", "graders/replay/worker.py", "tasks/factory/inside.py", "tasks/factory/recorder.py")
+INSIDE = (
+    "sandbox/inside.py",
+    "graders/replay/worker.py",
+    "tasks/factory/inside.py",
+    "tasks/factory/recorder.py",
+    "tasks/factory/instrument.py",
+)
 
 
 @pytest.mark.parametrize("path", INSIDE)

@@ -11,8 +11,9 @@ from tiny_package import fetch_tiny, write_source
 from slipstream.graders.replay.judge import SessionSpec
 from slipstream.sandbox.local import LocalProvider
 from slipstream.tasks.factory.fresh import varied, varied_session
-from slipstream.tasks.factory.replays import Replay, open_replays, shortened
+from slipstream.tasks.factory.replays import Replay, open_replays
 from slipstream.tasks.factory.running import open_workers
+from slipstream.tasks.factory.shorten import shortened
 from slipstream.tasks.factory.sources import Requirement
 
 MODULE = """

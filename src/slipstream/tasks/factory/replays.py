@@ -12,10 +12,8 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-from slipstream.graders.replay import worker
 from slipstream.graders.replay.compare import same_answer
 from slipstream.graders.replay.judge import Answers, Encoded, Place, ReplaySpec, SessionSpec, differing, run_worker
 from slipstream.graders.replay.judge import program as worker_program
@@ -26,6 +24,7 @@ from slipstream.tasks.factory.fetch import Package
 from slipstream.tasks.factory.fresh import varied_session
 from slipstream.tasks.factory.layout import TEST_FOLDERS
 from slipstream.tasks.factory.running import DEPS, RECORDER, START_TIMEOUT_S, WORKDIR, Workers, environment
+from slipstream.tasks.factory.shorten import session_of, shortened
 from slipstream.types import File, Json
 
 MAX_CALLS = 40
@@ -38,11 +37,10 @@ MAX_FRESH_TELLING, MAX_FRESH_OTHERS = 16, 8
 MAX_OUTPUT_BYTES = 64 << 20
 MAKE_TIMEOUT_S = 240.0
 GRADE_TIMEOUT_S = 30.0
+MIN_GUESSES = 4
+"""Telling sessions that are enough even if each could be guessed."""
 WEAK = ("_operator:eq", "_operator:ne")
 """Operators whose answer is one bit that an object can give to everything: compared, but never telling."""
-
-Op = Mapping[str, Any]
-"""A call as JSON, with what it came to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +52,13 @@ class Replay:
     num_telling: int
     num_fresh: int
     num_fresh_telling: int
+    has_rich_answer: bool
+    """A telling call returns more than could be guessed: neither one bit, nor the type of an exception alone."""
 
     @property
     def is_telling(self) -> bool:
-        return self.num_telling + self.num_fresh_telling > 0
+        num_telling = self.num_telling + self.num_fresh_telling
+        return num_telling >= MIN_GUESSES or (num_telling > 0 and self.has_rich_answer)
 
     def as_json(self) -> dict[str, Json]:
         """As the grading has it."""
@@ -105,7 +106,9 @@ class Replays:
             return None
         finally:
             await buggy.aclose()
-        marked = [_marked(session, answers) for session, answers in zip([*recorded, *fresh], told, strict=True)]
+        places = [_wrong(session, answers) for session, answers in zip([*recorded, *fresh], told, strict=True)]
+        pairs = list(zip([*recorded, *fresh], places, strict=True))
+        marked = [session.model_copy(update={"telling": bool(wrong)}) for session, wrong in pairs]
         recorded, fresh = marked[: len(recorded)], _kept(marked[len(recorded) :])
         if not recorded and not fresh:
             return None
@@ -115,6 +118,7 @@ class Replays:
             num_telling=sum(session.telling for session in recorded),
             num_fresh=len(fresh),
             num_fresh_telling=sum(session.telling for session in fresh),
+            has_rich_answer=any(_is_rich(session.expect[place]) for session, wrong in pairs for place in wrong),
         )
 
     async def _expected(self, base: ReplaySpec, sessions: Sequence[SessionSpec]) -> list[SessionSpec]:
@@ -169,6 +173,7 @@ async def _record(package: Package, tests: Sequence[str], workers: Workers, time
         "timeout_s": timeout_s,
         "recorder": RECORDER,
         "worker": worker_program(),
+        "instrument": Path(__file__).with_name("instrument.py").read_text(encoding="utf-8"),
         "modules": list(package.layout.modules),
         "sources": list(package.layout.sources),
     }
@@ -179,87 +184,6 @@ async def _record(package: Package, tests: Sequence[str], workers: Workers, time
 
 
 # ---------------------------------------------------------------- sessions
-
-
-def session_of(prelude: Sequence[Op], ops: Sequence[Op]) -> SessionSpec:
-    """The calls of a test that are about the package, with what they need. What they came to is expected of them."""
-    everything = [*prelude, *ops]
-    needed: set[int] = set()
-    for number in range(len(everything) - 1, -1, -1):
-        if number in needed or (number >= len(prelude) and everything[number]["own"]):
-            needed |= {number, *_handles(everything[number])}
-    return _taken(everything, [_outcome(op) if op["own"] else None for op in everything], needed)
-
-
-def shortened(session: SessionSpec, wanted: set[int]) -> SessionSpec:
-    """Some calls of a session, and those before them that touch the same objects."""
-    needed = set(wanted)
-    touched = {handle for number in wanted for handle in _handles(session.ops[number])}
-    for number in range(max(wanted, default=-1), -1, -1):
-        used = _handles(session.ops[number])
-        if number in needed or number in touched or used & touched:
-            needed.add(number)
-            touched |= used
-    expect = [one if number in wanted else None for number, one in enumerate(session.expect)]
-    return _taken(session.ops, expect, needed)
-
-
-def _taken(ops: Sequence[Op], expect: Sequence[Encoded | None], needed: set[int]) -> SessionSpec:
-    order = sorted(needed)
-    numbers = {old: new for new, old in enumerate(order)}
-    return SessionSpec(
-        ops=[
-            {
-                "f": _renumbered(ops[old]["f"], numbers),
-                "a": [_renumbered(one, numbers) for one in ops[old]["a"]],
-                "k": {name: _renumbered(one, numbers) for name, one in ops[old]["k"].items()},
-            }
-            for old in order
-        ],
-        expect=[expect[old] for old in order],
-    )
-
-
-def _outcome(op: Op) -> Encoded:
-    return {"x": op["x"]} if "x" in op else {"r": op["r"]}
-
-
-def _values(op: Op) -> list[Json]:
-    return [op["f"], *op["a"], *op["k"].values()]
-
-
-def _handles(op: Op) -> set[int]:
-    found: set[int] = set()
-    left = _values(op)
-    while left:
-        value = left.pop()
-        if isinstance(value, list) and value[0] == "h":
-            found.add(int(str(value[1])))
-        left += worker.parts(value)
-    return found
-
-
-def _renumbered(value: Json, numbers: Mapping[int, int]) -> Json:
-    """With handles as they are numbered now."""
-    if not isinstance(value, list):
-        return value
-    tag, *rest = value
-    inner: list[Json] = [_renumbered(one, numbers) for one in worker.parts(value)]
-    if tag == "h":
-        return ["h", numbers[int(str(rest[0]))], rest[1]]
-    if tag in ("l", "t", "s", "z"):
-        return [tag, inner]
-    if tag == "d":
-        return [tag, [list(item) for item in zip(inner[::2], inner[1::2], strict=True)]]
-    if tag in ("r", "sl"):
-        return [tag, *inner]
-    if tag in ("n", "v"):
-        return [tag, rest[0], *inner]
-    if tag == "attr":
-        return [tag, *inner, rest[1]]
-    if tag == "src" and isinstance(rest[2], dict):
-        return [tag, rest[0], rest[1], dict(zip(rest[2], inner, strict=True))]
-    return value
 
 
 def _agreed(session: SessionSpec, answers: Answers) -> SessionSpec:
@@ -280,8 +204,8 @@ def _is_outcome(recorded: Mapping[str, Json], got: Mapping[str, Json]) -> bool:
 
 
 def _wrong(session: SessionSpec, answers: Answers) -> set[int]:
-    """The calls that the bug answers otherwise, and by which it can be told."""
-    places = range(len(session.ops)) if answers is None else differing(session, answers)
+    """The calls that the bug answers otherwise, and by which it can be told. A session that died tells nothing."""
+    places = [] if answers is None else differing(session, answers)
     return {place for place in places if session.expect[place] is not None and not _is_weak(session.ops[place])}
 
 
@@ -328,10 +252,6 @@ def _varied(sessions: Sequence[SessionSpec], told: Sequence[Answers], chance: ra
     return found
 
 
-def _marked(session: SessionSpec, answers: Answers) -> SessionSpec:
-    return session.model_copy(update={"telling": bool(_wrong(session, answers))})
-
-
 def _kept(fresh: Sequence[SessionSpec]) -> list[SessionSpec]:
     kept: list[SessionSpec] = []
     num_bytes = 0
@@ -350,6 +270,12 @@ def _size(session: SessionSpec) -> int:
 def _is_weak(op: Mapping[str, object]) -> bool:
     function = op["f"]
     return isinstance(function, list) and function[0] == "ref" and function[1] in WEAK
+
+
+def _is_rich(answer: Encoded | None) -> bool:
+    if answer is None or "r" not in answer:
+        return False
+    return "p" in answer or "m" in answer or not (isinstance(answer["r"], bool | None) or _is_vague(answer["r"]))
 
 
 def _is_vague(result: Json) -> bool:
