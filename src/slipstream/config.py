@@ -125,7 +125,10 @@ def checked_arguments(function: Callable[..., object], given: Mapping[str, Json]
 def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     name = path[0]
     if isinstance(config, Mapping):
-        return cast("Config", {**config, ".".join(path): _parse(text)})
+        if len(path) == 1:
+            return cast("Config", {**config, name: _parse(text)})
+        inner = config.get(name)
+        return cast("Config", {**config, name: _put(inner if isinstance(inner, Mapping) else {}, path[1:], text, key)})
     known = _field_types(type(config))
     if name not in known:
         raise ConfigError(f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}')

@@ -33,6 +33,7 @@ RULES: Mapping[str, Rule] = {
     **_same(
         Rule.FREE,
         *("model.base_url", "model.api_key_env", "model.template_mismatch", "model.timeout_s", "model.max_retries"),
+        *("model.extra_headers", "model.max_tokens_field"),
         *("base_url", "tinker.timeout_s"),
         *("sandbox.warm", "sandbox.start_timeout_s", "sandbox.engine"),
         *("dispatch.*", "hardware.*", "tensorboard"),
@@ -50,6 +51,7 @@ RULES: Mapping[str, Rule] = {
         *("name", "tasks.*", "held_out.*", "seed", "samples", "solved_at", "agent.*", "sandbox.provider"),
         *("model.kind", "model.name", "model.folder", "model.make", "model.script", "model.script_args"),
         *("model.family", "model.family_args", "model.thinking", "model.logprobs"),
+        *("model.extra_body", "model.resend_thinking"),
         *("model.temperature", "model.top_p", "model.max_tokens", "model.context_tokens"),
         *("model.engine.context_tokens", "model.engine.device", "model.engine.dtype"),
         *("model.engine.deterministic", "model.engine.on_update"),

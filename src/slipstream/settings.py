@@ -45,6 +45,16 @@ class ModelConfig:
     """The model's name on the server; empty if it serves just one."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key, if the server wants one."""
+    extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Put into the body of every request to a server, last: `model.extra_body.reasoning_effort=low`,
+    `model.extra_body.chat_template_kwargs.enable_thinking=false`. A null leaves a field out."""
+    extra_headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request to a server. A value `env:NAME` is read from that environment variable, so that no secret
+    is recorded with the run."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Of `chat`: what the server calls the limit of a reply."""
+    resend_thinking: bool = False
+    """Of `chat`: send the thinking of earlier replies back, for models that think between tool calls."""
     folder: str = "bytes"
     """The model's folder, its tokenizer.json alone (for `tokens`), or the name of a fetched model; `bytes` is the
     tokenizer of scripts."""

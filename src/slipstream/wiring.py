@@ -280,6 +280,8 @@ async def _open_model(config: ModelConfig, pacing: Pacing) -> AsyncIterator[Comp
         chat = OpenAIChat(_endpoint(config))
         try:
             await chat.probe()
+            if not chat.is_listed:
+                await chat.check_answers()
             async with _watched(chat.watch):
                 yield chat
         finally:
@@ -373,6 +375,10 @@ def _endpoint(config: ModelConfig) -> Any:
         base_url=config.base_url,
         model=config.name,
         api_key_env=config.api_key_env,
+        extra=config.extra_body,
+        headers=config.extra_headers,
+        max_tokens_field=config.max_tokens_field,
+        resend_thinking=config.resend_thinking,
         logprobs=LogprobsKind(config.logprobs),
         context_tokens=config.context_tokens,
         retries=Retries(max_retries=config.max_retries),

@@ -82,6 +82,11 @@ def test_a_mapping_takes_new_keys_and_json_values() -> None:
     assert changed.extra == {"seed": 3, "split": "train", "list": ["a", 1], "off": False}
 
 
+def test_a_dotted_key_reaches_into_a_mapping() -> None:
+    changed = apply_overrides(Outer(extra={"a": {"b": 1}}), ["extra.a.c=2", "extra.d.e.f=x"])
+    assert changed.extra == {"a": {"b": 1, "c": 2}, "d": {"e": {"f": "x"}}}
+
+
 def test_a_mapping_can_be_set_whole() -> None:
     assert apply_overrides(Outer(extra={"a": 1}), ['extra={"b": 2}']).extra == {"b": 2}
 

@@ -172,3 +172,43 @@ def test_a_hanging_request_does_not_keep_the_server_open() -> None:
             await request
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"max_tokens": NaN',
+        '"max_tokens": Infinity',
+        '"max_tokens": 1e999',
+        '"max_tokens": 0',
+        '"max_tokens": -1',
+        '"max_tokens": 1.5',
+        '"max_completion_tokens": NaN',
+        '"temperature": NaN',
+        '"top_p": -Infinity',
+    ],
+)
+def test_a_number_that_is_none_is_refused_and_no_fault_of_the_server(fields: str) -> None:
+    async def main() -> None:
+        async with ModelServer(completer=scripted(replies("a"))) as server, aiohttp.ClientSession() as session:
+            body = f'{{"prompt": [1], {fields}}}'
+            async with session.post(f"{server.base_url}/completions", data=body) as response:
+                assert response.status == 400
+                message = (await response.json())["error"]["message"]
+        assert message.startswith(("the request has a body that has", "the request has a body that asks for"))
+
+    asyncio.run(main())
+
+
+def test_a_client_that_never_sends_its_body_is_let_go() -> None:
+    async def main() -> None:
+        async with ModelServer(completer=scripted(replies("a")), read_timeout_s=0.01) as server:
+            host, port = server.base_url.removeprefix("http://").removesuffix("/v1").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+            status = await reader.readline()
+            assert status.split()[1] == b"408"
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(main())

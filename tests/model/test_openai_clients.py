@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -351,7 +352,7 @@ def test_a_probe_names_what_is_served(client: type[OpenAICompleter]) -> None:
     ("fault", "said"),
     [
         (Answer(status=401), "/models answered 401; set MY_KEY to a key"),
-        (Answer(status=404, body=b"Not Found"), "answered 404 .*Not Found; base_url should .*/v1"),
+        (Answer(status=500, body=b"Oh"), "answered 500 .*says: Oh; base_url should .*/v1"),
         (Answer(body=b"<html>"), "is no JSON; base_url should"),
         (Answer(body=b"{}"), "lacks data; base_url should"),
     ],
@@ -359,6 +360,65 @@ def test_a_probe_names_what_is_served(client: type[OpenAICompleter]) -> None:
 def test_a_probe_says_what_to_do(fault: Fault, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         probed(OpenAICompleter, lambda number: fault, api_key_env="MY_KEY")
+
+
+def test_a_server_without_a_list_of_models_is_used_if_the_name_is_known() -> None:
+    async def main() -> None:
+        gone = Answer(status=404, body=b"Not Found")
+        async with chatting(ScriptedChat(replies("ok")), faults=lambda number: gone if number < 1 else None) as (
+            chat,
+            _,
+        ):
+            await chat.probe()
+            assert not chat.is_listed
+            await chat.check_answers()
+        async with chatting(ScriptedChat(replies("ok")), faults=lambda number: gone) as (chat, server):
+            await chat.probe()
+            with pytest.raises(ConfigError, match=r"chat/completions .*404.*correct base_url .*or model\.name"):
+                await chat.check_answers()
+            nameless = OpenAIChat(replace(config(server), model=""))
+            with pytest.raises(ConfigError, match=r"404 with a body that lists no models: set model\.name"):
+                await nameless.probe()
+            await nameless.aclose()
+
+    asyncio.run(main())
+
+
+def test_what_a_server_wants_besides_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "s3cret")
+    extra = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}, "top_p": None}
+    headers = {"X-Team": "evals", "api-key": "env:MY_SECRET"}
+
+    async def main() -> None:
+        complaint = saying({"error": {"message": "no s3cret here"}}, status=400)
+        async with chatting(ScriptedChat(replies("ok")), faults=complaint, headers=headers) as (chat, server):
+            with pytest.raises(ModelError, match=r"no \[key\] here"):
+                await chat.chat([user("hi")], [], SampleParams(max_tokens=5))
+            assert {name: server.log[0].headers[name] for name in headers} == {"X-Team": "evals", "api-key": "s3cret"}
+        async with chatting(ScriptedChat(replies("ok")), extra=extra) as (chat, server):
+            await chat.chat([user("hi")], [], SampleParams(max_tokens=5))
+            body = server.log[0].body
+            assert isinstance(body, dict)
+            assert body["reasoning_effort"] == "low" and body["chat_template_kwargs"] == {"enable_thinking": False}
+            assert "top_p" not in body
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"a": "env:NOT_SET_HERE"}, "read from NOT_SET_HERE, which is not set"),
+        ({"a": "x\r\nb: y"}, "no header carries"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_refused(headers: dict[str, str], said: str) -> None:
+    async def main() -> None:
+        async with chatting(ScriptedChat(replies("ok")), headers=headers) as (chat, _):
+            with pytest.raises(ConfigError, match=said):
+                await chat.probe()
+
+    asyncio.run(main())
 
 
 def test_a_probe_of_nothing_says_so() -> None:

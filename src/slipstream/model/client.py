@@ -21,6 +21,7 @@ from slipstream.model.wire import BadBody, dig, dig_list, dig_object, is_int, te
 from slipstream.types import Json
 
 PROBE_TIMEOUT_S = 15.0
+_NO_SUCH_PATH = frozenset({404, 405, 501})
 
 
 class LogprobsKind(StrEnum):
@@ -57,6 +58,8 @@ class OpenAIConfig:
     retries: Retries = field(default_factory=Retries)
     extra: Mapping[str, Json] = field(default_factory=dict)
     """Put into every request's body last, such as `chat_template_kwargs`; None leaves a field out."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request; a value `env:NAME` is read from that environment variable when the client opens."""
     max_tokens_field: str = "max_tokens"
     """`max_completion_tokens` for chat endpoints that insist on it."""
     resend_thinking: bool = False
@@ -97,12 +100,15 @@ class Client:
         self.config = config
         self.model = config.model
         self.context_tokens = config.context_tokens
+        self.is_listed = True
+        """Whether every server that was probed has a list of models, with this one in it."""
         self._lost: asyncio.Future[str] | None = None
         """Why there is no server any more; None if nobody watches."""
         self._endpoint = Endpoint(
             config.base_urls,
             api_key=api_key,
             api_key_env=config.api_key_env,
+            headers=config.headers,
             concurrency=config.concurrency,
             connect_timeout_s=config.connect_timeout_s,
             retries=config.retries,
@@ -111,7 +117,8 @@ class Client:
         )
 
     async def probe(self) -> None:
-        """Raise ConfigError, with one sentence, unless the endpoint answers and serves the model."""
+        """Raise ConfigError, with one sentence, unless the endpoint answers and serves the model. One without a list of
+        models is taken at its word if the model's name is known."""
         for base_url in self._endpoint.base_urls:
             await self._probe(base_url + "/models")
 
@@ -123,7 +130,12 @@ class Client:
         if status in (401, 403):
             key = self.config.api_key_env or "api_key"
             raise ConfigError(f"GET {url} answered {status}; set {key} to a key that this endpoint accepts")
+        if status in _NO_SUCH_PATH and self.model:
+            self.is_listed = False
+            return
         try:
+            if status in _NO_SUCH_PATH:
+                raise BadBody("lists no models: set model.name if the server has no such list")
             if status != 200:
                 raise BadBody(f"says: {shortened(Complaint.read(text.encode()).message)}")
             cards = [dig_object(card) for card in dig_list(json.loads(text), "data")]

@@ -157,6 +157,7 @@ class Endpoint:
         *,
         api_key: str | None = None,
         api_key_env: str = "",
+        headers: Mapping[str, str] | None = None,
         concurrency: int | None = None,
         connect_timeout_s: float = 30.0,
         retries: Retries | None = None,
@@ -164,11 +165,15 @@ class Endpoint:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`api_key_env` names a variable that holds the key; it is read when a session opens, without `api_key`.
-        `concurrency` bounds the connections of `post`."""
+        `headers` go with every request; a value `env:NAME` is that variable's, read likewise. `concurrency` bounds the
+        connections of `post`."""
         self.base_urls = tuple(url.rstrip("/") for url in base_urls)
         self._routes = Routes(self.base_urls)
         self._api_key = api_key
         self._api_key_env = api_key_env
+        self._headers = dict(headers or {})
+        self._secrets: set[str] = set()
+        """What must not be repeated in an error: the key, and headers read from the environment."""
         self._concurrency = concurrency
         self._connect_timeout_s = connect_timeout_s
         self._retries = retries or Retries()
@@ -319,7 +324,9 @@ class Endpoint:
             )
         headers = {"Content-Type": "application/json"}
         if self._api_key:
+            self._secrets.add(self._api_key)
             headers["Authorization"] = f"Bearer {self._api_key}"
+        headers |= {name: self._header(name, value) for name, value in self._headers.items()}
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=limit or 0, limit_per_host=0, keepalive_timeout=SERVER_KEEP_ALIVE_S - 1.0
@@ -330,7 +337,20 @@ class Endpoint:
 
     def _scrubbed(self, text: str) -> str:
         """Without the key, which servers like to repeat in what they complain about."""
-        return shortened(text.replace(self._api_key, "[key]") if self._api_key else text)
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        return shortened(text)
+
+    def _header(self, name: str, value: str) -> str:
+        variable = value.removeprefix("env:") if value.startswith("env:") else None
+        if variable is not None:
+            value = os.environ.get(variable, "").strip()
+            if not value:
+                raise ConfigError(f"the header {name} is to be read from {variable}, which is not set: set it")
+            self._secrets.add(value)
+        if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+            raise ConfigError(f"the header {name!r} has characters that no header carries: write plain ASCII")
+        return value
 
 
 def _may_pass(status: int) -> bool:

@@ -31,7 +31,7 @@ from slipstream.model.wire import (
     scores_from_wire,
     tool_to_wire,
 )
-from slipstream.types import EngineLoad, Json, Message, Sampled, SampleParams, StopReason, ToolSpec
+from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, ToolSpec
 
 __all__ = ["LogprobsKind", "OpenAIChat", "OpenAICompleter", "OpenAIConfig"]
 
@@ -245,6 +245,17 @@ class OpenAICompleter(Client):
 
 class OpenAIChat(Client):
     """A ChatModel over `/chat/completions`, of any provider. For evaluation: its tokens are not seen."""
+
+    async def check_answers(self) -> None:
+        """Ask one short question. Raises ConfigError if the endpoint refuses: for one that lists no models, where a
+        wrong address or name would be met by every rollout."""
+        question = Message(role=Role.USER, content="Say ok.")
+        try:
+            await self.chat([question], [], SampleParams(max_tokens=64))
+        except Refused as refused:
+            raise ConfigError(
+                f"{refused}; it lists no models either, so correct base_url (it usually ends in /v1) or model.name"
+            ) from refused
 
     async def chat(
         self,

@@ -17,9 +17,10 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -96,6 +97,7 @@ class Request:
     number: int
     path: str
     session: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     body: Json = None
     outcome: Outcome = Outcome.PENDING
     status: int | None = None
@@ -122,10 +124,11 @@ class ModelServer:
         faults: Faults | None = None,
         num_logged: int = 1024,
         grace_s: float = 1.0,
+        read_timeout_s: float = 60.0,
     ) -> None:
         """`scorer` answers `prompt_logprobs`, in vLLM's form; `decode` fills in `text` beside the ids; `context_tokens`
         is told to clients; the last `num_logged` requests are remembered; running requests are given `grace_s` to end
-        when the server closes."""
+        when the server closes; a client has `read_timeout_s` to send the body of a request."""
         self.model = model
         self.log: deque[Request] = deque(maxlen=num_logged)
         self.num_requests = 0
@@ -141,6 +144,7 @@ class ModelServer:
         self._context_tokens = context_tokens
         self._faults = faults
         self._grace_s = grace_s
+        self._read_timeout_s = read_timeout_s
         self._runner: web.AppRunner | None = None
         self._closing = asyncio.Event()
 
@@ -178,7 +182,12 @@ class ModelServer:
     async def _serve(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        seen = Request(number=self.num_requests, path=request.path, session=session_from_headers(request.headers))
+        seen = Request(
+            number=self.num_requests,
+            path=request.path,
+            session=session_from_headers(request.headers),
+            headers=request.headers,
+        )
         self.num_requests += 1
         self.log.append(seen)
         request[_SEEN] = seen
@@ -217,7 +226,7 @@ class ModelServer:
             return _error(500, f"{type(raised).__name__}: {raised}")
 
     async def _fail(self, http: web.Request, fault: Fault, seen: Request) -> web.StreamResponse:
-        await http.read()
+        await self._read(http)
         if isinstance(fault, Hang):
             await self._closing.wait()
         seen.outcome = Outcome.FAULTY
@@ -285,10 +294,18 @@ class ModelServer:
         )
         return web.json_response(reply_to_wire(reply, model=self.model))
 
+    async def _read(self, http: web.Request) -> bytes:
+        """The body; 408 if the client takes too long to send it."""
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                return await http.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {self._read_timeout_s:g} s") from None
+
     async def _asked(self, http: web.Request) -> dict[str, Json]:
         """The body of a request for this model and for nothing that is not done here."""
         try:
-            body: Json = json.loads(await http.read())
+            body: Json = json.loads(await self._read(http))
         except (ValueError, RecursionError):
             raise BadBody("is no JSON") from None
         if not isinstance(body, dict):
@@ -311,10 +328,14 @@ def _params(body: dict[str, Json]) -> SampleParams:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadBody(f"has {json.dumps(value)[:80]} where {key} should be a number")
+        if not math.isfinite(value):  # Python's JSON has NaN and Infinity
+            raise BadBody(f"has {json.dumps(value)} where {key} should be a finite number")
         return value
 
     seed = body.get("seed")
     max_tokens = number("max_tokens", number("max_completion_tokens", DEFAULT_MAX_TOKENS))
+    if max_tokens < 1 or max_tokens != int(max_tokens):
+        raise BadBody(f"asks for {max_tokens:g} tokens: max_tokens should be a whole number above 0")
     return SampleParams(
         max_tokens=int(max_tokens),
         temperature=number("temperature", 1.0),
