@@ -18,11 +18,21 @@ from hypothesis import strategies as st
 from record_samples import artifacts, endings, job, jsons, key, life, rollout, rollouts, turn, turns_at
 
 from slipstream.record import RunStore
-from slipstream.record.codec import MAX_BLOB_BYTES, decode_run, decode_turn, encode_run, encode_turn, pack, unpack
+from slipstream.record.codec import (
+    MAX_BLOB_BYTES,
+    _run_pieces,
+    decode_run,
+    decode_turn,
+    encode_run,
+    encode_turn,
+    pack,
+    unpack,
+)
 from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import (
     Artifact,
     Ending,
+    EndReason,
     Failure,
     Image,
     Job,
@@ -250,3 +260,13 @@ def test_versions_for_other_tokens_than_were_sampled_are_damage(count: int) -> N
     row[-2] = pack(array("i", [count, 0]).tobytes())
     with pytest.raises(ValueError, match=f"2 sampled tokens have versions for {count}"):
         decode_turn(row)
+
+
+def test_a_large_artifact_is_written_in_pieces_and_read_whole() -> None:
+    data = bytes(range(256)) * 3_000
+    artifact = Artifact(
+        answer="a", files={"x": data, 'odd "name"': b"", "y": data[1:]}, problems={"z": "p"}, patch=data
+    )
+    ending = Ending(reason=EndReason.FINISHED, answer="a")
+    assert decode_run(encode_run(ending, artifact)) == (ending, artifact)
+    assert max(map(len, _run_pieces(ending, artifact))) < 300_000

@@ -219,6 +219,29 @@ def simulate(
         print("\n".join(table(found)))
 
 
+@bench_app.command()
+def stalls(
+    only: Annotated[str, typer.Option(help="Names of inputs, with commas between; all if not given.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each; the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """How long the event loop is held up by inputs that an agent made for it."""
+    from slipstream.bench.stalls import inputs, run, table
+    from slipstream.names import did_you_mean
+    from slipstream.settings import SandboxConfig
+    from slipstream.wiring import make_provider
+
+    names, known = [name for name in only.split(",") if name], [one.name for one in inputs(0.0)]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f'--only "{name}": there is no such input{did_you_mean(name, known)}')
+    found = run(lambda: make_provider(SandboxConfig()), names, rounds=rounds)
+    if as_json:
+        _print(found, as_json)
+    else:
+        print("\n".join(table(found)))
+
+
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))

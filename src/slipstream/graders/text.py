@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
+from slipstream.offload import WorkTooLarge, by_size
 from slipstream.types import Artifact, Grading, Json, Verdict
 
 _ARTICLES = re.compile(r"(?<![\w+#])(?:a|an|the)(?![\w+#])")
@@ -60,9 +61,7 @@ class ExactMatch:
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("exact", AnswerSpec, grading.spec)
-        given = artifact.answer or ""
-        right = any(same(given, answer) if spec.normalise else given == answer for answer in spec.answers)
-        return Verdict(reward=float(right))
+        return await _verdict(_is_right, artifact, spec)
 
 
 class TokenF1:
@@ -73,8 +72,25 @@ class TokenF1:
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("f1", AnswerSpec, grading.spec)
-        scores = [token_f1(artifact.answer or "", answer, normalise=spec.normalise) for answer in spec.answers]
-        return Verdict(reward=max(scores, default=0.0))
+        return await _verdict(_best_f1, artifact, spec)
+
+
+async def _verdict(score: Callable[[str, AnswerSpec], float], artifact: Artifact, spec: AnswerSpec) -> Verdict:
+    """A long answer is compared in a process of its own."""
+    given = artifact.answer or ""
+    num_bytes = len(given) + sum(map(len, spec.answers))
+    try:
+        return Verdict(reward=await by_size(score, given, spec, num_bytes=num_bytes))
+    except WorkTooLarge as raised:
+        return Verdict(reward=0.0, detail=f"the answer is too long to compare: {raised}")
+
+
+def _is_right(given: str, spec: AnswerSpec) -> float:
+    return float(any(same(given, answer) if spec.normalise else given == answer for answer in spec.answers))
+
+
+def _best_f1(given: str, spec: AnswerSpec) -> float:
+    return max((token_f1(given, answer, normalise=spec.normalise) for answer in spec.answers), default=0.0)
 
 
 def same(given: str, expected: str) -> bool:

@@ -33,6 +33,9 @@ from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
 from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, SandboxSpec, Span, Task, Turn
 
 MAX_ARTIFACT_BYTES = 16 << 20
+"""Of one file, and of the patch."""
+MAX_FILES_BYTES = 64 << 20
+"""Of all files together."""
 
 
 class DialogueMaker(Protocol):
@@ -152,9 +155,11 @@ class RolloutAttempt:
         problems: dict[str, str] = {}
         patch = b""
         if self._sandbox is not None and ending.reason is not EndReason.BROKE_SANDBOX:
+            room = MAX_FILES_BYTES
             for path in self._task.artifact:
                 try:
-                    files[path] = await self._sandbox.read(path, max_bytes=MAX_ARTIFACT_BYTES)
+                    files[path] = await self._sandbox.read(path, max_bytes=min(MAX_ARTIFACT_BYTES, room))
+                    room -= len(files[path])
                 except (SandboxFileError, SandboxLimitError) as raised:
                     problems[path] = str(raised)
             patch = await self._take_patch(self._sandbox, problems)

@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from slipstream.aio import outlast
 from slipstream.errors import SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError, boundary
 from slipstream.sandbox.base import ExecResult, Shell, ShellResult
 from slipstream.sandbox.blame import shortage_here
@@ -23,7 +24,12 @@ from slipstream.sandbox.programs import Programs
 from slipstream.sandbox.shell import LocalShell
 from slipstream.types import File, Json
 
+T = TypeVar("T")
+
 HEALTH_TIMEOUT_S = 5.0
+INLINE_BYTES = 1 << 20
+INLINE_FILES = 100
+"""What is copied on the event loop; more of it in a thread."""
 
 
 class Host(Protocol):
@@ -99,7 +105,9 @@ class SupervisedSandbox:
                 size = os.fstat(target).st_size
                 if size > max_bytes or size != reply.get("size"):
                     raise SandboxFileError(f"{path}: {size} bytes came, where {reply.get('size')} were announced")
-                return os.pread(target, size, 0)
+                if size <= INLINE_BYTES:
+                    return os.pread(target, size, 0)
+                return await _in_thread(lambda: os.pread(target, size, 0))
             finally:
                 os.close(target)
 
@@ -107,10 +115,15 @@ class SupervisedSandbox:
         async with self.attributed():
             source = memory_file()
             try:
-                index: list[Json] = []
-                for path, file in files.items():
-                    write_all(source, file.data)
-                    index.append([path, file.mode, len(file.data)])
+                num_bytes = sum(len(file.data) for file in files.values())
+
+                def fill() -> list[Json]:
+                    for file in files.values():
+                        write_all(source, file.data)
+                    return [[path, file.mode, len(file.data)] for path, file in files.items()]
+
+                is_small = num_bytes <= INLINE_BYTES and len(files) <= INLINE_FILES
+                index = fill() if is_small else await _in_thread(fill)
                 await self._channel.ask({"op": "write", "files": index}, [source])
             finally:
                 os.close(source)
@@ -170,6 +183,13 @@ class SupervisedSandbox:
             await shell.aclose()
         await self._host.end()
         self._on_closed(self)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """To its end, even if cancelled: the descriptor that it uses is closed afterwards."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    await outlast([working])
+    return working.result()
 
 
 class SupervisedShell:

@@ -48,6 +48,7 @@ CALL_FORMAT = '{"name": "<tool>", "arguments": {"<argument>": <value>}}'
 CLOSE_TIMEOUT_S = 10.0
 
 _MAX_REFUSAL_CHARS = 4_000
+_CALLS_AT_ONCE = 20
 _PROBLEMS: Mapping[CallProblem, str] = {
     CallProblem.BAD_JSON: "it is not valid JSON",
     CallProblem.UNCLOSED: "it was not closed",
@@ -166,7 +167,9 @@ class OpenToolset:
             return await self._run_beside(calls, messages, deadline_s)
         results: list[CallResult] = []
         last: CallResult | None = None
-        for call in calls:
+        for number, call in enumerate(calls, 1):
+            if number % _CALLS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # calls that cannot be run wait for nothing, and there may be thousands
             if last is None:
                 result = await self._run_one(call, messages, deadline_s)
                 last = result if isinstance(result.outcome, Finish | ContextEdit) else None
@@ -237,14 +240,14 @@ class OpenToolset:
             case Finish():
                 text = outcome.answer or ""
         tool = self._tools.get(call.name)
-        # A lone surrogate, which JSON can carry, would fail whoever encodes or stores the text.
-        text = text.encode("utf-8", "replace").decode("utf-8")
         shown = cut(text, tool.max_output_chars if tool else _MAX_REFUSAL_CHARS)
+        # A lone surrogate, which JSON can carry, would fail whoever encodes or stores the text.
+        readable = shown.text.encode("utf-8", "replace").decode("utf-8")
         hints = outcome.hints if isinstance(outcome, Observation) else ()
         return CallResult(
             call=call,
             outcome=outcome,
-            text="\n\n".join(part for part in (shown.text, *(f"Hint: {hint.text}" for hint in hints)) if part),
+            text="\n\n".join(part for part in (readable, *(f"Hint: {hint.text}" for hint in hints)) if part),
             start_s=start_s,
             end_s=asyncio.get_running_loop().time(),
             num_chars_cut=shown.num_chars_left_out,

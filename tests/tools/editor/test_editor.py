@@ -468,3 +468,22 @@ def test_a_torn_write_is_put_right_or_owned_up_to(always: bool) -> None:
             assert sandbox.files["/work/a"].data == b"old"
 
     run_virtual(main())
+
+
+@needs_sandboxes
+def test_a_large_file_is_edited_as_a_small_one_is() -> None:
+    """It is worked on in another process."""
+    lines = b"".join(b"line %d\r\n" % number for number in range(20_000))
+
+    async def scene(desk: Desk) -> None:
+        assert "Edited x" in await desk.does("str_replace", "x", old_str="line 10000\nline 10001", new_str="new")
+        assert await desk.sandbox.read("x") == lines.replace(b"line 10000\r\nline 10001", b"new")
+        assert "Undid the last edit" in await desk.does("undo", "x")
+        assert await desk.sandbox.read("x") == lines
+        assert "Edited x" in await desk.does("insert", "x", insert_line=20_000, new_str="end")
+        assert await desk.sandbox.read("x") == lines + b"end\r\n"
+        assert "is beyond the end" in await desk.refuses("insert", "x", insert_line=20_002, new_str="end")
+        assert "line 10 differs" in await desk.refuses("str_replace", "x", old_str="line 8\nlime 9\n", new_str="y")
+        assert "20001\tend" in await desk.does("view", "x", view_range=[20_001, -1])
+
+    in_sandbox(scene, {"x": lines})

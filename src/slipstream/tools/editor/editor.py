@@ -8,13 +8,15 @@ rollout. A syntax error is told and does not stop a change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError, ToolError
+from slipstream.offload import Limits, WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.base import Effect, ToolContext
 from slipstream.tools.define import TypedTool, class_tool
@@ -44,11 +46,14 @@ NOT_FOUND = "old_str was not found"
 NEW_SYNTAX_ERROR = "[new syntax error"
 """What an answer begins a line with where an edit broke the syntax; hints go by it."""
 
+_LIMITS = Limits(cpu_s=10, result_bytes=64 << 20)
+"""Of the process that works on a large file."""
 _MAX_PLACES = 10
 _MAX_SHOWN_LINES = 30
 _SYNTAX_SHARE = 0.5
 """Of the time that is left, the most that checking the syntax may take."""
 
+T = TypeVar("T")
 Command = Literal["view", "create", "str_replace", "insert", "undo"]
 
 
@@ -99,16 +104,8 @@ class Editor:
             if view_range is not None:
                 raise ToolError(f"edit: {place.path} is a folder: leave view_range out")
             return await list_folder(ctx.need_sandbox(), place.path, timeout_s=ctx.remaining_s())
-        file = _decoded(place, await self._read(place, ctx))
-        lines = split_lines(file.folded)
-        if not lines:
-            return f"[{place.path} is empty]"
-        if view_range is None:
-            text = view_whole(place.path, lines)
-        else:
-            first, last = _range(place, view_range, len(lines))
-            text = view_lines(lines, first, last)
-        return "\n".join((text, *_remarks(file)))
+        data = await self._read(place, ctx)
+        return await _worked_on(data, _viewed, place, data, view_range)
 
     async def _create(self, place: Place, text: str, ctx: ToolContext) -> str:
         before: bytes | None = None
@@ -129,20 +126,16 @@ class Editor:
             raise ToolError("edit: old_str is empty: give the text to replace, or use insert")
         if old == new:
             raise ToolError("edit: old_str and new_str are the same: nothing would change")
-        file = _decoded(place, await self._read(place, ctx))
-        return await self._apply(place, file, _find_change(place, file, old, _writable(new)), ctx)
+        data = await self._read(place, ctx)
+        after, told = await _worked_on(data, _replaced, place, data, old, _writable(new))
+        return await self._change(place, data, after, told, ctx)
 
     async def _insert(self, place: Place, after_line: int, new: str, ctx: ToolContext) -> str:
         if not new:
             raise ToolError("edit: new_str is empty: give the lines to insert")
-        file = _decoded(place, await self._read(place, ctx))
-        num_lines = len(split_lines(file.folded))
-        if after_line > num_lines:
-            raise ToolError(
-                f"edit: insert_line {after_line} is beyond the end: {place.path} has {_count(num_lines, 'line')}, "
-                f"so give 0 to {num_lines}"
-            )
-        return await self._apply(place, file, insertion(file, after_line, fold(_writable(new))), ctx)
+        data = await self._read(place, ctx)
+        after, told = await _worked_on(data, _inserted, place, data, after_line, _writable(new))
+        return await self._change(place, data, after, told, ctx)
 
     async def _undo(self, place: Place, ctx: ToolContext) -> str:
         edit = self._history.last(place.real)
@@ -165,13 +158,8 @@ class Editor:
         before = edit.before(now)
         await _put(sandbox, place, now, before)
         self._history.drop_last(edit.path)
-        told = f"Undid the last edit of {place.path}."
-        try:
-            one, other = decode(now).folded, decode(before).folded
-        except NotText:
-            return told
-        head, tail = common_ends(one, other)
-        return "\n".join((told, *_about(other, head, len(other) - tail)))
+        about = await _worked_on(now, _about_undone, now, before)
+        return "\n".join((f"Undid the last edit of {place.path}.", *about))
 
     # ------------------------------------------------------------ reading and writing
 
@@ -189,22 +177,9 @@ class Editor:
             )
         return await ctx.need_sandbox().read(place.path, max_bytes=self._max_bytes)
 
-    async def _apply(self, place: Place, file: TextFile, change: Change, ctx: ToolContext) -> str:
-        try:
-            after = file.splice(change.start, change.end, change.new)
-        except UnicodeEncodeError as unfit:
-            character = unfit.object[unfit.start]
-            raise ToolError(
-                f"edit: {place.path} is in {file.encoding}, which has no {character!r} (U+{ord(character):04X}): "
-                "write it in another way"
-            ) from None
-        if after == file.data:
-            raise ToolError("edit: nothing would change: the file already has this text there")
-        await self._write(place, file.data, after, ctx)
-        head, new = fold(file.text[: change.start]), fold(change.new)
-        folded = head + new + fold(file.text[change.end :])
-        told = "\n".join((f"Edited {place.path}:", *_about(folded, len(head), len(head) + len(new))))
-        return "\n".join((told, *await self._syntax(place, file.data, after, ctx)))
+    async def _change(self, place: Place, before: bytes, after: bytes, told: str, ctx: ToolContext) -> str:
+        await self._write(place, before, after, ctx)
+        return "\n".join((told, *await self._syntax(place, before, after, ctx)))
 
     async def _write(self, place: Place, before: bytes | None, after: bytes, ctx: ToolContext) -> None:
         await _put(ctx.need_sandbox(), place, before, after)
@@ -312,6 +287,73 @@ def _about(folded: str, start: int, end: int) -> list[str]:
         return ["[it is empty now]"]
     first = min(line_at(folded, start), len(lines))
     return [around(lines, first, max(first, min(line_at(folded, max(start, end - 1)), len(lines))))]
+
+
+# ---------------------------------------------------------------- work on the text of a file
+
+
+async def _worked_on(data: bytes, function: Callable[..., T], *args: object) -> T:
+    """Call a function whose work grows with the bytes and the lines of a file: for a large one, in a process."""
+    num_lines = data.count(b"\n") + data.count(b"\r")
+    try:
+        return await by_size(function, *args, num_bytes=max(len(data) // 8, 6 * num_lines), limits=_LIMITS)
+    except WorkTooLarge as raised:
+        raise ToolError(f"edit: the file is too large for this ({raised}): change it with bash") from raised
+
+
+def _viewed(place: Place, data: bytes, view_range: list[int] | None) -> str:
+    file = _decoded(place, data)
+    lines = split_lines(file.folded)
+    if not lines:
+        return f"[{place.path} is empty]"
+    if view_range is None:
+        text = view_whole(place.path, lines)
+    else:
+        first, last = _range(place, view_range, len(lines))
+        text = view_lines(lines, first, last)
+    return "\n".join((text, *_remarks(file)))
+
+
+def _replaced(place: Place, data: bytes, old: str, new: str) -> tuple[bytes, str]:
+    """The file with one text in place of another, and what is told of that. Raises ToolError."""
+    file = _decoded(place, data)
+    return _spliced(place, file, _find_change(place, file, old, new))
+
+
+def _inserted(place: Place, data: bytes, after_line: int, new: str) -> tuple[bytes, str]:
+    file = _decoded(place, data)
+    num_lines = len(split_lines(file.folded))
+    if after_line > num_lines:
+        raise ToolError(
+            f"edit: insert_line {after_line} is beyond the end: {place.path} has {_count(num_lines, 'line')}, "
+            f"so give 0 to {num_lines}"
+        )
+    return _spliced(place, file, insertion(file, after_line, fold(new)))
+
+
+def _spliced(place: Place, file: TextFile, change: Change) -> tuple[bytes, str]:
+    try:
+        after = file.splice(change.start, change.end, change.new)
+    except UnicodeEncodeError as unfit:
+        character = unfit.object[unfit.start]
+        raise ToolError(
+            f"edit: {place.path} is in {file.encoding}, which has no {character!r} (U+{ord(character):04X}): "
+            "write it in another way"
+        ) from None
+    if after == file.data:
+        raise ToolError("edit: nothing would change: the file already has this text there")
+    head, new = fold(file.text[: change.start]), fold(change.new)
+    folded = head + new + fold(file.text[change.end :])
+    return after, "\n".join((f"Edited {place.path}:", *_about(folded, len(head), len(head) + len(new))))
+
+
+def _about_undone(now: bytes, before: bytes) -> list[str]:
+    try:
+        one, other = decode(now).folded, decode(before).folded
+    except NotText:
+        return []
+    head, tail = common_ends(one, other)
+    return _about(other, head, len(other) - tail)
 
 
 # ---------------------------------------------------------------- finding the text to replace
