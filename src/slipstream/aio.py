@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Collection
+import signal
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -20,6 +23,33 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     else:
         return
     raise first
+
+
+def run_stoppable(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with SIGTERM and SIGHUP as good as ^C: what is open is closed, then KeyboardInterrupt is raised. A
+    signal that is ignored, as `nohup` has it, stays so."""
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    was_told = False
+
+    async def stoppable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop() -> None:
+            nonlocal was_told
+            was_told = True
+            assert task is not None
+            task.cancel()
+
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+        return await main
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        if was_told:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def collect_rarely() -> None:

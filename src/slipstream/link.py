@@ -295,7 +295,7 @@ def child_environment() -> dict[str, str]:
 def own_end(argv: Sequence[str]) -> socket.socket:
     """In a process that `start_linked` started: its end. What would end the run is for the run's own process, which
     then lets this one go. Programs that are started here know nothing of all this."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # to ignore them would be passed on to every program
     os.environ["PYTHONPATH"] = argv[2]
     own = socket.socket(fileno=int(argv[1]))

@@ -118,7 +118,7 @@ def test_a_reader_that_leaves_early_is_no_error_to_shout_about(home: Path, first
     os.close(write_end)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_says_how_to_go_on_and_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
     arguments = ("eval", "demo", "tasks.num=32", "dispatch.slots=1")
     with subprocess.Popen(
@@ -127,7 +127,7 @@ def test_a_stopped_run_says_how_to_go_on_and_loses_nothing(tmp_path: Path, numbe
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job would ignore it
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell's background job would ignore it
     ) as running:
         assert running.stderr is not None
         folder = tmp_path / running.stderr.readline().removeprefix("run: ").rstrip("\n")

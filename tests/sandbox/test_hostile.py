@@ -323,7 +323,9 @@ def test_the_supervisor_cannot_be_killed_or_stopped() -> None:
         await bash(sandbox, "for s in $(seq 1 64); do kill -$s 1; kill -$s -1; done; kill -STOP 1; kill -9 1")
         kills = "import os, signal\nfor n in signal.valid_signals():\n  try: os.kill(1, n)\n  except OSError: pass\n"
         await python(sandbox, kills)
-        await bash(sandbox, "echo 1000 > /proc/1/oom_score_adj; renice 19 1; prlimit -p 1 --nofile=1 --cpu=1")
+        await bash(
+            sandbox, "echo 1000 > /proc/1/oom_score_adj; renice 19 1; taskset -p 1 1; prlimit -p 1 --nofile=1 --cpu=1"
+        )
         assert await sandbox.healthy()
         assert (await bash(sandbox, "echo fine"))[1] == "fine\n"
 

@@ -34,7 +34,7 @@ on_known_linux = pytest.mark.skipif(
 
 def verdict(machine: str, number: int, *args: int, arch: int | None = None) -> int:
     """What the kernel would answer: the program is run on the call as the kernel describes it."""
-    code = seccomp.program(machine)
+    code = seccomp.program(machine, memory_is_metered=False)
     assert code is not None
     lines = list(struct.iter_unpack("=HBBI", code))
     padded = [value & (1 << 64) - 1 for value in [*args, 0, 0, 0, 0, 0, 0][:6]]
@@ -69,10 +69,26 @@ PLAIN = [
 
 @pytest.mark.parametrize(("machine", "name"), PLAIN)
 def test_a_call_that_nobody_needs_is_refused_whatever_its_arguments(machine: str, name: str) -> None:
-    expected = refused(errno.ENOSYS if name.startswith("io_uring") or name == "clone3" else errno.EPERM)
+    is_absent = name.startswith("io_uring") or name in ("clone3", "memfd_create", "msgget", "semget")
+    expected = refused(errno.ENOSYS if is_absent else errno.EPERM)
     number = seccomp.MACHINES[machine].numbers[name]
     assert verdict(machine, number) == expected
     assert verdict(machine, number, *[-1] * 6) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_supervisor_alone_cannot_be_bound_to_cores(machine: str) -> None:
+    number = seccomp.MACHINES[machine].numbers["sched_setaffinity"]
+    assert verdict(machine, number, 1) == refused(errno.EPERM)
+    assert verdict(machine, number, 0) == verdict(machine, number, 2) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_segments_of_shared_memory_are_small(machine: str) -> None:
+    number = seccomp.MACHINES[machine].numbers["shmget"]
+    assert verdict(machine, number, 0, 4096) == ALLOW
+    for size in (4097, 1 << 31, 1 << 32, (1 << 40) + 1, -1):
+        assert verdict(machine, number, 0, size) == refused(errno.EINVAL)
 
 
 NEEDED = [
@@ -246,8 +262,8 @@ def call(number, *args):
 """
 
 
-def under_filter(body: str, *args: str) -> subprocess.CompletedProcess[str]:
-    code = seccomp.program()
+def under_filter(body: str, *args: str, memory_is_metered: bool = True) -> subprocess.CompletedProcess[str]:
+    code = seccomp.program(memory_is_metered=memory_is_metered)
     assert code is not None
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
@@ -265,7 +281,9 @@ def test_the_kernel_refuses_each_call_with_its_error() -> None:
     numbers = seccomp.MACHINES[platform.machine()].numbers
     plain = {name: [number, *[-1] * 6] for name, number in numbers.items() if name not in seccomp.BY_ARGUMENT}
     result = under_filter(
-        "print(json.dumps({name: call(*args) for name, args in json.loads(sys.argv[2]).items()}))", json.dumps(plain)
+        "print(json.dumps({name: call(*args) for name, args in json.loads(sys.argv[2]).items()}))",
+        json.dumps(plain),
+        memory_is_metered=False,
     )
     assert result.returncode == 0, result.stderr
     expected = {name: errno.ENOSYS if name in seccomp.ABSENT else errno.EPERM for name in plain}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import typer
 from rich.console import Console
 
-from slipstream.aio import collect_rarely
+from slipstream.aio import collect_rarely, run_stoppable
 from slipstream.cli.display import Display
 from slipstream.cli.output import OutputRefused
 from slipstream.cli.sessions import Config, Session, check_tasks
@@ -60,7 +59,8 @@ def carry_out_session(
             return store
 
         with display:
-            return _run(do_it(plan, open_store))
+            collect_rarely()
+            return run_stoppable(do_it(plan, open_store))
 
 
 def print_result(
@@ -102,16 +102,3 @@ def _how_to_go_on(session: Session[Config]) -> str:
     if session.folder is None or not RunStore.exists(session.folder):
         return ""
     return f"; go on with: slipstream {session.command} --resume {shlex.quote(str(session.folder))}"
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with SIGTERM as good as ^C."""
-
-    async def stoppable() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await main
-
-    collect_rarely()
-    return asyncio.run(stoppable())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from slipstream.aio import run_stoppable
 from slipstream.cli.display import print_rows
 from slipstream.errors import ConfigError
 from slipstream.printable import printable
@@ -35,7 +35,7 @@ def check_command(
         raise ConfigError(f'there is no provider "{provider}": name one of {", ".join(PROVIDERS)}')
     if image is not None and provider != "oci":
         raise ConfigError(f"--image is for the provider oci, not for {provider}: leave it out")
-    survey = asyncio.run(_survey(provider, image))
+    survey = run_stoppable(_survey(provider, image))
     if as_json:
         print(json.dumps(survey.as_json()))
     else:

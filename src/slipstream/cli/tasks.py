@@ -5,7 +5,6 @@ Standard output is for results, standard error for how far it is.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slipstream.aio import run_stoppable
 from slipstream.errors import ConfigError
 from slipstream.printable import one_line
 from slipstream.types import Json
@@ -49,7 +49,7 @@ def make_command(
     """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none."""
     if downloads is not None and downloads.exists() and not downloads.is_dir():
         raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
-    report = asyncio.run(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
+    report = run_stoppable(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
     if as_json:
         print(json.dumps(report.as_json()))
     else:
@@ -120,7 +120,7 @@ def check_command(
     as_json: JsonOption = False,
 ) -> None:
     """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
-    report = asyncio.run(_check(source, num, sample, seed, at_once, cheats))
+    report = run_stoppable(_check(source, num, sample, seed, at_once, cheats))
     if as_json:
         print(json.dumps(report.as_json()))
     else:

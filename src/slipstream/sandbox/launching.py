@@ -50,6 +50,8 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
             return passed.add(fd)
 
         data = {path: lend(memory_file(content)) for path, content in bwrap.files_in_base(spec, program).items()}
+        is_metered = meter.kind != watchdog.KIND
+        rules = seccomp.program(memory_is_metered=is_metered)
         args = ["--info-fd", str(passed.add(info_write))]
         passed.add(info)  # so that it can write even if we are dead by then
         args += bwrap.arguments(
@@ -59,11 +61,11 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
             view=what.view.path,
             layer=OWN_LAYER,
             areas=what.ground.areas,
-            seccomp_fd=None if (rules := seccomp.program()) is None else lend(memory_file(rules)),
+            seccomp_fd=None if rules is None else lend(memory_file(rules)),
         )
         args += ["--", interpreter.path, "-I", "-S", "-B", program[0], str(passed.add(theirs.fileno()))]
         args += [bwrap.workdir_of(spec), f"slipstream-lease={lease}"]
-        limits = bwrap.rlimits(spec, memory_is_metered=meter.kind != watchdog.KIND)
+        limits = bwrap.rlimits(spec, memory_is_metered=is_metered)
         args += [f"{name}={value}" for name, value in limits.items()]
         doors = meter.open_doors()
         for door in doors:

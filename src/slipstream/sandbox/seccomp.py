@@ -38,6 +38,8 @@ FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (which tells a program its own network interfaces)."""
 OF_A_USER = 2
 """PRIO_USER: all processes of a user."""
+SUPERVISOR = 1
+"""The process that is to stay where it is. Threads of a program are bound to cores by their numbers, which are many."""
 RENAME_WHITEOUT = 4
 """Leaves a device node behind."""
 
@@ -46,9 +48,12 @@ SET_LEASE = 1024
 
 X86_64: Mapping[str, int] = {
     "ioctl": 16,
+    "shmget": 29,
     "socket": 41,
     "socketpair": 53,
     "clone": 56,
+    "semget": 64,
+    "msgget": 68,
     "fcntl": 72,
     "ptrace": 101,
     "syslog": 103,
@@ -78,6 +83,7 @@ X86_64: Mapping[str, int] = {
     "query_module": 178,
     "quotactl": 179,
     "nfsservctl": 180,
+    "sched_setaffinity": 203,
     "lookup_dcookie": 212,
     "clock_settime": 227,
     "kexec_load": 246,
@@ -90,6 +96,7 @@ X86_64: Mapping[str, int] = {
     "unshare": 272,
     "move_pages": 279,
     "perf_event_open": 298,
+    "fanotify_init": 300,
     "prlimit64": 302,
     "name_to_handle_at": 303,
     "open_by_handle_at": 304,
@@ -101,6 +108,7 @@ X86_64: Mapping[str, int] = {
     "finit_module": 313,
     "sched_setattr": 314,
     "renameat2": 316,
+    "memfd_create": 319,
     "kexec_file_load": 320,
     "bpf": 321,
     "userfaultfd": 323,
@@ -118,6 +126,7 @@ X86_64: Mapping[str, int] = {
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
+    "memfd_secret": 447,
     "process_mrelease": 448,
     "open_tree_attr": 467,
 }
@@ -145,10 +154,14 @@ AARCH64: Mapping[str, int] = {
     "ptrace": 117,
     "sched_setparam": 118,
     "sched_setscheduler": 119,
+    "sched_setaffinity": 122,
     "setpriority": 140,
     "reboot": 142,
     "settimeofday": 170,
     "adjtimex": 171,
+    "msgget": 186,
+    "semget": 190,
+    "shmget": 194,
     "socket": 198,
     "socketpair": 199,
     "add_key": 217,
@@ -161,6 +174,7 @@ AARCH64: Mapping[str, int] = {
     "move_pages": 239,
     "perf_event_open": 241,
     "prlimit64": 261,
+    "fanotify_init": 262,
     "name_to_handle_at": 264,
     "open_by_handle_at": 265,
     "clock_adjtime": 266,
@@ -171,6 +185,7 @@ AARCH64: Mapping[str, int] = {
     "finit_module": 273,
     "sched_setattr": 274,
     "renameat2": 276,
+    "memfd_create": 279,
     "bpf": 280,
     "userfaultfd": 282,
     "kexec_file_load": 294,
@@ -188,6 +203,7 @@ AARCH64: Mapping[str, int] = {
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
+    "memfd_secret": 447,
     "process_mrelease": 448,
     "open_tree_attr": 467,
 }
@@ -202,11 +218,31 @@ WHOSE: Mapping[str, int] = {
 """Calls that a process may make of itself, and the argument that says whom they are about: 0 is the caller. About
 others they would let the agent starve the supervisor, whose user it is too."""
 BY_ARGUMENT = frozenset(
-    {"clone", "personality", "fcntl", "ioctl", "mknod", "mknodat", "renameat2", "socket", "socketpair", *WHOSE}
+    {
+        "clone",
+        "personality",
+        "fcntl",
+        "ioctl",
+        "mknod",
+        "mknodat",
+        "renameat2",
+        "sched_setaffinity",
+        "shmget",
+        "socket",
+        "socketpair",
+    }
+    | set(WHOSE)
 )
 """Refused for some arguments alone."""
-ABSENT = frozenset({"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"})
+UNSEEN = frozenset({"memfd_create", "msgget", "semget", "shmget"})
+"""Make memory that is in no process and on no disk of the sandbox. The kernel counts it for a control group; without
+one nobody does, and then these are refused. Programs use files in /dev/shm or /tmp instead, which the disk limit
+bounds."""
+ABSENT = UNSEEN - {"shmget"} | {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 """Said not to exist (ENOSYS), so that programs do it another way. All the others are not permitted (EPERM)."""
+SMALL_SEGMENT_BYTES = 4096
+"""What a segment of System V shared memory may have where nobody counts it: some servers need one as a lock. There can
+be 4,096 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,21 +261,25 @@ MACHINES: Mapping[str, Machine] = {
 
 
 @functools.cache
-def program(machine: str | None = None) -> bytes | None:
-    """The filter for a machine, by default this one. None where the numbers of its calls are not known here."""
+def program(machine: str | None = None, *, memory_is_metered: bool = True) -> bytes | None:
+    """The filter for a machine, by default this one. None where the numbers of its calls are not known here. Without
+    `memory_is_metered` calls are refused, too, whose memory only a control group counts."""
     known = MACHINES.get(machine or platform.machine())
     if known is None:
         return None
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(known))
+    left_out = UNSEEN if memory_is_metered else frozenset()
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(known, left_out))
 
 
-def _instructions(machine: Machine) -> list[Instruction]:
+def _instructions(machine: Machine, left_out: frozenset[str]) -> list[Instruction]:
     lines: list[Instruction] = [(LOAD, 0, 0, ARCH_AT), (JUMP_EQUAL, 1, 0, machine.arch), (RETURN, 0, 0, KILL_PROCESS)]
     lines += [(LOAD, 0, 0, NUMBER_AT)]
     if machine.has_x32:
         lines += [(JUMP_EQUAL, 0, 1, NO_NUMBER), _refuse(errno.ENOSYS)]
         lines += [(JUMP_AT_LEAST, 0, 1, X32_NUMBERS), (RETURN, 0, 0, KILL_PROCESS)]
     for name, number in machine.numbers.items():
+        if name in left_out:
+            continue
         body = _by_argument(name) if name in BY_ARGUMENT else [_refuse(_error(name))]
         lines += [(JUMP_EQUAL, 0, len(body), number), *body]
     return [*lines, (RETURN, 0, 0, ALLOW)]
@@ -253,6 +293,11 @@ def _by_argument(name: str) -> list[Instruction]:
     if name in WHOSE:
         of_users = [_load(0), (JUMP_EQUAL, 0, 1, OF_A_USER), _refuse(errno.EPERM)] if name == "setpriority" else []
         return [*of_users, _load(WHOSE[name]), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EPERM), _allow()]
+    if name == "sched_setaffinity":
+        return [_load(0), *_if_one_of((SUPERVISOR,), _refuse(errno.EPERM)), _allow()]
+    if name == "shmget":  # the size; its upper half is looked at, too
+        upper = [(LOAD, 0, 0, ARGS_AT + ARG_BYTES + 4), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EINVAL)]
+        return [*upper, _load(1), (JUMP_AT_LEAST, 0, 1, SMALL_SEGMENT_BYTES + 1), _refuse(errno.EINVAL), _allow()]
     if name == "renameat2":
         return [_load(4), (JUMP_ANY_BIT, 0, 1, RENAME_WHITEOUT), _refuse(errno.EPERM), _allow()]
     if name == "fcntl":

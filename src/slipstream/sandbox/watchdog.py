@@ -5,13 +5,16 @@ Always holds: a process is killed only through a descriptor of it, opened while 
 the memory limit the largest goes first, and all of them if that did not help; the first process, with which all the
 others end, goes with all of them and never alone.
 
-What it cannot see: memory that is not in a process (files in memory, buffers of pipes), what was swapped out, and
-processes that came and went between two looks, but for their CPU time, which parents inherit.
+What it cannot see: files in memory, which the disk limit bounds; buffers of pipes, which the kernel bounds for a user;
+what was swapped out; and processes that came and went between two looks, but for their CPU time, which parents inherit.
+Files in memory without a place (memfd, System V) are not to be had where it watches (`seccomp.UNSEEN`). Sockets beyond
+the first few count with the most that their buffers may hold.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -28,6 +31,8 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / MB if hasattr(os, "sysconf") else 0.0
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _EXITING = 4
 _KILLED = 1 << signal.SIGKILL - 1
+FREE_SOCKETS = 64
+"""Of a sandbox, which count for nothing: few programs have more."""
 _OWN_PAGES = (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
@@ -102,6 +107,33 @@ def own_memory_mb(seen: Seen) -> float:
         return seen.resident_mb
     counts = dict(line.split(b":", 1) for line in lines if line.startswith(_OWN_PAGES))
     return sum(int(value.split()[0]) for value in counts.values()) / 1024 if counts else seen.resident_mb
+
+
+def socket_memory_mb(pid: int) -> float:
+    """What the sockets of a network namespace may hold in their buffers. Those of Unix sockets cannot be asked, so that
+    each beyond the first few counts as full; TCP can hold more than that, and tells."""
+    try:
+        used = _file(f"/proc/{pid}/net/sockstat").split(maxsplit=3)[2]
+        queued = sum(_queued(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6"))
+    except (OSError, IndexError):
+        return 0.0
+    return (max(0, int(used) - FREE_SOCKETS) * _max_buffer_bytes() + queued) / MB
+
+
+def _queued(path: str) -> int:
+    """Bytes that wait in the connections of a table: the fifth column is what is to be sent and what came, in hex."""
+    with open(path, "rb") as table:  # noqa: PTH123
+        rows = [line.split(maxsplit=5)[4].split(b":") for line in table.readlines()[1:]]
+    return sum(int(sent, 16) + int(came, 16) for sent, came in rows)
+
+
+@functools.cache
+def _max_buffer_bytes() -> int:
+    """Of one socket: the kernel doubles what is asked for."""
+    try:
+        return 2 * int(_file("/proc/sys/net/core/wmem_max"))
+    except OSError:
+        return 2 * 212_992
 
 
 def kill(seen: Seen) -> None:
@@ -202,7 +234,7 @@ class WatchMeter:
         sizes = {seen: seen.resident_mb for seen in members}
         if sum(sizes.values()) > limit_mb:
             sizes = {seen: own_memory_mb(seen) for seen in members}
-        memory_mb = sum(sizes.values())
+        memory_mb = sum(sizes.values()) + socket_memory_mb(members[0].pid)
         self._tally.see(memory_mb=memory_mb, cpu_s=cpu_s, num_processes=num_processes)
         if num_processes >= self._num_full:
             self._tally.hit(Limit.PROCESSES)
