@@ -122,6 +122,7 @@ def make_run(
     groups: int = 3,
     solve_rate: SolveRateFilter | None = None,
     on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
+    on_word: Callable[[str], None] = lambda word: None,
     times: Callable[[], Measured] | None = None,
 ) -> Run:
     """Call it inside the event loop."""
@@ -146,6 +147,7 @@ def make_run(
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),
         on_progress=told.append,
         on_figures=on_figures,
+        on_word=on_word,
         times=times,
     )
     return Run(trainer=trainer, learner=learner, placement=placement, journal=journal, told=told)

@@ -137,6 +137,7 @@ def report_json(report: TrainReport, folder: Path, evaluation: Sequence[str] | N
             "success_sft_only": report.success_sft_only,
             "success_shuffled_reward": report.success_shuffled_reward,
             "steps": report.steps,
+            "steps_without_signal": report.num_flat,
             "seconds": round(report.seconds, 1),
             "success": {str(version): success for version, success in sorted(report.success.items())},
             "trained": str(report.trained),
@@ -155,7 +156,7 @@ def print_training(
         ("after", _success(report.success_after)),
         ("warm start continued", _success(report.success_sft_only)),
         ("shuffled rewards", _success(report.success_shuffled_reward)),
-        ("steps", str(report.steps)),
+        ("steps", str(report.steps) + _without_signal(report)),
         ("time", clock(report.seconds)),
         ("trained model", str(report.trained)),
         ("curve", str(report.curve)),
@@ -163,6 +164,10 @@ def print_training(
         ("evaluate it", _spoken(evaluation)),
     ]
     print_rows(console, [(name, value) for name, value in rows if value])
+
+
+def _without_signal(report: TrainReport) -> str:
+    return f", of which {report.num_flat} had nothing to learn from" if report.num_flat else ""
 
 
 def _success(success: float | None) -> str:

@@ -35,6 +35,7 @@ from slipstream.train.arrivals import Arrivals
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.grouping import TRAIN, GroupRules, by_task
 from slipstream.train.learner import Learner
+from slipstream.train.signal import TELL_AFTER, advice, num_flat_at_end
 from slipstream.train.ungraded import check_graded, is_one_that_is_late, keys_to_grade, planned_anew
 from slipstream.types import Group, Job, JobKey, Rollout, Task
 from slipstream.wiring import make_job
@@ -108,10 +109,12 @@ class Trainer:
         checkpoints: Checkpoints,
         on_progress: Callable[[TrainProgress], None] = lambda progress: None,
         on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
+        on_word: Callable[[str], None] = lambda word: None,
         times: Callable[[], Measured] | None = None,
     ) -> None:
         """`on_figures` is told what each step and each evaluation came to, once it is in the store. What `times` says
-        then goes into the store with it, and with the learner's work, so that a kill does not lose it."""
+        then goes into the store with it, and with the learner's work, so that a kill does not lose it. `on_word` is
+        told what the user should know."""
         self._settings = settings
         self._learner = learner
         self._dispatcher = dispatcher
@@ -122,6 +125,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._on_progress = on_progress
         self._on_figures = on_figures
+        self._on_word = on_word
         self._times = times
         self._arrivals = Arrivals()
         self._advanced = asyncio.Condition()
@@ -340,10 +344,17 @@ class Trainer:
         self._metrics = {**batch.metrics, **result.metrics}
         if is_new:
             await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
+            self._look_for_signal()
         if result.version % settings.checkpoint_every == 0 or result.version == settings.steps:
             await self.save()
         async with self._advanced:
             self._advanced.notify_all()
+
+    def _look_for_signal(self) -> None:
+        """Say so, once, when steps in a row had nothing to learn from."""
+        done = [record.metrics for record in self._store.steps() if record.metrics is not None]
+        if (num_flat := num_flat_at_end(done)) == TELL_AFTER:
+            self._on_word(advice(self._metrics, num_flat=num_flat, samples=self._settings.samples))
 
     async def save(self) -> None:
         """A checkpoint of the learner as it is."""

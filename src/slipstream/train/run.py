@@ -28,6 +28,7 @@ from slipstream.train.curve import draw_curves
 from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import OnWarm, Policy, export_trained, make_policy_folder, open_policy, warm_up
+from slipstream.train.signal import is_flat
 from slipstream.types import JobKey, Task
 from slipstream.wiring import (
     Pacing,
@@ -68,6 +69,8 @@ class TrainReport:
     trained: Path
     """The model folder of the policy as it ended."""
     curve: Path
+    num_flat: int = 0
+    """Steps that had nothing to learn from: all their advantages were 0."""
     success_sft_only: float | None = None
     success_shuffled_reward: float | None = None
 
@@ -151,14 +154,21 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     make_policy_folder(config, folder, listener.on_word)
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, watch, listener)
-        trainer = await _loop(plan, store, policy, checkpoints, listener.on_progress, times=watch.times)
+        trainer = await _loop(plan, store, policy, checkpoints, listener, times=watch.times)
         trained = await export_trained(policy, folder / "trained")
     seconds = watch.seconds
     store.append(watch.times())
     await store.flush()
     curve = folder / "curve.svg"
     _draw(curve, config.name, {"held-out success": trainer.success})
-    return TrainReport(steps=config.steps, seconds=seconds, success=dict(trainer.success), trained=trained, curve=curve)
+    return TrainReport(
+        steps=config.steps,
+        seconds=seconds,
+        success=dict(trainer.success),
+        trained=trained,
+        curve=curve,
+        num_flat=sum(is_flat(record.metrics) for record in store.steps() if record.metrics is not None),
+    )
 
 
 def _check_sandboxes(plan: TrainPlan) -> None:
@@ -214,7 +224,7 @@ async def _loop(
     store: RunStore,
     policy: Policy,
     checkpoints: Checkpoints,
-    on_progress: OnProgress,
+    listener: Listener,
     *,
     times: Callable[[], Measured] | None = None,
 ) -> Trainer:
@@ -247,8 +257,9 @@ async def _loop(
                 tasks=plan.tasks,
                 held_out=plan.held_out,
                 checkpoints=checkpoints,
-                on_progress=on_progress,
+                on_progress=listener.on_progress,
                 on_figures=on_figures,
+                on_word=listener.on_word,
                 times=times,
             )
             await trainer.run()
@@ -343,7 +354,7 @@ async def _control(
             )
             await policy.learner.save(checkpoints.path(0))
             await asyncio.to_thread(shutil.rmtree, own / WARM_FOLDER, ignore_errors=True)
-        trainer = await _loop(plan, store, policy, checkpoints, listener.on_progress)
+        trainer = await _loop(plan, store, policy, checkpoints, listener)
     return dict(trainer.success)
 
 
