@@ -31,8 +31,7 @@ from learner_stage import (
 from slipstream.engine.checkpoint import read_checkpoint
 from slipstream.engine.learner import TorchLearner
 from slipstream.engine.learner_config import LearnerConfig, LossConfig, paper_settings
-from slipstream.engine.microbatches import MicroBatch, collate, deal_out, plan, train_rows
-from slipstream.engine.steps import memory_guard
+from slipstream.engine.microbatches import collate, deal_out, plan, train_rows
 from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import Batch
@@ -391,23 +390,6 @@ def test_a_row_that_is_no_number_is_named() -> None:
         taught.update(batch(row([1, 2], [0, 1], logprobs=[0.0, math.nan])))
     with pytest.raises(ConfigError, match="token 97 of train/0/t/0 is not among the model's 97"):
         taught.update(batch(row([1, 97, 2], [0, 0, 1])))
-
-
-def _shaped(num_rows: int, width: int) -> MicroBatch:
-    rows = tuple(row([1] * (width + 1), [0] + [1] * width, rollout=number) for number in range(num_rows))
-    return collate(train_rows(rows, vocab_size=VOCAB), [1.0] * num_rows, torch.device("cpu"))
-
-
-def test_a_pass_that_does_not_fit_in_memory_names_the_setting() -> None:
-    with pytest.raises(ConfigError, match=r"a pass over 3 rows with 21 tokens .* tokens_per_microbatch=21: lower it"):
-        with memory_guard(_shaped(3, 7), 21):
-            torch.empty(1 << 55)
-    with pytest.raises(ConfigError, match=r"tokens_per_microbatch=21: make batches with a smaller max_tokens"):
-        with memory_guard(_shaped(1, 70), 21):
-            torch.empty(1 << 55)
-    with pytest.raises(RuntimeError, match="something else"):
-        with memory_guard(_shaped(3, 7), 21):
-            raise RuntimeError("something else")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

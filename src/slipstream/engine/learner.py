@@ -15,8 +15,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,14 +27,16 @@ from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.engine.learner_metrics import Tally
 from slipstream.engine.learner_state import put_state, state_tensors
 from slipstream.engine.losses import row_scales, token_losses
+from slipstream.engine.memory import TokenBudget, estimate_tokens, fixed_bytes, free_memory, memory_guard
 from slipstream.engine.microbatches import Masked, TrainRow, collate, deal_out, plan, train_rows
 from slipstream.engine.model_folder import Dtype, write_model_folder
 from slipstream.engine.sft import rate_height, warm_start
-from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step, memory_guard
+from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step
 from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError
 from slipstream.types import Batch, Json, UpdateResult
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 _ADAPTER_PART_BYTES = 16 << 20
@@ -42,13 +45,22 @@ _MODEL_ENDS_BYTES = 1 << 20
 
 
 class TorchLearner:
-    def __init__(self, folder: Path, config: LearnerConfig, *, device: str = "auto", seed: int = 0) -> None:
-        """`device` is `auto`, `cpu` or `cuda`. `seed` is of the adapter's start and of the order of mini-batches."""
+    def __init__(
+        self,
+        folder: Path,
+        config: LearnerConfig,
+        *,
+        device: str = "auto",
+        seed: int = 0,
+        model: Trainable | None = None,
+    ) -> None:
+        """`device` is `auto`, `cpu` or `cuda`. `seed` is of the adapter's start and of the order of mini-batches.
+        `model` is that of the folder, if it is open already."""
         self._folder = folder
         self._config = config
         self._device = find_device(device)
-        self._microbatch_tokens = config.tokens_on(self._device.type)
-        self._model = Trainable(folder, config, device=self._device, seed=seed)
+        self._model = model or Trainable(folder, config, device=self._device, seed=seed)
+        self._budget = TokenBudget(self._first_budget(), checkpoints_layers=config.gradient_checkpointing)
         self._optimizer = make_optimizer(
             self._model.parameters,
             learning_rate=config.rate_of(config.method),
@@ -82,9 +94,10 @@ class TorchLearner:
             epochs = [deal_out(rollouts, config.num_minibatches, chance) for _ in range(config.num_epochs)]
             steps = [step for epoch in epochs for step in epoch]
             with all_or_nothing(self._model.parameters.values(), self._optimizer, num_steps=len(steps)):
-                proximal = self._proximal(rows) if len(steps) > 1 or config.recompute_proximal else None
+                recomputes = len(steps) > 1 or config.recompute_proximal
+                proximal = self._fitting(partial(self._proximal, rows)) if recomputes else None
                 for step in steps:
-                    self._step(rows, step, proximal, tally)
+                    tally.add(self._fitting(partial(self._step, rows, step, proximal, tally.num_steps)))
             self._random = chance
             self._num_steps += tally.num_steps
             self._version += 1
@@ -117,7 +130,7 @@ class TorchLearner:
             samples,
             config or WarmStartConfig(),
             device=self._device,
-            tokens_per_microbatch=self._microbatch_tokens,
+            budget=self._budget,
             should_stop=should_stop,
             on_step=on_step,
             keep=keep,
@@ -125,11 +138,19 @@ class TorchLearner:
         self._version += bool(metrics["warm/steps"])
         return metrics
 
+    def _fitting(self, work: Callable[[], T]) -> T:
+        """Work made of passes, in micro-batches that fit."""
+        return self._budget.fitting(work, undo=partial(self._optimizer.zero_grad, set_to_none=True))
+
     def _step(
-        self, rows: Sequence[TrainRow], step: Sequence[int], proximal: Mapping[int, torch.Tensor] | None, tally: Tally
-    ) -> None:
-        """One optimiser step on the rows at these places."""
-        settings = self._config.loss
+        self,
+        rows: Sequence[TrainRow],
+        step: Sequence[int],
+        proximal: Mapping[int, torch.Tensor] | None,
+        num_before: int,
+    ) -> Tally:
+        """One optimiser step on the rows at these places, after `num_before` of the same update."""
+        settings, tally = self._config.loss, Tally()
         scales = row_scales(
             [rows[place].rollout for place in step],
             [rows[place].num_tokens for place in step],
@@ -141,7 +162,7 @@ class TorchLearner:
         for group in self._groups(rows, step):
             chosen = [rows[place] for place in group]
             batch = collate(chosen, [scale_of[place] for place in group], self._device, pack=self._model.packs)
-            with memory_guard(batch, self._microbatch_tokens):
+            with memory_guard(batch):
                 scores = self._model.score_batch(batch, temperature=self._config.temperature)
                 current = scores.logprobs
                 known = torch.cat([proximal[place] for place in group]) if proximal else current.detach()
@@ -161,11 +182,12 @@ class TorchLearner:
         norm = make_step(
             self._optimizer,
             loss=total,
-            learning_rate=self._learning_rate(self._num_steps + tally.num_steps),
+            learning_rate=self._learning_rate(self._num_steps + num_before),
             max_grad_norm=self._config.max_grad_norm,
-            what=f"step {tally.num_steps + 1} of update {self._version + 1}",
+            what=f"step {num_before + 1} of update {self._version + 1}",
         )
         tally.add_step(total, norm)
+        return tally
 
     def _proximal(self, rows: Sequence[TrainRow]) -> dict[int, torch.Tensor]:
         """The logprobs of every row's trained tokens as things stand, by the row's place."""
@@ -173,7 +195,7 @@ class TorchLearner:
         for group in self._groups(rows, range(len(rows))):
             chosen = [rows[place] for place in group]
             batch = collate(chosen, [0.0] * len(chosen), self._device, pack=self._model.packs)
-            with torch.no_grad(), memory_guard(batch, self._microbatch_tokens):
+            with torch.no_grad(), memory_guard(batch):
                 scores = self._model.score_batch(batch, temperature=self._config.temperature, with_entropy=False)
             found |= zip(group, torch.split(scores.logprobs, [row.num_tokens for row in chosen]), strict=True)
         return found
@@ -181,8 +203,29 @@ class TorchLearner:
     def _groups(self, rows: Sequence[TrainRow], places: Sequence[int]) -> list[list[int]]:
         """The micro-batches of these rows, by place."""
         lengths = [len(rows[place].inputs) for place in places]
-        groups = plan(lengths, self._microbatch_tokens, pack=self._model.packs)
+        groups = plan(lengths, self._budget.tokens, pack=self._model.packs)
         return [[places[number] for number in group] for group in groups]
+
+    def _first_budget(self) -> int:
+        """Tokens of a micro-batch to begin with: as set, or by what is free now."""
+        config, most = self._config, self._config.tokens_on(self._device.type)
+        if config.tokens_per_microbatch is not None:
+            return most
+        fixed = fixed_bytes(
+            sum(parameter.numel() for parameter in self._model.parameters.values()),
+            num_steps=config.num_epochs * config.num_minibatches,
+            rounds=config.rounds_on(self._device.type),
+            num_parameters=self._model.num_parameters,
+        )
+        tokens = estimate_tokens(
+            most=most,
+            bytes_per_token=self._model.activation_bytes(),
+            fixed_bytes=fixed,
+            free_bytes=free_memory(self._device),
+        )
+        if tokens < most:
+            _LOG.warning("learner.tokens_per_microbatch is %d and not %d, so that passes fit in memory", tokens, most)
+        return tokens
 
     def _learning_rate(self, step: int) -> float:
         config = self._config
@@ -244,6 +287,8 @@ class TorchLearner:
         put_state(self._model.parameters, self._optimizer, kept.tensors, what=f"the checkpoint {folder}")
         self._version = facts["version"]
         self._num_steps = facts["num_steps"]
+        if self._config.tokens_per_microbatch is None:  # what fitted then, so that a resumed run makes the same passes
+            self._budget.tokens = facts.get("tokens_per_microbatch", self._budget.tokens)
         kind, numbers, spare = facts["random"]
         self._random.setstate((kind, tuple(numbers), spare))
 
@@ -262,6 +307,7 @@ class TorchLearner:
             "base": _model_digest(self._folder) if lora else None,
             "version": self._version,
             "num_steps": self._num_steps,
+            "tokens_per_microbatch": self._budget.tokens,
             "random": [kind, list(numbers), spare],
         }
 

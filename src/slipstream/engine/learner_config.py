@@ -98,7 +98,8 @@ class LearnerConfig:
     """Compute the logprobs anew before the update even if there is just one step, where the current ones serve."""
     tokens_per_microbatch: int | None = None
     """Tokens in one forward pass, padding included. A longer row goes alone. It decides the memory, not the result.
-    None is 4,096 on a CPU and 32,768 on a GPU."""
+    None is what should fit into the free memory, at most 4,096 on a CPU and 32,768 on a GPU. A pass that does not fit
+    is made again with half of it, and so are those that follow."""
     gradient_checkpointing: bool = False
     """Compute activations twice rather than keep them: less memory, more time."""
     process: Literal["auto", "own", "shared"] = "auto"

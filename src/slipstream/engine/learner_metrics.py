@@ -22,6 +22,13 @@ class Tally:
     def num_steps(self) -> int:
         return len(self._losses)
 
+    def add(self, other: Tally) -> None:
+        """All that another saw."""
+        for name, values in other._kept.items():
+            self._kept.setdefault(name, []).extend(values)
+        self._losses += other._losses
+        self._grad_norms += other._grad_norms
+
     def add_step(self, loss: float, grad_norm: float) -> None:
         self._losses.append(loss)
         self._grad_norms.append(grad_norm)

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ import torch
 from slipstream.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from slipstream.engine.learner_config import WarmStartConfig
 from slipstream.engine.learner_state import put_state, state_tensors
+from slipstream.engine.memory import TokenBudget, memory_guard
 from slipstream.engine.microbatches import Masked, TrainRow, collate, plan, sample_rows
-from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step, memory_guard
+from slipstream.engine.steps import all_or_nothing, make_optimizer, make_step
 from slipstream.engine.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import Json
@@ -54,7 +56,7 @@ def warm_start(
     config: WarmStartConfig,
     *,
     device: torch.device,
-    tokens_per_microbatch: int,
+    budget: TokenBudget,
     should_stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
     keep: Path | None = None,
@@ -84,7 +86,9 @@ def warm_start(
             if out_of_time:
                 break
             chosen = [rows[place] for place in step]
-            loss = _backward(model, chosen, tokens_per_microbatch, device)
+            loss = budget.fitting(
+                partial(_backward, model, chosen, budget, device), undo=partial(optimizer.zero_grad, set_to_none=True)
+            )
             make_step(
                 optimizer,
                 loss=loss,
@@ -170,14 +174,14 @@ def _digest(rows: Sequence[TrainRow], config: WarmStartConfig) -> str:
     return digest.hexdigest()
 
 
-def _backward(model: Trainable, rows: Sequence[TrainRow], tokens_per_microbatch: int, device: torch.device) -> float:
+def _backward(model: Trainable, rows: Sequence[TrainRow], budget: TokenBudget, device: torch.device) -> float:
     """Adds up the gradient of the mean over the step's tokens, and returns that mean."""
     scale = 1 / sum(row.num_tokens for row in rows)
     total = 0.0
-    for group in plan([len(row.inputs) for row in rows], tokens_per_microbatch, pack=model.packs):
+    for group in plan([len(row.inputs) for row in rows], budget.tokens, pack=model.packs):
         chosen = [rows[place] for place in group]
         batch = collate(chosen, [scale] * len(chosen), device, pack=model.packs)
-        with memory_guard(batch, tokens_per_microbatch):
+        with memory_guard(batch):
             scores = model.score_batch(batch, temperature=1.0, with_entropy=False)
             loss = -scores.logprobs.sum() * scale
             torch.autograd.backward(loss)

@@ -1,7 +1,6 @@
-"""One optimiser step, and the memory it needs: shared by updates and by the warm start.
+"""One optimiser step: shared by updates and by the warm start.
 
-Always holds: a gradient that is no number changes nothing; a pass that does not fit in memory is a ConfigError that
-names the setting to lower.
+Always holds: a gradient that is no number changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.engine.microbatches import MicroBatch
+from slipstream.engine.memory import is_out_of_memory
 from slipstream.errors import ConfigError, LearnerError
 
 
@@ -56,25 +55,17 @@ def make_step(
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    optimizer.step()
+    try:
+        optimizer.step()
+    except (MemoryError, RuntimeError) as raised:
+        if not is_out_of_memory(raised):
+            raise
+        raise ConfigError(
+            f"the optimiser's moments do not fit in memory at {what}: resume with a lower model.engine.num_slots, its "
+            "cache takes memory too, or start anew with learner.method=lora"
+        ) from raised
     optimizer.zero_grad(set_to_none=True)
     return float(norm)
-
-
-@contextmanager
-def memory_guard(batch: MicroBatch, tokens_per_microbatch: int) -> Iterator[None]:
-    """Around a pass over `batch`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as raised:
-        if not _is_out_of_memory(raised):
-            raise
-        remedy = "make batches with a smaller max_tokens" if batch.num_rows == 1 else "lower it"
-        rows = f"{batch.num_rows} rows with {batch.ids.numel()} tokens"
-        raise ConfigError(
-            f"a pass over {rows} does not fit in memory, with tokens_per_microbatch="
-            f"{tokens_per_microbatch}: {remedy}, or set gradient_checkpointing"
-        ) from raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +113,3 @@ def _go_back(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer
             parameter.copy_(weight)
     optimizer.state.clear()
     optimizer.state.update(kept.state)
-
-
-def _is_out_of_memory(raised: BaseException) -> bool:
-    if isinstance(raised, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(raised).lower()
-    return "not enough memory" in text or "can't allocate memory" in text

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.engine.learner_config import LearnerConfig, LoraConfig
+from slipstream.engine.memory import counted_activations
 from slipstream.engine.microbatches import MicroBatch
 from slipstream.engine.packing import Packed, can_pack, register
 from slipstream.errors import ConfigError
@@ -28,6 +29,8 @@ LARGEST_LOGITS = 1 << 25
 """Numbers in one piece of logits on a CPU: 128 MiB. More are computed a piece at a time, and twice."""
 LOGITS_SHARE = 64
 """On a GPU, so that they fit beside all else, one piece is at most this part of its memory."""
+
+_PROBE_TOKENS = 64
 
 _EXTRA = "pip install 'slipstream[local]'"
 
@@ -119,6 +122,21 @@ class Trainable:
             with_entropy=with_entropy,
             packed=batch.packed,
         )
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, trained or not."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def activation_bytes(self) -> float:
+        """What a token keeps for the backward pass, the head aside: measured on a short row."""
+        ids = (torch.arange(_PROBE_TOKENS, device=self._device) % self.vocab_size)[None]
+        packed = Packed.of(torch.tensor([_PROBE_TOKENS])).on(self._device) if self.packs else None
+        with counted_activations(self._model.parameters) as count:
+            hidden = self._hidden(ids, packed)
+            num_bytes = count()
+        del hidden
+        return num_bytes / _PROBE_TOKENS
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights by their Hugging Face names; a head that is tied to the embedding is left out.

@@ -25,6 +25,7 @@ from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.train.checkpoints import Checkpoints
 from slipstream.train.curve import draw_curves
+from slipstream.train.disk import check_room
 from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.train.policy import OnWarm, Policy, export_trained, make_policy_folder, open_policy, warm_up
@@ -38,6 +39,7 @@ from slipstream.wiring import (
     make_job,
     make_provider,
     make_renderer,
+    model_folder,
     open_placement,
 )
 
@@ -152,6 +154,10 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     if not checkpoints.versions():
         _check_sandboxes(plan)  # before the warm start, which takes long
     make_policy_folder(config, folder, listener.on_word)
+    if config.bridge == "local":
+        model = folder / "model" if config.model.make else model_folder(config.model)
+        free_bytes = shutil.disk_usage(folder).free
+        listener.on_word(check_room(config, model, folder, free_bytes=free_bytes))
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, watch, listener)
         trainer = await _loop(plan, store, policy, checkpoints, listener, times=watch.times)
