@@ -47,7 +47,7 @@ async def finish() -> Finish:
     return Finish(answer="nothing")
 
 
-def notes(*, num: int, seed: int = 0) -> list[Task]:
+def notes(*, num: int = 1_000, seed: int = 0) -> list[Task]:
     chance = random.Random(f"notes {seed}")
     return [_task(number, chance.choice(FOLDERS), seed) for number in range(num)]
 
