@@ -16,6 +16,7 @@ from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Capability
 from slipstream.sandbox.oci import OciProvider
 from slipstream.sandbox.oci_arguments import BuildSpec, Choices, DiskLimit, Image, Python
+from slipstream.sandbox.oci_container import Container
 from slipstream.sandbox.oci_engine import Engine, EngineKind, Facts, explain, find_engine, read_facts
 from slipstream.sandbox.oci_watch import TooDeep, Watch, cgroup_folders, folder_bytes, upper_folder
 from slipstream.types import SandboxLimits, SandboxSpec
@@ -344,3 +345,22 @@ def test_space_is_counted_once_per_file_and_not_through_links(tmp_path: Path) ->
     place.mkdir(parents=True)
     with pytest.raises(TooDeep):
         folder_bytes(layer)
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("echo false 137", "the container was killed from outside"),
+        ("echo false 1", None),
+        ("echo true 0", None),
+        (
+            "echo no such container >&2; exit 1",
+            "the container x is not known to the engine any more: no such container",
+        ),
+    ],
+)
+def test_a_container_that_was_killed_from_outside_is_the_hosts_fault(
+    tmp_path: Path, script: str, fault: str | None
+) -> None:
+    container = Container(fake_engine(tmp_path, script), "x", tmp_path, asyncio.Semaphore(1))
+    assert asyncio.run(container.host_fault()) == fault

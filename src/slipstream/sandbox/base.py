@@ -110,7 +110,7 @@ class Shell(Protocol):
 
 class Sandbox(Protocol):
     """One sandbox. Every method raises SandboxError once the sandbox is lost by a fault of provider or host, and
-    SandboxBroken once it is lost by what ran inside (it ran into the limit on memory, or on CPU time)."""
+    SandboxBroken once it is lost by what ran inside (see `blame`)."""
 
     @property
     def id(self) -> str: ...
