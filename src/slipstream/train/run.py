@@ -24,7 +24,7 @@ from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.train.checkpoints import Checkpoints
-from slipstream.train.curve import draw_curves
+from slipstream.train.curve_file import CurveFile
 from slipstream.train.disk import check_room
 from slipstream.train.loggers import check_tensorboard, figures_log
 from slipstream.train.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
@@ -160,19 +160,20 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
         listener.on_word(check_room(config, model, folder, free_bytes=free_bytes))
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, watch, listener)
-        trainer = await _loop(plan, store, policy, checkpoints, listener, times=watch.times)
+        curve = CurveFile(folder / "curve.svg", config.name)
+        watched = replace(listener, on_progress=curve.watching(listener.on_progress))
+        trainer = await _loop(plan, store, policy, checkpoints, watched, times=watch.times)
         trained = await export_trained(policy, folder / "trained")
     seconds = watch.seconds
     store.append(watch.times())
     await store.flush()
-    curve = folder / "curve.svg"
-    _draw(curve, config.name, {"held-out success": trainer.success})
+    curve.draw({"held-out success": trainer.success})
     return TrainReport(
         steps=config.steps,
         seconds=seconds,
         success=dict(trainer.success),
         trained=trained,
-        curve=curve,
+        curve=curve.path,
         num_flat=sum(is_flat(record.metrics) for record in store.steps() if record.metrics is not None),
     )
 
@@ -322,7 +323,7 @@ async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, lis
         "shuffled rewards": shuffled,
         "warm start continued": {0: sft_only[0], report.steps: sft_only[0]},
     }
-    _draw(report.curve, config.name, curves)
+    CurveFile(report.curve, config.name).draw(curves)
     return replace(report, success_sft_only=sft_only[0], success_shuffled_reward=shuffled[max(shuffled)])
 
 
@@ -362,8 +363,3 @@ async def _control(
             await asyncio.to_thread(shutil.rmtree, own / WARM_FOLDER, ignore_errors=True)
         trainer = await _loop(plan, store, policy, checkpoints, listener)
     return dict(trainer.success)
-
-
-def _draw(path: Path, name: str, curves: Mapping[str, Mapping[int, float]]) -> None:
-    points = {label: sorted(success.items()) for label, success in curves.items() if success}
-    path.write_text(draw_curves(f"{name}: success on held-out tasks", points, x_label="step"))
