@@ -25,8 +25,9 @@ Config = TypeVar("Config")
 
 
 def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
-    """`config` with each `dotted.key=value` put in its place."""
-    for pair in pairs:
+    """`config` with each `dotted.key=value` put in its place. What sets a source goes first, wherever it stands: it
+    takes the settings that belong to the old one with it (`RESETS`)."""
+    for pair in sorted(pairs, key=lambda pair: not _resets(type(config), pair.partition("=")[0].split("."))):
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f'"{pair}" is no setting: write key=value')
@@ -91,6 +92,11 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 def overrides_between(base: Config, wanted: Config) -> list[str]:
     """The `key=value` pairs that make `wanted` of `base`."""
+    pairs = _pairs(base, wanted)
+    return pairs + _pairs(apply_overrides(base, pairs), wanted)  # what another source has reset is set once more
+
+
+def _pairs(base: object, wanted: object) -> list[str]:
     known = dict(leaves(base))
     return [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
@@ -122,6 +128,18 @@ def checked_arguments(function: Callable[..., object], given: Mapping[str, Json]
     return arguments
 
 
+def _resets(kind: Any, path: list[str]) -> bool:
+    """Whether the setting at `path` resets others."""
+    for place, name in enumerate(path):
+        if not dataclasses.is_dataclass(kind):
+            return False
+        known = _field_types(cast("type", kind))
+        if place == len(path) - 1 and name in getattr(kind, "RESETS", {}):
+            return True
+        kind = _optional_group(known.get(name)) or known.get(name)
+    return getattr(kind, "MAIN", None) in getattr(kind, "RESETS", {})
+
+
 def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     name = path[0]
     if isinstance(config, Mapping):
@@ -150,7 +168,15 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
         raise ConfigError(f'"{key}" is a group of settings: set one of {inner}{unset}')
     else:
         value = _check(known[name], text, key)
-    return cast("Config", dataclasses.replace(cast("Any", config), **{name: value}))
+    changed = {name: value}
+    if value != current:
+        changed |= {each: _default(type(config), each) for each in getattr(config, "RESETS", {}).get(name, ())}
+    return cast("Config", dataclasses.replace(cast("Any", config), **changed))
+
+
+def _default(kind: Any, name: str) -> Any:
+    (item,) = (each for each in dataclasses.fields(kind) if each.name == name)
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
 def _check(kind: Any, text: str, key: str) -> Any:

@@ -25,6 +25,8 @@ from slipstream.feed import SolveRateFilter
 class TasksConfig:
     MAIN: ClassVar[str] = "source"
     """What `tasks=x` sets."""
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
+    """Another source begins with the defaults of these: those of the old one are not meant for it."""
     source: str = ""
     """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
     returns tasks."""
@@ -144,6 +146,7 @@ class EvalConfig:
 class DemonstrationsConfig:
     """Learning by example, before learning by reward."""
 
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("args",)}
     source: str = ""
     """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called
     with the model's folder and the seed. Empty: no warm start."""

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import JsonValue
 
-from slipstream.config import apply_overrides, checked, checked_arguments, from_json, to_json
+from slipstream.config import apply_overrides, checked, checked_arguments, from_json, overrides_between, to_json
 from slipstream.errors import ConfigError
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
@@ -271,3 +271,24 @@ def test_what_code_made_wrong_is_named(config: Outer, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         checked(config)
     assert str(raised.value).startswith(said)
+
+
+RECIPE = EvalConfig(name="x", tasks=TasksConfig(source="demo:tasks", num=64, args={"seed": 1}))
+
+
+@pytest.mark.parametrize("key", ["tasks", "tasks.source"])
+def test_another_source_begins_with_its_own_defaults(key: str) -> None:
+    assert apply_overrides(RECIPE, [f"{key}=mine.py:tasks"]).tasks == TasksConfig(source="mine.py:tasks")
+    assert apply_overrides(RECIPE, [f"{key}=demo:tasks"]) == RECIPE
+    for pairs in ([f"{key}=mine.py:tasks", "tasks.num=3"], ["tasks.num=3", f"{key}=mine.py:tasks"]):
+        assert apply_overrides(RECIPE, pairs).tasks == TasksConfig(source="mine.py:tasks", num=3)
+
+
+def test_a_recipe_takes_tasks_whose_function_knows_nothing_of_its_arguments() -> None:
+    changed = apply_overrides(find_recipe("quickstart"), ["tasks=mine.py:tasks"])
+    assert changed.tasks == TasksConfig(source="mine.py:tasks")
+
+
+def test_the_pairs_between_two_configs_survive_another_source() -> None:
+    wanted = replace(RECIPE, tasks=replace(RECIPE.tasks, source="mine.py:tasks"))
+    assert apply_overrides(RECIPE, overrides_between(RECIPE, wanted)) == wanted

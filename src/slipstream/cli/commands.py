@@ -46,6 +46,9 @@ OverridesArgument = Annotated[
 ResumeOption = Annotated[
     str | None, typer.Option("--resume", help="Go on with this run: its name, its path, or 'latest'.")
 ]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="With --resume: run the code that a run from elsewhere names.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")]
 
@@ -70,6 +73,7 @@ def eval_command(
     recipe: RecipeArgument = None,
     overrides: OverridesArgument = None,
     resume: ResumeOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
@@ -84,7 +88,7 @@ def eval_command(
 
     start_s = time.monotonic()
     display = ProgressDisplay(QuietConsole(stderr=True))
-    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs)
+    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
     report = carry_out_session(
         session,
         display,
@@ -109,6 +113,7 @@ def train_command(
     recipe: RecipeArgument = None,
     overrides: OverridesArgument = None,
     resume: ResumeOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
@@ -121,7 +126,7 @@ def train_command(
     from slipstream.train.run import carry_out_training, plan_training
 
     display = TrainDisplay(QuietConsole(stderr=True))
-    session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs)
+    session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
     report = carry_out_session(
         session,
         display,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 import shutil
@@ -11,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from slipstream.cli.trust import check_trust, mark_of
 from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
+from slipstream.hub import default_home
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.resume_rules import Change, check_changes
@@ -51,6 +54,7 @@ class Session(Generic[Config]):
             if self.changes:
                 self._record_changes(store)
             return store
+        place = str(Path.cwd())
         folder = new_run_folder(self._runs, self.config.name)
         try:
             store = RunStore.create(
@@ -59,6 +63,8 @@ class Session(Generic[Config]):
                     "command": self.command,
                     "settings": to_json(self.config),
                     "tasks_digest": tasks_digest,
+                    "place": place,
+                    "mark": mark_of(self.config, place, default_home()),
                 },
             )
         except ConfigError:
@@ -87,9 +93,18 @@ class Session(Generic[Config]):
 
 
 def find_session(
-    kind: type[Config], recipe: str | None, overrides: list[str], *, resume: str | None, runs: Path
+    kind: type[Config],
+    recipe: str | None,
+    overrides: list[str],
+    *,
+    resume: str | None,
+    runs: Path,
+    trust: bool = False,
 ) -> Session[Config]:
-    """What the arguments of a command ask for, which takes settings of one kind. Nothing is made or locked yet."""
+    """What the arguments of a command ask for, which takes settings of one kind. Nothing is made or locked yet.
+
+    A resumed run goes on in the folder that it was started in, so that relative paths mean what they meant then.
+    """
     if resume is not None and recipe is not None and _OVERRIDE.match(recipe):
         overrides = [recipe, *overrides]  # `--resume RUN key=value`: no recipe is needed
         recipe = None
@@ -109,7 +124,19 @@ def find_session(
     if asked is None:
         _refuse_of_other_command(kind, overrides)
     wanted = apply_overrides(config, overrides) if asked is None else asked
-    return Session(wanted, runs, past, check_changes(config, wanted, run=str(past.folder)))
+    changes = check_changes(config, wanted, run=str(past.folder))
+    check_trust(past, config, home=default_home(), trust=trust or asked is not None)
+    return Session(wanted, runs, _in_its_place(past), changes)
+
+
+def _in_its_place(past: RunReader) -> RunReader:
+    """Go to the folder that a run was started in, if it is still there."""
+    place = _began_with(past, "place")
+    if not isinstance(place, str) or place == str(Path.cwd()) or not Path(place).is_dir():
+        return past
+    here = RunStore.read(past.folder.resolve())
+    os.chdir(place)
+    return here
 
 
 def _check_command(past: RunReader, asked: str) -> None:
