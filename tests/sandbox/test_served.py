@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox.served import Served, listen_in
+from slipstream.sandbox.served import MAX_CONNECTIONS, Served, listen_in
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -40,5 +40,35 @@ def test_a_program_that_does_not_read_holds_up_nobody(tmp_path: Path, waits: boo
             client.settimeout(20)
             while client.recv(1 << 20):
                 pass
+
+    asyncio.run(main())
+
+
+def test_a_program_that_connects_without_end_takes_no_more_descriptors_than_allowed(tmp_path: Path) -> None:
+    async def main() -> None:
+        num_served = 0
+
+        async def answer(reader: StreamReader, writer: StreamWriter) -> None:
+            nonlocal num_served
+            num_served += 1
+            writer.write(b"x")
+            await reader.read()
+
+        served = Served()
+        await served.add("it", listen_in(tmp_path, "it"), answer)
+        async with asyncio.timeout(60):
+            clients = [await asyncio.open_unix_connection(tmp_path / "it") for _ in range(MAX_CONNECTIONS)]
+            assert [await reader.read(1) for reader, _ in clients] == [b"x"] * MAX_CONNECTIONS
+            refused, end = await asyncio.open_unix_connection(tmp_path / "it")
+            assert await refused.read(1) == b"" and num_served == MAX_CONNECTIONS
+            clients[0][1].close()
+            while num_served == MAX_CONNECTIONS:  # a place is free once the service has seen the end
+                another, last = await asyncio.open_unix_connection(tmp_path / "it")
+                await another.read(1)
+                last.close()
+            end.close()
+            await served.aclose()
+        for _, writer in clients:
+            writer.close()
 
     asyncio.run(main())

@@ -19,6 +19,8 @@ from slipstream.sandbox.base import OnConnect
 
 log = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 256
+"""Of a sandbox at once: each takes a descriptor of this process, and more are closed as they come."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -40,6 +42,9 @@ class Served:
         """Serve what connects to a socket, which is ours from now on."""
 
         def connected(reader: StreamReader, writer: StreamWriter) -> None:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                writer.transport.abort()
+                return
             task = asyncio.ensure_future(_serve(name, on_connect, reader, writer))
             self._connections[task] = writer
             task.add_done_callback(self._connections.pop)
