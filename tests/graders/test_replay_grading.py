@@ -171,6 +171,12 @@ def test_work_that_only_makes_its_tests_pass_is_worth_nothing(tree: Path) -> Non
         assert verdict.reward == 0.0 and verdict.detail.startswith("replay: "), name
 
 
+def test_every_recorded_call_must_match(tree: Path) -> None:
+    once = FIXED.replace("    return result", "    return 0 if values == [1, 2, 3] else result")
+    (verdict,) = replayed(tree, {"": patch_of({"calc/__init__.py": once})}).values()
+    assert verdict.reward == 0.0 and verdict.detail.startswith("replay: a recorded call")
+
+
 def test_the_worker_sees_neither_tests_nor_pytest(tree: Path) -> None:
     spy = """
 import os as _os
