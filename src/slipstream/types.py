@@ -121,6 +121,8 @@ class CallProblem(StrEnum):
     NO_NAME = "no_name"
     BAD_SHAPE = "bad_shape"
     TOO_DEEP = "too_deep"
+    SEVERAL = "several"
+    """Several calls in one reply, in a chat format that has one."""
 
 
 MAX_CALL_DEPTH = 64

@@ -33,7 +33,10 @@ PROGRESS = TrainProgress(version=0, steps=20, doing="rollouts", view=NOTHING, me
     [
         (["demo"], 'the recipe "demo" is for another command: slipstream eval demo'),
         (["quickstart", "samples=1"], "samples=1: a baseline needs at least two rollouts of a task"),
-        (["quickstart", "model.kind=chat"], "model.kind=chat: what is trained is a model folder, so set it to local"),
+        (
+            ["quickstart", "model.kind=chat"],
+            "model.kind=chat: `train` updates the weights",
+        ),
         (["quickstart", "model.top_p=0.9"], "training needs the logprobs of what was sampled from"),
         (["quickstart", "model.temperature=0"], "training needs something to choose from"),
         (["quickstart", "deterministic=true", "staleness=1"], "a deterministic run is on policy"),

@@ -14,7 +14,7 @@ from slipstream.render.base import Tokenizer, Traits
 from slipstream.render.families import FAMILY_TOKENS, TRAITS, guess_family, surrogate
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
-from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
+from slipstream.types import CallProblem, Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
 FAMILIES = sorted(FAMILY_TOKENS)
 TOOLS = (
@@ -227,3 +227,33 @@ def test_runs_of_blanks_in_a_vocabulary_are_plain_text(tmp_path: Path) -> None:
     ids = renderer.render([Message(role=Role.USER, content="a\n\nb")], ())
     assert backend.token_to_id("\n\n") in ids
     assert "\n\n" not in renderer.special_tokens
+
+
+def test_glm_45_puts_a_newline_between_calls_that_follow_text() -> None:
+    """The renderers library leaves it out there, which the models' own template does not."""
+    calls = tuple(ToolCall(id=f"c{n}", name="bash", arguments={"command": str(n)}) for n in range(2))
+    renderer = Renderer("glm-4.5", surrogate("glm-4.5"))
+    said = renderer.decode(renderer.encode_reply(Message(role=Role.ASSISTANT, content="I look.", calls=calls)))
+    assert (
+        said
+        == "\n<think></think>\nI look."
+        + "".join(
+            f"\n<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>{n}</arg_value>\n</tool_call>" for n in range(2)
+        )
+        + "<|observation|>"
+    )
+
+
+@pytest.mark.parametrize("separator", ["\n", "; ", ", ", " "])
+def test_several_calls_where_a_reply_has_one_are_told_to_the_model(separator: str) -> None:
+    renderer = Renderer("llama-3", surrogate("llama-3"))
+    prompt = renderer.render([USER], TOOLS)
+    written = separator.join(f'{{"name": "bash", "parameters": {{"command": "{name}"}}}}' for name in ("ls", "pwd"))
+    heard = renderer.parse(renderer.encode_text(f"{written}<|eot_id|>"), prompt, TOOLS, call_prefix="c")
+    assert [(call.problem, call.raw) for call in heard.calls] == [(CallProblem.SEVERAL, written)]
+    whole = renderer.decode(renderer.render([USER, heard, answer("one at a time")], TOOLS))
+    assert written in whole
+    reply = Message(role=Role.ASSISTANT, calls=(bash("ls").calls[0], bash("pwd").calls[0]))
+    for how in ("keep", "template"):
+        with pytest.raises(ConfigError, match="only supports a single tool call"):
+            Renderer("llama-3", surrogate("llama-3"), thinking=how).render([USER, reply, answer("1")], TOOLS)

@@ -26,6 +26,11 @@ def bare_calls(text: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCal
     return text, ()
 
 
+def as_one_problem(text: str) -> ToolCall:
+    """Several calls, in a format that has one in a reply: the model is told so."""
+    return ToolCall(id="", name="", problem=CallProblem.SEVERAL, raw=text)
+
+
 def _calls_to_the_end(text: str, names: set[str]) -> tuple[ToolCall, ...]:
     """The calls that `text` consists of; none if it holds anything else."""
     found: list[ToolCall] = []

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from slipstream.errors import ConfigError
 from slipstream.render.adapter import Adapter
 from slipstream.render.base import Tokenizer, Traits, same_reply, tools_of
+from slipstream.render.calls import as_one_problem
 from slipstream.render.chatml import read_calls
 from slipstream.render.learned_calls import NAME, PROBE, PROBE_IDS, LearnedCalls, learn_calls
 from slipstream.render.template import DATE, ChatTemplate
@@ -74,6 +75,7 @@ class JinjaFormat:
         if self._calls is not None and not self._adapter.tools:
             example = ToolCall(id=PROBE_IDS[0], name="<tool>", arguments={"<argument>": "<value>"})
             self._adapter = replace(self._adapter, example=self._written_calls([example]) or "")
+        self.traits = Traits()
         if not self._can_say("Hello.", 0):
             raise ConfigError(f"the chat template does not write a reply so that it can be read back; {_REMEDY}")
         self.traits = Traits(several_calls=self._can_say("", 2), text_with_call=self._can_say("Look.", 1))
@@ -118,6 +120,8 @@ class JinjaFormat:
             if not self._read_calls(said, tools)[1]:
                 thinking, text = said, rest
         content, calls = self._read_calls(text, tools)
+        if len(calls) > 1 and not self.traits.several_calls:
+            calls = (as_one_problem(text.removeprefix(content).lstrip()),)
         return Message(
             role=Role.ASSISTANT,
             content=content.lstrip("\n") if thinking else content,

@@ -13,8 +13,9 @@ from typing import Any
 
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
-from slipstream.render.base import Tokenizer, same_reply, tools_of
-from slipstream.render.families import FAMILY_TOKENS
+from slipstream.render.base import Tokenizer, Traits, same_reply, tools_of
+from slipstream.render.calls import as_one_problem, bare_calls
+from slipstream.render.families import FAMILY_TOKENS, TRAITS
 from slipstream.types import CallProblem, Json, Message, Role, ToolCall, ToolSpec
 
 _PROBLEMS = {
@@ -54,6 +55,7 @@ class LibraryFormat:
             raise ConfigError(
                 f"the tokenizer {tokenizer.name_or_path!r} does not fit the family {family!r}: {raised}"
             ) from raised
+        self._family = family
         self._tokenizer = tokenizer
         self._opening: list[int] = self._renderer.render_ids([_QUESTION], add_generation_prompt=True)
         self._opening_text = tokenizer.decode(self._opening)
@@ -62,9 +64,12 @@ class LibraryFormat:
         self.stop_ids: tuple[int, ...] = tuple(self._renderer.get_stop_token_ids())
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        ids: list[int] = self._renderer.render_ids(
-            [_as_dict(message) for message in messages], tools=_tool_dicts(tools), add_generation_prompt=True
-        )
+        try:
+            ids: list[int] = self._renderer.render_ids(
+                [_as_dict(message) for message in messages], tools=_tool_dicts(tools), add_generation_prompt=True
+            )
+        except ValueError as raised:
+            raise ConfigError(f"the family {self._family!r} cannot write this conversation: {raised}") from raised
         return ids
 
     def extend(
@@ -91,12 +96,12 @@ class LibraryFormat:
             if len(spoken) != len(calls):
                 thinking = self._tokenizer.decode(sampled[thought.start : thought.stop]).strip()
             calls = spoken
-        return Message(
-            role=Role.ASSISTANT,
-            content=content,
-            thinking=thinking,
-            calls=tuple(_as_call(call, tools) for call in calls),
-        )
+        read = tuple(_as_call(call, tools) for call in calls)
+        if not read and not TRAITS.get(self._family, Traits()).several_calls:
+            before, several = bare_calls(content, tools)
+            if len(several) > 1:
+                read, content = (as_one_problem(content.removeprefix(before).lstrip()),), before
+        return Message(role=Role.ASSISTANT, content=content, thinking=thinking, calls=read)
 
     def encode_reply(self, message: Message) -> list[int]:
         # How a template writes a reply depends on what follows it, and none writes every reply in full everywhere.

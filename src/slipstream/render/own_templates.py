@@ -182,6 +182,43 @@ _QWEN3_CODER = r"""{%- macro field(name, value) %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
+_GLM45 = r"""{{- '[gMASK]<sop>' }}
+{%- if tools %}
+  {{- '<|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' }}
+  {{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n' }}
+  {%- for tool in tools %}{{ (tool | tojson) + '\n' }}{% endfor %}
+  {{- '</tools>\n\nFor each function call, output the function name and arguments within the following XML ' }}
+  {{- 'format:\n<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n' }}
+  {{- '<arg_key>{arg-key-2}</arg_key>\n<arg_value>{arg-value-2}</arg_value>\n...\n</tool_call>' }}
+{%- endif %}
+{%- set place = namespace(last_user=-1) %}
+{%- for message in messages %}
+  {%- if message.role == 'user' %}{% set place.last_user = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- set is_quick = enable_thinking is defined and not enable_thinking %}
+{%- for message in messages %}
+  {%- if message.role == 'user' %}
+    {{- '<|user|>\n' + message.content }}
+    {{- '/nothink' if is_quick and not message.content.endswith('/nothink') else '' }}
+  {%- elif message.role == 'assistant' %}
+    {%- set is_kept = message.reasoning_content and loop.index0 > place.last_user %}
+    {{- '<|assistant|>\n<think>' + (message.reasoning_content.strip() if is_kept else '') + '</think>' }}
+    {%- if message.content.strip() %}{{ '\n' + message.content.strip() }}{% endif %}
+    {%- for call in message.tool_calls %}
+      {{- '\n<tool_call>' + call.function.name + '\n' }}
+      {%- for name, value in call.function.arguments | items %}
+        {{- '<arg_key>' + name + '</arg_key>\n<arg_value>' }}
+        {{- (value if value is string else value | tojson) + '</arg_value>\n' }}
+      {%- endfor %}
+      {{- '</tool_call>' }}
+    {%- endfor %}
+  {%- elif message.role == 'tool' %}
+    {{- '' if loop.previtem is defined and loop.previtem.role == 'tool' else '<|observation|>' }}
+    {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+  {%- else %}{{ '<|system|>\n' + message.content }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' + ('\n<think></think>' if is_quick else '') }}{% endif %}"""
+
 OWN_TEMPLATES: Mapping[str, OwnTemplate] = {
     "gemma3": OwnTemplate(source=_GEMMA, special_tokens={"bos_token": "<bos>", "eos_token": "<end_of_turn>"}),
     "phi-3": OwnTemplate(source=_PHI3, special_tokens={"eos_token": "<|endoftext|>"}),
@@ -191,5 +228,6 @@ OWN_TEMPLATES: Mapping[str, OwnTemplate] = {
         source=_DEEPSEEK_R1,
         special_tokens={"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"},
     ),
+    "glm-4.5": OwnTemplate(source=_GLM45, special_tokens={"eos_token": "<|endoftext|>"}),
     "qwen3-coder": OwnTemplate(source=_QWEN3_CODER, special_tokens={"eos_token": "<|im_end|>"}),
 }

@@ -144,6 +144,17 @@ CONVERSATIONS: tuple[Conversation, ...] = (
         ),
     ),
     Conversation(
+        name="text beside several calls",
+        tools=TOOLS,
+        messages=(
+            _system("Be brief."),
+            _user("Where?"),
+            _reply("I will look twice.", _search(0, query="one"), _search(1, query="two")),
+            _found(0, "1"),
+            _found(1, "2"),
+        ),
+    ),
+    Conversation(
         name="thinking in a tool cycle",
         tools=TOOLS,
         messages=(

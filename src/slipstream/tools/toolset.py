@@ -54,6 +54,7 @@ _PROBLEMS: Mapping[CallProblem, str] = {
     CallProblem.UNCLOSED: "it was not closed",
     CallProblem.NO_NAME: "it names no tool",
     CallProblem.TOO_DEEP: f"its arguments are nested more than {MAX_CALL_DEPTH} levels deep",
+    CallProblem.SEVERAL: "it is several calls, where a reply can have one",
     CallProblem.BAD_SHAPE: "it is not an object with a name and an object of arguments",
 }
 

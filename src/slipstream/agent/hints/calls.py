@@ -16,6 +16,7 @@ _HOW_TO_WRITE: Mapping[CallProblem, str] = {
     CallProblem.UNCLOSED: "The call did not end. Write less at once: make a long file in parts.",
     CallProblem.NO_NAME: 'Put the name of the tool under "name".',
     CallProblem.TOO_DEEP: "Write the arguments flat, as the tool describes them.",
+    CallProblem.SEVERAL: "Write one call in each reply; the next one after its answer.",
     CallProblem.BAD_SHAPE: 'Write one object with "name" and "arguments", and the arguments as an object.',
 }
 _EDIT_COMMANDS = frozenset({"view", "create", "str_replace", "insert", "undo", "undo_edit", "open", "edit_file"})
