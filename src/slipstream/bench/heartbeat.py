@@ -1,8 +1,9 @@
 """How long the event loop was held up while something ran.
 
 A task wakes every two milliseconds and looks at the clock: what it comes late is a stall. Beside it stands the CPU time
-that the loop's own thread took between two wake-ups: a thread that waits for the interpreter's lock, or a machine that
-is busy with other things, makes the first larger and not the second.
+between two wake-ups: that of the loop's own thread, and that of all threads of the process, which may hold the
+interpreter's lock. A machine that is busy with other things, or gives this one little of its cores, makes the stall
+longer and these not: on an idle one the stall is no longer than the CPU time of the process.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Stalls:
     """The longest."""
     loop_cpu_ms: float = 0.0
     """The most CPU time of the loop's thread between two beats."""
+    process_cpu_ms: float = 0.0
+    """The most CPU time of all threads of this process between two beats."""
     num_beats: int = 0
     seconds: float = 0.0
 
@@ -45,8 +48,9 @@ async def heartbeat() -> AsyncIterator[Stalls]:
 
 async def _beat(found: Stalls) -> None:
     while True:
-        before_s, cpu_s = time.perf_counter(), time.thread_time()
+        before_s, cpu_s, process_s = time.perf_counter(), time.thread_time(), time.process_time()
         await asyncio.sleep(BEAT_S)
         found.num_beats += 1
         found.stall_ms = max(found.stall_ms, 1000 * (time.perf_counter() - before_s - BEAT_S))
         found.loop_cpu_ms = max(found.loop_cpu_ms, 1000 * (time.thread_time() - cpu_s))
+        found.process_cpu_ms = max(found.process_cpu_ms, 1000 * (time.process_time() - process_s))
