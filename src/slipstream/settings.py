@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from slipstream.agent.config import AgentConfig
 from slipstream.dispatch.base import Deadlines, Limits, Retries
 from slipstream.engine.config import EngineConfig
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig, run_settings
 from slipstream.errors import ConfigError
 from slipstream.feed import SolveRateFilter
 
@@ -181,7 +181,7 @@ class TrainConfig:
     base_url: str = ""
     """Of the Tinker server: `http://127.0.0.1:8000`. Empty with `bridge=tinker`: the service of the SDK's makers."""
     tinker: TinkerConfig = TinkerConfig()
-    learner: LearnerConfig = LearnerConfig()
+    learner: LearnerConfig = run_settings()
     warm_start: DemonstrationsConfig = DemonstrationsConfig()
     steps: int = 100
     groups: int = 16

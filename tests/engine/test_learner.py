@@ -196,9 +196,14 @@ def test_bfloat16_is_near_float32() -> None:
     assert mixed.logprobs(range(20)) == pytest.approx(exact.logprobs(range(20)), abs=0.15)
 
 
-def test_if_nothing_is_said_an_adapter_learns_at_ten_times_the_rate_of_all_weights() -> None:
+def test_if_nothing_is_said_the_rate_goes_by_the_size_and_an_adapter_has_ten_times_that() -> None:
     seen = [learner(method=method).update(MIXED).metrics["learn/learning_rate"] for method in ("full", "lora")]
-    assert seen == [1e-6, 1e-5]
+    assert seen == [1e-3, 1e-2]  # a model this small has the most there is
+    rates = [LearnerConfig().rate_of("full", size) for size in (500_000, 135_000_000, 1_540_000_000, 8_000_000_000)]
+    assert rates == pytest.approx([8.8e-4, 1e-5, 1.43e-6, 1e-6], rel=0.01)
+    adapted = [LearnerConfig().rate_of("lora", size) for size in (135_000_000, 8_000_000_000, None)]
+    assert adapted == pytest.approx([1e-4, 1e-5, 1e-5])
+    assert LearnerConfig(learning_rate=3e-5).rate_of("lora", 1) == 3e-5
 
 
 def test_the_learning_rate_rises_over_the_warm_up() -> None:
@@ -321,7 +326,7 @@ def test_metrics_say_how_far_the_sampled_logprobs_are_off() -> None:
         "rows": 3.0,
         "rollouts": 2.0,
         "steps": 1.0,
-        "learning_rate": 1e-6,
+        "learning_rate": 1e-3,
     }
     assert {name: metrics[f"learn/{name}"] for name in expected} == pytest.approx(expected, abs=1e-4)
     assert metrics["learn/grad_norm"] > 0

@@ -60,10 +60,11 @@ class TorchLearner:
         self._config = config
         self._device = find_device(device)
         self._model = model or Trainable(folder, config, device=self._device, seed=seed)
+        self._rate = config.rate_of(config.method, self._model.num_parameters)
         self._budget = TokenBudget(self._first_budget(), checkpoints_layers=config.gradient_checkpointing)
         self._optimizer = make_optimizer(
             self._model.parameters,
-            learning_rate=config.rate_of(config.method),
+            learning_rate=self._rate,
             betas=config.betas,
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
@@ -229,7 +230,7 @@ class TorchLearner:
 
     def _learning_rate(self, step: int) -> float:
         config = self._config
-        rate = config.rate_of(config.method)
+        rate = self._rate
         num_steps = config.decay_steps or step + 1
         if step < config.warmup_steps or config.decay_steps:
             return rate * rate_height(min(step, num_steps - 1), num_steps, config.warmup_steps)

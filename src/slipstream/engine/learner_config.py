@@ -15,6 +15,14 @@ PAPER_ESTIMATOR = "leave_one_out"
 """The advantage that goes with `paper_settings`, by its name in `batch.advantages.ESTIMATORS`."""
 
 
+MIN_RATE, MAX_RATE = 1e-6, 1e-3
+SIZE_AT, RATE_AT, RATE_POWER = 135e6, 1e-5, 0.8
+"""The learning rate of a model: a line through what worked, 9e-4 for the quickstart's half a million parameters and
+1e-5 for SmolLM2-135M, when both are logarithms; it meets 1e-6, which is usual for large ones, at 2.4 billion."""
+LORA_MIN_RATE, LORA_MAX_RATE, LORA_RATE_AT = 1e-5, 1e-2, 1e-4
+"""The same for an adapter, which wants about ten times what all weights do."""
+
+
 def _positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
@@ -69,7 +77,7 @@ class LossConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
-    """By default one optimiser step for each batch, on policy."""
+    """By default one optimiser step for each batch, on policy. A training run begins with `run_settings`."""
 
     method: Literal["full", "lora"] = "full"
     lora: LoraConfig = LoraConfig()
@@ -78,7 +86,8 @@ class LearnerConfig:
     temperature: float = 1.0
     """What the batches were sampled with: logits are divided by it."""
     learning_rate: float | None = None
-    """None: 1e-6, and for an adapter 1e-5: it wants about ten times what all weights do."""
+    """None: by the size of the model, since small ones want far larger steps: 9e-4 for half a million parameters, 1e-5
+    for 135 million, 1e-6 from about 2.4 billion on, or if the size is not known. An adapter wants ten times that."""
     warmup_steps: int = 0
     """The learning rate rises over this many optimiser steps to its full height."""
     decay_steps: int = 0
@@ -139,11 +148,16 @@ class LearnerConfig:
         longest = self.max_grad_norm
         _need(longest is None or _positive(longest), f"max_grad_norm={longest}: give a number above 0, or null")
 
-    def rate_of(self, method: Literal["full", "lora"]) -> float:
-        """The learning rate at its full height, where this is how it learns."""
+    def rate_of(self, method: Literal["full", "lora"], num_parameters: int | None = None) -> float:
+        """The learning rate at its full height, where this is how it learns, and the model has so many parameters."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return 1e-5 if method == "lora" else 1e-6
+        least, most, middle = MIN_RATE, MAX_RATE, RATE_AT
+        if method == "lora":
+            least, most, middle = LORA_MIN_RATE, LORA_MAX_RATE, LORA_RATE_AT
+        if num_parameters is None:
+            return least
+        return max(least, min(most, middle * math.pow(SIZE_AT / num_parameters, RATE_POWER)))
 
     def tokens_on(self, device: str) -> int:
         """Tokens in one forward pass on a `cpu` or a GPU."""
@@ -186,6 +200,13 @@ class WarmStartConfig:
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
         _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")
         _need(all(0 <= beta < 1 for beta in self.betas), f"betas={self.betas}: give two numbers from 0 to below 1")
+
+
+def run_settings() -> LearnerConfig:
+    """What a training run has unless it says otherwise: four optimiser steps for each batch, clipped."""
+    return LearnerConfig(
+        loss=LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.28), num_minibatches=4, betas=(0.9, 0.95)
+    )
 
 
 def paper_settings(*, context_tokens: int = 32_768) -> LearnerConfig:
