@@ -35,11 +35,7 @@ PROGRESS = TrainProgress(version=0, steps=20, doing="rollouts", view=NOTHING, me
         (["quickstart", "samples=1"], "samples=1: a baseline needs at least two rollouts of a task"),
         (
             ["quickstart", "model.kind=chat"],
-<<<<<<< HEAD
             "model.kind=chat: `train` updates the weights",
-=======
-            "model.kind=chat: `train` updates the weights in model.folder",
->>>>>>> 07ef0a1 (Choose learner defaults that learn, with a learning rate by the model's size)
         ),
         (["quickstart", "model.top_p=0.9"], "training needs the logprobs of what was sampled from"),
         (["quickstart", "model.temperature=0"], "training needs something to choose from"),
