@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.errors import ConfigError, GraderError, SandboxError
+from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.graders.testing.paths import any_of
 from slipstream.sandbox.fake import Answer, Command, FakeProvider, FakeSandbox, Files
@@ -461,6 +462,144 @@ def test_grading_holds_one_sandbox_at_a_time() -> None:
     with pytest.raises(GraderError, match="without the work too the set-up 'make' ended with 1"):
         grade(SandboxSpec(), b"", provider, setup=["make"])
     assert [sandbox.closed for sandbox in provider.sandboxes] == [True, True]
+
+
+# ---------------------------------------------------------------- blame
+
+
+class Failing(FakeProvider):
+    """Its sandboxes are lost when tests run over some work."""
+
+    def __init__(self, *, num_lost: int) -> None:
+        super().__init__(self._answer)
+        self._num_left = num_lost
+
+    async def _answer(self, command: Command, files: Files) -> Answer:
+        if command[0] == "python3" and "/work/new.txt" in files and self._num_left:
+            self._num_left -= 1
+            self.sandboxes[-1].die("lost")
+            await asyncio.sleep(60)
+        return (0, "-\0" * (len(command) - 4)) if "-L" in command[2] else (0, "")
+
+
+def test_work_that_loses_its_sandbox_each_time_is_worth_nothing() -> None:
+    provider = Failing(num_lost=2)
+    verdict = grade(SandboxSpec(workdir="/work"), patch_of({"new.txt": "x\n"}), provider)
+    assert verdict.reward == 0.0
+    assert "over the work, and not without it, the sandbox failed: " in verdict.detail
+    assert len(provider.sandboxes) == 4  # with the work, without it, and both once more
+
+
+def test_a_sandbox_that_is_lost_once_is_tried_again() -> None:
+    provider = Failing(num_lost=1)
+    assert "was stopped" in grade(SandboxSpec(workdir="/work"), patch_of({"new.txt": "x\n"}), provider).detail
+    assert len(provider.sandboxes) == 3
+
+
+def test_work_that_hides_pytest_is_worth_nothing(tree: Path) -> None:
+    said = "import sys\nframe = sys._getframe()\nwhile 'say' not in frame.f_locals:\n    frame = frame.f_back\n"
+    hides = with_start(f"{said}frame.f_locals['say'](missing='pytest')\nimport os\nos._exit(127)")
+    verdict = quick(tree, patch_of(hides))
+    assert (verdict.reward, verdict.detail) == (0.0, "the tests cannot be run: pytest: ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "EVIL-1.DIST-INFO/entry_points.txt", "src/Evil.Egg-Info/PKG-INFO", "evil.EGG/EGG-INFO/entry_points.txt",
+        "EGG-INFO/entry_points.txt", "start.PTH", "evil.Egg-Link", "__Editable__evil/finder.py", "SITECUSTOMIZE.py",
+        ".VENV/bin/python", "evil.D\u0130ST-INFO/x",
+    ],
+)  # fmt: skip
+def test_what_is_loaded_unasked_is_left_out_in_any_case(tree: Path, path: str) -> None:
+    verdict = quick(tree, patch_of({path: "x\n"}))
+    assert f"left out: {path}" in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("pyproject.toml", f"x = {'[' * 3_000}{']' * 3_000}\n", "how tests are run, in pyproject.toml"),
+        ("pyproject.toml", f"{'a.' * 5_000}b = 1\n", "how tests are run, in pyproject.toml"),
+        ("calc/setup.cfg", "[tool:pytest]\naddopts = --co\n", "how tests are run, in calc/setup.cfg"),
+        ("setup.cfg", "x" * 1_100_000, "larger than"),
+        ("/".join(["d" * 200] * 10), "x\n", "a path of more than"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_a_trusted_zero(tree: Path, path: str, text: str, said: str) -> None:
+    verdict = quick(tree, patch_of({path: text}))
+    assert verdict.reward == 0.0
+    assert said in verdict.detail
+
+
+def test_a_verdict_is_text_whatever_the_work_is_called(tree: Path) -> None:
+    verdict = quick(tree, added_by_hand(b"tests/\xff.py"))
+    assert verdict.detail.encode()
+    assert "left out: tests/" in verdict.detail
+
+
+# ---------------------------------------------------------------- twins
+
+
+WITH_ORACLE = {**SPEC, "oracle": patch_of(ORACLE).decode()}
+SPARING = ALL_PASS.replace("    report.outcome", "    if not report.nodeid.startswith('::'):\n        report.outcome")
+FORGES = with_start(
+    f"""
+import gc, types
+from _pytest.config import PytestPluginManager
+forged = types.ModuleType("forged")
+exec({SPARING!r}, vars(forged))
+next(one for one in gc.get_objects() if isinstance(one, PytestPluginManager)).register(forged, "forged")
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def twinned(tree: Path) -> dict[str, Verdict]:
+    logged = {"command": "python3 -m pytest -rA -p no:cacheprovider tests", "parser": "pytest", "rules": "swebench"}
+    hidden: dict[str, Any] = {
+        "fail_to_pass": ["tests/test_hidden.py::test_total", "tests/test_calc.py::test_added"],
+        "restore": {"tests/test_hidden.py": TESTS},
+        "test_patch": patch_of(
+            {"tests/test_calc.py": f"{TESTS}\n\ndef test_added():\n    assert total([4, 4]) == 8\n"}
+        ).decode(),
+    }
+    smoke: dict[str, Any] = {
+        "fail_to_pass": FAIL_TO_PASS[:1],
+        "pass_to_pass": [],
+        "restore": {"tests/test_calc.py": "from calc import total\n\n\ndef test_total():\n    total([])\n"},
+    }
+    kinds: dict[str, dict[str, Any]] = {
+        "report": {}, "log": logged, "hidden": hidden, "hidden log": {**hidden, **logged}
+    }  # fmt: skip
+    works: dict[str, tuple[Mapping[str, Any], bytes]] = {}
+    for name, spec in kinds.items():
+        for work, files in {"right": ORACLE, "forged": FORGES}.items():
+            works[f"{work}, {name}"] = {**WITH_ORACLE, **spec}, patch_of(files)
+    works["forged, no twin"] = {**WITH_ORACLE, "twin": False}, patch_of(FORGES)
+    works["forged, no expectation"] = {**WITH_ORACLE, **smoke}, patch_of(FORGES)
+    return grade_all(sandbox_of(tree), works)
+
+
+@pytest.mark.parametrize("name", ["report", "log", "hidden", "hidden log"])
+def test_right_work_is_told_from_forged_results(twinned: dict[str, Verdict], name: str) -> None:
+    right, forged = twinned[f"right, {name}"], twinned[f"forged, {name}"]
+    assert (right.reward, right.components["twin"]) == (1.0, 1.0), right.detail
+    assert forged.reward == 0.0
+    assert forged.detail.startswith("twin: it also passes tests whose expectations are wrong")
+
+
+def test_a_task_whose_tests_expect_nothing_has_no_twin(twinned: dict[str, Verdict]) -> None:
+    assert twinned["forged, no expectation"].reward == 1.0
+    assert twinned["forged, no expectation"].components["twin"] == 0.0
+    assert "twin" not in twinned["forged, no twin"].components
+
+
+def test_twin_runs_are_part_of_the_time_that_a_grading_may_take() -> None:
+    grader = find_grader("tests")
+    assert isinstance(grader, TimedGrader)
+    assert grader.limit_s(WITH_ORACLE) == 90.0
+    assert grader.limit_s(SPEC) == grader.limit_s({**WITH_ORACLE, "twin": False}) == 30.0
 
 
 class Counting(LocalProvider):

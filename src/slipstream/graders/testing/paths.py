@@ -34,10 +34,10 @@ def as_regex(pattern: str) -> str:
     return "".join(pieces) + tail
 
 
-def any_of(patterns: Iterable[str]) -> Callable[[str], bool]:
+def any_of(patterns: Iterable[str], *, ignore_case: bool = False) -> Callable[[str], bool]:
     """Whether a path is one that a pattern names."""
     joined = "|".join(f"(?:{as_regex(pattern)})" for pattern in patterns)
     if not joined:
         return lambda path: False
-    compiled = re.compile(joined, re.DOTALL)
+    compiled = re.compile(joined, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
     return lambda path: compiled.fullmatch(path) is not None

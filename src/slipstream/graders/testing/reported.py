@@ -1,9 +1,9 @@
 """Tests run by our own reporter: how it is started, and how far its report is believed.
 
-Enters: a sandbox that holds the work. Leaves: a Report.
-Always holds: a report is only believed if the run came to its end, nothing else spoke in its place, nobody changed the
-tests or replaced parts of pytest, and of two randomly named tests in a random place, run among the others, the one that
-must fail failed with its own random words and the one that must pass passed.
+Input: a sandbox that holds the work. Output: a Report.
+Invariants: no report raises, whatever it holds. A report is only believed if the run came to its end, nothing else
+spoke in its place, nobody changed the tests or replaced parts of pytest, and of two randomly named tests in a random
+place, run among the others, the one that must fail failed with its own random words and the one that must pass passed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slipstream.errors import GraderError
 from slipstream.graders.testing.logs import FAILED, PASSED
 from slipstream.graders.testing.paths import as_regex
 from slipstream.offload import WorkTooLarge, by_size
 from slipstream.sandbox.base import ExecResult, Sandbox
 from slipstream.types import Json
 
-MAX_REPORT_BYTES = 64 << 20
+MAX_REPORT_BYTES = 32 << 20
+NO_PYTHON = (126, 127)
 _SHOWN_CHARS = 1_000
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
@@ -51,6 +51,8 @@ class TestRun:
     added_modules: tuple[str, ...] = ()
     """Modules that the work adds and that can be imported by their bare names: they may not hide others."""
     canaries: bool = True
+    order: str = ""
+    """The seed of a random order; empty for the order in which pytest finds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +63,18 @@ class Report:
     """What went wrong, by test."""
     problem: str = ""
     """Why the report is not believed; empty if it is."""
+    cannot_run: bool = False
+    """There was no Python or no pytest to run the tests with: the work's doing, unless it is so without the work."""
     seconds: float = 0.0
     timed_out: bool = False
 
 
-def program() -> str:
-    return Path(__file__).with_name("reporter.py").read_text(encoding="utf-8")
+def program(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) -> Report:
-    """Run tests and say how they came out. Raises GraderError if there is no Python or no pytest to run them with."""
+    """Run tests and say how they came out."""
     key = secrets.token_hex(16)
     canary = _canaries() if asked.canaries else None
     config: dict[str, Json] = {
@@ -82,9 +86,11 @@ async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) ->
         "protect": [as_regex(pattern) for pattern in asked.protect],
         "added_modules": [f"{asked.folder}/{path}" for path in asked.added_modules],
         "canaries": canary,
+        "order": asked.order,
+        "session": program("session.py"),
     }
     result = await sandbox.exec(
-        [asked.command[0], "-s", "-B", "-c", program()],
+        [asked.command[0], "-I", "-S", "-B", "-c", program("reporter.py")],
         stdin=json.dumps(config).encode(),
         env={**asked.env, **_ENVIRONMENT},
         cwd=asked.folder,
@@ -106,44 +112,88 @@ def _canaries() -> dict[str, Json]:
     return {"module": names[0], "passes": names[1], "fails": names[2], "token": names[3], "places": places}
 
 
-def _unbelieved(problem: str, *, timed_out: bool = False) -> Report:
-    return Report(statuses={}, texts={}, problem=problem, timed_out=timed_out)
+def _unbelieved(problem: str, *, timed_out: bool = False, cannot_run: bool = False) -> Report:
+    return Report(statuses={}, texts={}, problem=problem, timed_out=timed_out, cannot_run=cannot_run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the reporter wrote, each value of the type that it must have."""
+
+    tests: Sequence[tuple[str, str, str]]
+    errors: Sequence[str]
+    strange: int
+    ended: bool
+    shadowed: Sequence[str]
+    replaced: Sequence[str]
+    changed: Sequence[str]
+    missing: str
+    seconds: float
+
+
+def _told(data: bytes) -> _Told | None:
+    """None for anything but a report. The reporter is ours, but what it was told is not."""
+    try:
+        said = json.loads(data)
+        tests = [(_text(test), _text(status), _text(text)) for test, status, text in said["tests"]]
+        strange, ended, seconds = said["strange"], said["ended"], said["seconds"]
+        if type(strange) is not int or type(ended) is not bool or type(seconds) is not float:
+            return None
+        return _Told(
+            tests=tests,
+            errors=[_text(one) for one in said["errors"]],
+            strange=strange,
+            ended=ended,
+            shadowed=[_text(one) for one in said["shadowed"]],
+            replaced=[_text(one) for one in said.get("replaced", [])],
+            changed=[_text(one) for one in said["changed"]],
+            missing=_text(said.get("missing", "")),
+            seconds=seconds,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    value.encode()  # a surrogate is no text, and raises a ValueError
+    return value
 
 
 def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> Report:
     said = result.stderr.text()[-_SHOWN_CHARS:].strip()
-    if result.exit_code in (126, 127):
-        raise GraderError(f"there is no Python to run the tests with: {said}")
-    try:
-        report = json.loads(result.stdout.head + result.stdout.tail)
-    except ValueError:
+    if result.exit_code in NO_PYTHON:
+        return _unbelieved(f"there is no Python to run the tests with: {said}", cannot_run=True)
+    told = _told(result.stdout.head + result.stdout.tail)
+    if told is None:
         return _unbelieved(f"the test runner was stopped (code {result.exit_code}): {said}")
-    if "missing" in report:
-        raise GraderError(f"the tests cannot be run: {report['missing']}")
+    if told.missing:
+        return _unbelieved(f"the tests cannot be run: {told.missing}: {said}", cannot_run=True)
     statuses: dict[str, str] = {}
     texts: dict[str, str] = {}
-    for test, status, text in report["tests"]:
+    for test, status, text in told.tests:
         if statuses.get(test, PASSED) == PASSED:  # the worst of several
             statuses[test], texts[test] = status, text
-    problem = _problem(report, said) or _canary_problem(canary, statuses, texts)
+    problem = _problem(told, said) or _canary_problem(canary, statuses, texts)
     module = "" if canary is None else f"test_{canary['module']}.py::"
     kept = {test: status for test, status in statuses.items() if not module or module not in test}
-    if report["errors"] and not problem:
-        texts["collection"] = "; ".join(map(str, report["errors"][:3]))
-    return Report(statuses=kept, texts=texts, problem=problem, seconds=report.get("seconds", 0.0))
+    if told.errors and not problem:
+        texts["collection"] = "; ".join(told.errors[:3])
+    return Report(statuses=kept, texts=texts, problem=problem, seconds=told.seconds)
 
 
-def _problem(report: Mapping[str, list[str]], said: str) -> str:
-    if report["shadowed"]:
-        return f"the work puts {', '.join(report['shadowed'])} in the place of another module"
-    if not report["ended"]:
+def _problem(told: _Told, said: str) -> str:
+    if told.shadowed:
+        return f"the work puts {', '.join(told.shadowed[:3])} in the place of another module"
+    if not told.ended:
         return f"the tests did not come to their end: {said}"
-    if report["strange"]:
+    if told.strange:
         return "something else than the reporter wrote results"
-    if report["replaced"]:
-        return f"the work replaced {', '.join(report['replaced'][:3])} while it was tested"
-    if report["changed"]:
-        return f"the work changed {', '.join(report['changed'][:3])} while it was tested"
+    if told.replaced:
+        return f"the work replaced {', '.join(told.replaced[:3])} while it was tested"
+    if told.changed:
+        return f"the work changed {', '.join(told.changed[:3])} while it was tested"
     return ""
 
 

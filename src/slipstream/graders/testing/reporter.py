@@ -1,12 +1,12 @@
-"""Runs tests and reports them. One standalone program for the inside of a sandbox: standard library and pytest alone.
+"""Starts the process that runs the tests and reports what it says. A standalone program: standard library alone.
 
-Enters: one JSON object on standard input. Leaves: one JSON object on standard output.
-Always holds: the process that reads the results and writes the report never runs code under test; that runs in a fork,
-whose standard output is not the report's, and which says with every result a key that was made for this run.
+Input: one JSON object on standard input. Output: one JSON object on standard output.
+Invariants: this process imports the standard library only, from an interpreter started without `site` and without the
+environment's search path (`-I -S`), so nothing of the tree under test can run in it. Tests run in another interpreter
+(`session.py`), whose standard output is not the report's. Nothing that the other process says is taken unless it has
+the right shape, and the key that was made for this run.
 
-It is given to the interpreter as text, so there is no file that the work could have replaced, and nobody knows before
-the run where its results go. What it cannot do is stated in `slipstream.graders.tests`: the fork's part of it shares a
-process with the code under test.
+It is given to the interpreter as text, so there is no file that the work could have replaced.
 """
 
 from __future__ import annotations
@@ -19,48 +19,28 @@ import pathlib
 import re
 import select
 import signal
+import subprocess
 import sys
-import tempfile
 import time
-import types
 from typing import Any
 
-MAX_BYTES = 64 << 20
-GUARDED = (
-    "_pytest.runner",
-    "_pytest.python",
-    "_pytest.unittest",
-    "_pytest.reports",
-    "_pytest.outcomes",
-    "_pytest.main",
-    "pluggy._hooks",
-    "pluggy._callers",
-    "pluggy._manager",
-    "unittest.case",
-)
-"""Modules whose functions nobody may replace while tests run."""
+MAX_BYTES = 8 << 20
+MAX_TEXT = 2_000
+STATUSES = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 PR_SET_DUMPABLE = 4
 
 
 def main() -> None:
     asked = json.loads(sys.stdin.buffer.read())
-    report_fd = os.dup(1)
     sys.path[:] = [path for path in sys.path if path]
-    base = list(sys.path)
-    report: dict[str, Any] = {}
-    try:
-        sys.path[:] = search_path(asked)
-        preload()
-        report["shadowed"] = shadowed(asked["added_modules"], base + asked["paths"])
-        before = fingerprints(asked["root"], asked["protect"])
-        started = time.monotonic()
-        report.update(run(asked, report_fd))
-        report["seconds"] = time.monotonic() - started
-        after = fingerprints(asked["root"], asked["protect"])
-        report["changed"] = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
-    except ImportError as raised:
-        report["missing"] = str(raised)
-    write_all(report_fd, json.dumps(report).encode())
+    hide()
+    before = fingerprints(asked["root"], asked["protect"])
+    started = time.monotonic()
+    report = run(asked)
+    report["seconds"] = time.monotonic() - started
+    after = fingerprints(asked["root"], asked["protect"])
+    report["changed"] = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    write_all(1, json.dumps(report).encode())
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -68,32 +48,12 @@ def write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def search_path(asked: dict[str, Any]) -> list[str]:
-    """The standard library first, so that nothing stands before it; then what the task names, then the rest."""
-    library = [path for path in sys.path if "site-packages" not in path and "dist-packages" not in path]
-    rest = [path for path in sys.path if path not in library]
-    return [*library, *asked["paths"], *rest, asked["root"]]
+def hide() -> None:
+    """Keep processes of the same user out of this one's memory and open files."""
+    with contextlib.suppress(Exception):  # where there is no such call, nothing is lost but this
+        import ctypes
 
-
-def preload() -> None:
-    import _pytest.assertion.rewrite  # noqa: F401
-    import pytest  # noqa: F401
-
-    for name in GUARDED:
-        with contextlib.suppress(ImportError):
-            __import__(name)
-
-
-def shadowed(added: list[str], path: list[str]) -> list[str]:
-    """Of modules that the work adds, those that stand in the place of another."""
-    found = []
-    for place in added:
-        name = place.removesuffix("/__init__.py").rpartition("/")[2].partition(".")[0]
-        specs = [importlib.machinery.PathFinder.find_spec(name, [folder]) for folder in path]
-        origins = {os.path.realpath(spec.origin) for spec in specs if spec is not None and spec.origin}
-        if origins - {os.path.realpath(place)}:
-            found.append(place)
-    return found
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def fingerprints(root: str, patterns: list[str]) -> dict[str, tuple[int, ...]]:
@@ -116,180 +76,130 @@ def fingerprints(root: str, patterns: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-# ---------------------------------------------------------------- the process that reports
-
-
-def run(asked: dict[str, Any], report_fd: int) -> dict[str, Any]:
-    """Fork, and gather what the fork says until it says that it has ended, or has ended without a word."""
-    hide(True)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        os.close(report_fd)
-        try:
-            run_tests(asked, writing)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    gathered = gather(pid, reading, asked["key"])
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    return gathered
-
-
-def hide(hidden: bool) -> None:
-    """Whether processes of the same user may look into this one."""
-    with contextlib.suppress(Exception):  # where there is no such call, nothing is lost but this
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0 if hidden else 1, 0, 0, 0)
-
-
-def gather(pid: int, reading: int, key: str) -> dict[str, Any]:
-    report: dict[str, Any] = {"tests": [], "errors": [], "strange": 0, "ended": False}
-    rest, num_bytes, is_over = b"", 0, False
-    while not report["ended"] and num_bytes <= MAX_BYTES:
-        ready, _, _ = select.select([reading], [], [], 0 if is_over else 0.02)
-        if not ready:
-            if is_over:
-                break
-            is_over = os.waitpid(pid, os.WNOHANG)[0] == pid
-            continue
-        data = os.read(reading, 1 << 16)
-        if not data:
-            break
-        num_bytes += len(data)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            take(line, key, report)
-    return report
-
-
-def take(line: bytes, key: str, report: dict[str, Any]) -> None:
-    try:
-        said = json.loads(line)
-        if said.pop("key") != key:
-            raise ValueError
-        if "test" in said:
-            report["tests"].append([said["test"], said["status"], said["text"]])
-        elif "error" in said:
-            report["errors"].append(said["error"])
-        elif "ended" in said:
-            report.update(ended=True, exit_code=said["ended"], replaced=said["replaced"], num_selected=said["num"])
-    except (ValueError, KeyError, AttributeError, TypeError):
-        report["strange"] += 1
-
-
-# ---------------------------------------------------------------- the process that runs code under test
-
-
-def run_tests(asked: dict[str, Any], writing: int) -> None:
-    os.setpgid(0, 0)
-    hide(False)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.environ["PYTHONPATH"] = os.pathsep.join(asked["paths"])
-    os.environ.pop("PYTHONSAFEPATH", None)
-    sys.argv = ["pytest"]
-    import pytest
-
-    key, dumps, write = asked["key"], json.dumps, os.write
-
-    def say(**said: Any) -> None:
-        data = dumps({"key": key, **said}).encode() + b"\n"
-        while data:
-            data = data[write(writing, data) :]
-
-    before = functions()
-    reporter = make_reporter(asked, say)
-    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"], "--import-mode=append"]
-    code = 99
-    try:
-        code = int(pytest.main([*forced, *asked["arguments"], *asked["tests"]], plugins=[reporter]))
-    finally:
-        after = functions()
-        replaced = sorted(name for name, mark in before.items() if after.get(name) != mark)
-        say(ended=code, replaced=replaced, num=reporter.num_selected)
-
-
-def functions() -> dict[str, tuple[int, int]]:
-    """The functions and methods of the guarded modules."""
-    found: dict[str, tuple[int, int]] = {}
-    for module_name in GUARDED:
-        module = sys.modules.get(module_name)
-        if module is None:
-            continue
-        for name, value in list(vars(module).items()):
-            if isinstance(value, types.FunctionType):
-                found[f"{module_name}.{name}"] = (id(value), id(value.__code__))
-            elif isinstance(value, type) and value.__module__ == module_name:
-                for inner, method in list(vars(value).items()):
-                    plain = getattr(method, "__func__", method)
-                    if isinstance(plain, types.FunctionType):
-                        found[f"{module_name}.{name}.{inner}"] = (id(plain), id(plain.__code__))
+def shadowed(added: list[str], path: list[str]) -> list[str]:
+    """Of modules that the work adds, those that stand in the place of another. Looks for files; imports nothing."""
+    found = []
+    for place in added:
+        name = place[: -len("/__init__.py")] if place.endswith("/__init__.py") else place
+        name = name.rpartition("/")[2].partition(".")[0]
+        specs = [importlib.machinery.PathFinder.find_spec(name, [folder]) for folder in path]
+        origins = {os.path.realpath(spec.origin) for spec in specs if spec is not None and spec.origin}
+        if origins - {os.path.realpath(place)}:
+            found.append(place)
     return found
 
 
-def make_reporter(asked: dict[str, Any], say: Any) -> Any:
-    import pytest
-
-    class Reporter:
-        def __init__(self) -> None:
-            self.num_selected = 0
-            self._phases: dict[str, dict[str, Any]] = {}
-
-        @pytest.hookimpl(trylast=True)
-        def pytest_collection_modifyitems(self, session: Any, items: list[Any]) -> None:
-            self.num_selected = len(items)
-            if asked["canaries"]:
-                add_canaries(session, items)
-
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            phases = self._phases.setdefault(report.nodeid, {})
-            phases[report.when] = report
-            if report.when == "teardown":
-                status, text = outcome(self._phases.pop(report.nodeid))
-                say(test=report.nodeid, status=status, text=text)
-
-        def pytest_collectreport(self, report: Any) -> None:
-            if report.failed:
-                say(error=f"{report.nodeid}: {str(report.longrepr)[-600:]}")
-
-    def add_canaries(session: Any, items: list[Any]) -> None:
-        canaries = asked["canaries"]
-        place = pathlib.Path(tempfile.mkdtemp(), f"test_{canaries['module']}.py")
-        place.write_text(
-            f"def test_{canaries['passes']}():\n    assert len({canaries['token']!r}) == {len(canaries['token'])}\n\n\n"
-            f"def test_{canaries['fails']}():\n    assert len({canaries['token']!r}) == 0, {canaries['token']!r}\n"
-        )
-        module = pytest.Module.from_parent(session, path=place)
-        for item, share in zip(list(module.collect()), canaries["places"], strict=True):
-            # between two files, so that no fixture of a file ends before its time
-            gaps = [
-                number
-                for number in range(len(items) + 1)
-                if number in (0, len(items)) or items[number - 1].path != items[number].path
-            ]
-            items.insert(gaps[int(share * len(gaps))], item)
-
-    return Reporter()
+# ---------------------------------------------------------------- the other process
 
 
-def outcome(phases: dict[str, Any]) -> tuple[str, str]:
-    """A test's status from the reports of its phases, and the end of what went wrong."""
-    setup, call, teardown = (phases.get(when) for when in ("setup", "call", "teardown"))
-    last: Any = call or setup
-    if setup is None or setup.failed or (teardown is not None and teardown.failed):
-        bad = teardown if teardown is not None and teardown.failed else setup
-        return "ERROR", str(getattr(bad, "longrepr", ""))[-600:]
-    if last.failed:
-        return "FAILED", str(last.longrepr)[-600:]
-    if last.skipped:
-        return ("XFAIL" if hasattr(last, "wasxfail") else "SKIPPED"), ""
-    return ("XPASS" if hasattr(last, "wasxfail") else "PASSED"), ""
+def run(asked: dict[str, Any]) -> dict[str, Any]:
+    """Start the session, look at where it finds modules, let it run the tests, and gather what it says until it says
+    that it has ended, or ends without a word."""
+    report: dict[str, Any] = {"tests": [], "errors": [], "strange": 0, "ended": False, "shadowed": []}
+    reading, writing = os.pipe()
+    session = subprocess.Popen(
+        [sys.executable, "-s", "-B", "-c", asked["session"], str(writing)],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        pass_fds=[writing],
+        start_new_session=True,
+    )
+    os.close(writing)
+    lines = Lines(session, reading)
+    try:
+        first = lines.next()
+        path = path_of(first)
+        if path is None:
+            report["missing"] = "the interpreter says nothing" if first is None else "the interpreter does not start"
+            return report
+        report["shadowed"] = shadowed(asked["added_modules"], path + asked["paths"])
+        if not report["shadowed"]:
+            tell(session, {name: asked[name] for name in asked if name not in ("session", "protect", "added_modules")})
+            while not report["ended"] and (line := lines.next()) is not None:
+                take(line, asked["key"], report)
+    finally:
+        with contextlib.suppress(OSError):
+            os.killpg(session.pid, signal.SIGKILL)
+    return report
+
+
+def path_of(line: bytes | None) -> list[str] | None:
+    """The session's first words, said before it loads anything: where it finds modules."""
+    try:
+        said = json.loads(line or b"")
+        return [str(path) for path in said["path"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def tell(session: subprocess.Popen[bytes], asked: dict[str, Any]) -> None:
+    assert session.stdin is not None
+    with contextlib.suppress(OSError):  # it ended, which shows in what it says
+        session.stdin.write(json.dumps(asked).encode())
+        session.stdin.close()
+
+
+class Lines:
+    """What the session says, a line at a time, up to a limit; none when it has ended or said too much."""
+
+    def __init__(self, session: subprocess.Popen[bytes], reading: int) -> None:
+        self._session = session
+        self._reading = reading
+        self._rest = b""
+        self._waiting: list[bytes] = []
+        self._num_bytes = 0
+
+    def next(self) -> bytes | None:
+        is_over = False
+        while not self._waiting and self._num_bytes <= MAX_BYTES:
+            ready, _, _ = select.select([self._reading], [], [], 0 if is_over else 0.02)
+            if not ready:
+                if is_over:  # a process that it left behind may hold the pipe open
+                    return None
+                is_over = self._session.poll() is not None
+                continue
+            data = os.read(self._reading, 1 << 16)
+            if not data:
+                return None
+            self._num_bytes += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._waiting += lines
+        return self._waiting.pop(0) if self._waiting else None
+
+
+def take(line: bytes, key: str, report: dict[str, Any]) -> None:
+    """Add one message to the report; anything that is not one is counted as strange."""
+    try:
+        said = json.loads(line)
+        if type(said) is not dict or said.pop("key", None) != key:
+            raise ValueError
+        kind = next(iter(said), "")
+        if kind == "test" and set(said) == {"test", "status", "text"}:
+            test, status, text = (plain(said[name]) for name in ("test", "status", "text"))
+            if status not in STATUSES:
+                raise ValueError
+            report["tests"].append([test, status, text])
+        elif kind in ("error", "missing") and len(said) == 1:
+            value = plain(said[kind])
+            if kind == "error":
+                report["errors"].append(value)
+            else:
+                report["missing"] = value
+        elif kind == "ended" and set(said) == {"ended", "replaced"}:
+            if type(said["ended"]) is not int or type(said["replaced"]) is not list:
+                raise ValueError
+            report.update(replaced=[plain(name) for name in said["replaced"]], ended=True)
+        else:
+            raise ValueError
+    except (ValueError, RecursionError):
+        report["strange"] += 1
+
+
+def plain(value: object) -> str:
+    if type(value) is not str or len(value) > MAX_TEXT:
+        raise ValueError
+    value.encode()  # a surrogate is no text, and raises a ValueError
+    return value
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ from slipstream.types import File
 ALWAYS_DROPPED = (
     "__pycache__/**", "**/__pycache__/**", "*.pyc", "*.pyo", "**/.pytest_cache/**", "**/.hypothesis/**",
     "**/.git/**", "**/site-packages/**", "**/dist-packages/**", "**/node_modules/**", "**/.tox/**", "**/.nox/**",
-    ".venv/**", ".deps/**", "venv/**", ".env/**", "**/*.dist-info/**", "**/*.egg-info/**",
-    "sitecustomize.py", "usercustomize.py", "**/sitecustomize/**", "**/usercustomize/**", "*.pth",
+    ".venv/**", ".deps/**", "venv/**", ".env/**", "**/*.dist-info/**", "**/*.egg-info/**", "**/EGG-INFO/**",
+    "**/*.egg/**", "*.egg-link", "**/__editable__*/**", "*.pth", "*.start",
+    "sitecustomize.py", "usercustomize.py", "**/sitecustomize/**", "**/usercustomize/**",
 )  # fmt: skip
-"""Compiled files, environments, and what Python or pytest load unasked."""
+"""Compiled files, environments, and what Python or pytest load unasked. Matched in any case: so does
+`importlib.metadata`, which finds a plugin in `EVIL-1.DIST-INFO`."""
 TEST_SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", ".coveragerc", "noxfile.py",
 )  # fmt: skip
@@ -39,6 +41,10 @@ TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py", "xdist
 _SHADOWED = frozenset(sys.stdlib_module_names) | {"test"} | TEST_TOOLS
 _INTO_GIT = re.compile(rb'(?:^|[ "/])\.git/')
 _NUM_AT_ONCE = 400
+MAX_PATH_BYTES = 1_000
+"""Of a path in the work, so that a command may name many of them."""
+MAX_SETTINGS_BYTES = 1 << 20
+"""Of a `setup.cfg` or `pyproject.toml` that the work changes."""
 _LOOK = """for p do
 if [ -L "$p" ]; then printf 'l%s\\0' "$(readlink "$p"; echo x)"
 elif [ -d "$p" ]; then printf 'd\\0'
@@ -121,6 +127,8 @@ async def take_work(
     sorting = _Sorting(drop=tuple(drop), drop_paths=drop_paths, keep_paths=keep_paths, forbid=tuple(forbid))
     try:
         kept, left_out, paths = await by_size(_sorted_out, patch, sorting, num_bytes=len(patch))
+        if long := next((path for path in paths if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES), ""):
+            raise Refused(f"the work has a path of more than {MAX_PATH_BYTES} bytes: {long[:100]}...")
         places = _with_parents(paths)
         seen = await look({*places, *(f"{place}/__init__.py" for place in places if not place.endswith(".py"))})
         num_bytes = len(kept) + sum(len(entry.data) for entry in seen.values() if entry is not None)
@@ -161,10 +169,11 @@ def _work_of(kept: bytes, seen: Mapping[str, Entry | None], left_out: list[str],
 
 def _sorted_out(patch: bytes, sorting: _Sorting) -> tuple[bytes, list[str], tuple[str, ...]]:
     """The patch without what is left out, what that is about, and the paths that the rest is about."""
-    by_pattern, is_forbidden = any_of((*ALWAYS_DROPPED, *TEST_SETTINGS, *sorting.drop)), any_of(sorting.forbid)
+    always = any_of((*ALWAYS_DROPPED, *TEST_SETTINGS), ignore_case=True)
+    named, is_forbidden = any_of(sorting.drop), any_of(sorting.forbid)
 
     def is_dropped(path: str) -> bool:
-        return path in sorting.drop_paths or (path not in sorting.keep_paths and by_pattern(path))
+        return path in sorting.drop_paths or (path not in sorting.keep_paths and (always(path) or named(path)))
 
     kept: list[bytes] = []
     left_out: list[str] = []
@@ -214,8 +223,10 @@ def _check_link(path: str, entry: Entry | None) -> None:
 
 
 def _check_settings(path: str, before: Entry | None, after: Entry | None) -> None:
-    if path not in ("setup.cfg", "pyproject.toml"):
+    if posixpath.basename(path) not in ("setup.cfg", "pyproject.toml"):  # pytest also looks beside the tests
         return
+    if after is not None and len(after.data) > MAX_SETTINGS_BYTES:
+        raise Refused(f"the work makes {path} larger than {MAX_SETTINGS_BYTES} bytes")
     if _test_settings(path, before) != _test_settings(path, after):
         raise Refused(f"the work changes how tests are run, in {path}")
 
@@ -231,8 +242,8 @@ def _test_settings(path: str, entry: Entry | None) -> object:
         parser = configparser.RawConfigParser(strict=False)
         parser.read_string(text)
         return {name: dict(parser[name]) for name in ("tool:pytest", "pytest") if parser.has_section(name)}
-    except (ValueError, AttributeError, configparser.Error):
-        return text
+    except (ValueError, AttributeError, configparser.Error, RecursionError):
+        return text  # so that any change is one of how tests are run
 
 
 def _bare_module(path: str, files: Mapping[str, Entry | None], seen: Mapping[str, Entry | None]) -> str | None:

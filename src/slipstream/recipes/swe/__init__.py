@@ -27,7 +27,7 @@ AGENT = AgentConfig(prompt="code", hints=HintRules(on=True))
 DISPATCH = DispatchConfig(
     policy="adaptive",
     limits=Limits(sandboxes=64),
-    deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=2_700, job_s=10_800),
+    deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=6_000, job_s=14_400),
 )
 
 

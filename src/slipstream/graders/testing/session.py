@@ -1,0 +1,189 @@
+"""Runs tests with pytest and says how each came out. A standalone program: standard library and pytest alone.
+
+Started by `reporter.py`, which reads what it says from a pipe. Its first words are its search path, said before
+anything but the standard library is loaded; then it reads from standard input what to run. From there on it shares a
+process with the code under test, so nothing that it says is proof: `slipstream.graders.tests` states what is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import types
+from typing import Any
+
+GUARDED = (
+    "_pytest.runner",
+    "_pytest.python",
+    "_pytest.unittest",
+    "_pytest.reports",
+    "_pytest.outcomes",
+    "_pytest.main",
+    "pluggy._hooks",
+    "pluggy._callers",
+    "pluggy._manager",
+    "unittest.case",
+)
+"""Modules whose functions nobody may replace while tests run."""
+
+
+def main() -> None:
+    writing = int(sys.argv[1])
+    sys.path[:] = [path for path in sys.path if path]
+    write_all(os.write, writing, json.dumps({"path": sys.path}).encode() + b"\n")
+    asked = json.loads(sys.stdin.buffer.read())
+    try:
+        run_tests(asked, writing)
+    finally:
+        os._exit(0)
+
+
+def write_all(write: Any, fd: int, data: bytes) -> None:
+    while data:
+        data = data[write(fd, data) :]
+
+
+def search_path(asked: dict[str, Any]) -> list[str]:
+    """The standard library first, so that nothing stands before it; then what the task names, then the rest."""
+    library = [path for path in sys.path if "site-packages" not in path and "dist-packages" not in path]
+    rest = [path for path in sys.path if path not in library]
+    return [*library, *asked["paths"], *rest, asked["root"]]
+
+
+def run_tests(asked: dict[str, Any], writing: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ["PYTHONPATH"] = os.pathsep.join(asked["paths"])
+    os.environ.pop("PYTHONSAFEPATH", None)
+    sys.argv = ["pytest"]
+    sys.path[:] = search_path(asked)
+    key, dumps, write = asked["key"], json.dumps, os.write
+
+    def say(**said: Any) -> None:
+        write_all(write, writing, dumps({**said, "key": key}).encode() + b"\n")
+
+    try:
+        import _pytest.assertion.rewrite  # noqa: F401
+        import pytest
+
+        for name in GUARDED:
+            with contextlib.suppress(ImportError):
+                __import__(name)
+    except ImportError as raised:
+        say(missing=plain(str(raised)))
+        return
+    before = functions()
+    reporter = make_reporter(asked, say)
+    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"], "--import-mode=append"]
+    code = 99
+    try:
+        code = int(pytest.main([*forced, *asked["arguments"], *asked["tests"]], plugins=[reporter]))
+    finally:
+        after = functions()
+        replaced = sorted(name for name, mark in before.items() if after.get(name) != mark)
+        say(ended=code, replaced=replaced[:20])
+
+
+def functions() -> dict[str, tuple[int, int]]:
+    """The functions and methods of the guarded modules."""
+    found: dict[str, tuple[int, int]] = {}
+    for module_name in GUARDED:
+        module = sys.modules.get(module_name)
+        if module is None:
+            continue
+        for name, value in list(vars(module).items()):
+            if isinstance(value, types.FunctionType):
+                found[f"{module_name}.{name}"] = (id(value), id(value.__code__))
+            elif isinstance(value, type) and value.__module__ == module_name:
+                for inner, method in list(vars(value).items()):
+                    plain = getattr(method, "__func__", method)
+                    if isinstance(plain, types.FunctionType):
+                        found[f"{module_name}.{name}.{inner}"] = (id(plain), id(plain.__code__))
+    return found
+
+
+def make_reporter(asked: dict[str, Any], say: Any) -> Any:
+    import pytest
+
+    class Reporter:
+        def __init__(self) -> None:
+            self._phases: dict[str, dict[str, Any]] = {}
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, session: Any, items: list[Any]) -> None:
+            if asked["order"]:
+                items[:] = shuffled(items, random.Random(asked["order"]))
+            if asked["canaries"]:
+                add_canaries(session, items)
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            phases = self._phases.setdefault(report.nodeid, {})
+            phases[report.when] = report
+            if report.when == "teardown":
+                status, text = outcome(self._phases.pop(report.nodeid))
+                say(test=plain(report.nodeid), status=status, text=plain(text))
+
+        def pytest_collectreport(self, report: Any) -> None:
+            if report.failed:
+                say(error=plain(f"{report.nodeid[:600]}: {str(report.longrepr)[-600:]}"))
+
+    def add_canaries(session: Any, items: list[Any]) -> None:
+        canaries = asked["canaries"]
+        place = pathlib.Path(tempfile.mkdtemp(), f"test_{canaries['module']}.py")
+        place.write_text(
+            f"def test_{canaries['passes']}():\n    assert len({canaries['token']!r}) == {len(canaries['token'])}\n\n\n"
+            f"def test_{canaries['fails']}():\n    assert len({canaries['token']!r}) == 0, {canaries['token']!r}\n"
+        )
+        module = pytest.Module.from_parent(session, path=place)
+        for item, share in zip(list(module.collect()), canaries["places"], strict=True):
+            # between two files, so that no fixture of a file ends before its time
+            gaps = [
+                number
+                for number in range(len(items) + 1)
+                if number in (0, len(items)) or items[number - 1].path != items[number].path
+            ]
+            items.insert(gaps[int(share * len(gaps))], item)
+
+    return Reporter()
+
+
+def shuffled(items: list[Any], chance: random.Random) -> list[Any]:
+    """The files in another order, and in each its classes and functions: what shares a fixture stays together."""
+    files: dict[str, dict[str, list[Any]]] = {}
+    for item in items:
+        file, _, names = item.nodeid.partition("::")
+        files.setdefault(file, {}).setdefault(names.partition("::")[0].partition("[")[0], []).append(item)
+    found: list[Any] = []
+    for file in chance.sample(sorted(files), len(files)):
+        for group in chance.sample(sorted(files[file]), len(files[file])):
+            members = files[file][group]
+            found += chance.sample(members, len(members))
+    return found
+
+
+def plain(text: str) -> str:
+    """As text that can be written down, of a bounded length."""
+    return text[:1_500].encode("utf-8", "backslashreplace").decode()[:1_900]
+
+
+def outcome(phases: dict[str, Any]) -> tuple[str, str]:
+    """A test's status from the reports of its phases, and the end of what went wrong."""
+    setup, call, teardown = (phases.get(when) for when in ("setup", "call", "teardown"))
+    last: Any = call or setup
+    if setup is None or setup.failed or (teardown is not None and teardown.failed):
+        bad = teardown if teardown is not None and teardown.failed else setup
+        return "ERROR", str(getattr(bad, "longrepr", ""))[-600:]
+    if last.failed:
+        return "FAILED", str(last.longrepr)[-600:]
+    if last.skipped:
+        return ("XFAIL" if hasattr(last, "wasxfail") else "SKIPPED"), ""
+    return ("XPASS" if hasattr(last, "wasxfail") else "PASSED"), ""
+
+
+if __name__ == "__main__":
+    main()

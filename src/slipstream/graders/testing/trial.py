@@ -1,0 +1,165 @@
+"""One run of a task's tests in one sandbox: how they are started there, and what came of them.
+
+Input: a sandbox, and a TestsSpec whose folder and environment are complete. Output: an Outcome; Refused is raised where
+the run tells against what lies in the sandbox, and Doubtful where that may be the grading's own fault.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slipstream.errors import GraderError, SandboxBroken, SandboxLimitError
+from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
+from slipstream.graders.testing.reported import Report, TestRun, run_reported
+from slipstream.graders.testing.rules import Comparison, Expected, Ran, compare, files_of
+from slipstream.graders.testing.spec import REPORT, TestsSpec
+from slipstream.graders.testing.work import TEST_SETTINGS, Look, Refused, applied
+from slipstream.offload import WorkTooLarge, apart
+from slipstream.sandbox.base import ExecResult, Sandbox
+from slipstream.sandbox.patch import Entry, PatchError
+from slipstream.types import File
+
+MAX_LOG_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    comparison: Comparison
+    said: str
+    exit_code: int | None = None
+    """Of the tests' command, where its log is the report."""
+    statuses: Mapping[str, str] = field(default_factory=dict)
+
+
+class Doubt(StrEnum):
+    """What went wrong over the work and may be the grading's own fault."""
+
+    SETUP = "setup"
+    COMMAND = "command"
+    RUNNER = "runner"
+    HOST = "host"
+
+
+class Doubtful(Refused):
+    """Refused, if the same goes well without the work."""
+
+    def __init__(self, why: str, doubt: Doubt) -> None:
+        super().__init__(why)
+        self.doubt = doubt
+
+
+async def hidden_files(spec: TestsSpec, look: Look) -> dict[str, Entry | None]:
+    """What the grading itself puts into place, seen from the clean files."""
+    files: dict[str, Entry | None] = {}
+    if spec.test_patch:
+        try:
+            files = await applied(spec.test_patch.encode("utf-8", "surrogateescape"), look)
+        except PatchError as raised:
+            raise GraderError(f"the grading's own test_patch does not fit the task's files: {raised}") from raised
+    for path, text in spec.restore.items():
+        files[path] = None if text is None else Entry(data=text.encode("utf-8", "surrogateescape"))
+    return files
+
+
+async def check_program(sandbox: Sandbox, spec: TestsSpec) -> None:
+    """While nothing of the work is there: is there what runs the tests?"""
+    name = "/bin/bash" if isinstance(spec.command, str) else spec.command[0]
+    result = await sandbox.exec(["/bin/sh", "-c", 'command -v "$1"', "sh", name], env=spec.env, timeout_s=60.0)
+    if result.exit_code != 0:
+        raise GraderError(f"the sandbox has no {name} to run the tests with: give the task an image that has it")
+
+
+async def set_up(sandbox: Sandbox, spec: TestsSpec) -> str:
+    """What went wrong, if anything did."""
+    for command in spec.setup:
+        try:
+            result = await sandbox.exec(
+                ["/bin/sh", "-c", command], env=spec.env, cwd=spec.folder, timeout_s=spec.timeout_s
+            )
+        except (SandboxBroken, SandboxLimitError) as raised:
+            return f"the set-up {command!r} broke the sandbox: {raised}"
+        if result.exit_code != 0:
+            how = f"passed its limit of {spec.timeout_s:g} s" if result.timed_out else f"ended with {result.exit_code}"
+            return f"the set-up {command!r} {how}: {tail(result.stdout.text() + result.stderr.text())}"
+    return ""
+
+
+def _expected(spec: TestsSpec) -> Expected:
+    return Expected(
+        fail_to_pass=tuple(spec.fail_to_pass), pass_to_pass=tuple(spec.pass_to_pass), statuses=spec.expected
+    )
+
+
+async def run_tests(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str = "") -> Outcome:
+    if spec.parser == REPORT:
+        return await _reported(sandbox, spec, added_modules, order)
+    return await _logged(sandbox, spec)
+
+
+async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str) -> Outcome:
+    expected = (*spec.fail_to_pass, *spec.pass_to_pass)
+    run = TestRun(
+        command=tuple(spec.command),
+        tests=tuple(spec.tests) or files_of(expected),
+        env=spec.env,
+        folder=spec.folder,
+        protect=(*spec.drop, *TEST_SETTINGS),
+        added_modules=added_modules,
+        canaries=spec.canaries,
+        order=order,
+    )
+    report = await run_reported(sandbox, run, timeout_s=spec.timeout_s)
+    if report.cannot_run:
+        raise Doubtful(report.problem, Doubt.RUNNER)
+    if report.problem:
+        raise Refused(report.problem)
+    compared = compare(spec.rules, _expected(spec), Ran(statuses=report.statuses))
+    return Outcome(comparison=compared, said=_why(report), statuses=report.statuses)
+
+
+def _why(report: Report) -> str:
+    """Of one test that went wrong, what it said."""
+    for test, text in report.texts.items():
+        if text and (test in report.statuses or test == "collection"):
+            return f"{test}: {text}"
+    return ""
+
+
+async def _logged(sandbox: Sandbox, spec: TestsSpec) -> Outcome:
+    argv = spec.command
+    if isinstance(argv, str):
+        script = f"/tmp/{secrets.token_hex(12)}.sh"
+        await sandbox.write({script: File(data=argv.encode("utf-8", "surrogateescape"), mode=0o755)})
+        argv = ["/bin/bash", script]
+    result = await sandbox.exec(
+        ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *argv],
+        env=spec.env,
+        cwd=spec.folder,
+        timeout_s=spec.timeout_s,
+        max_output_bytes=MAX_LOG_BYTES,
+    )
+    if result.timed_out:
+        raise Refused(f"the tests passed their limit of {spec.timeout_s:g} s")
+    try:  # never here: on a line made for it, a parser's pattern takes for ever
+        return await apart(_read_log, spec, result)
+    except WorkTooLarge as raised:
+        raise Refused(f"the log of the tests cannot be read: {raised}") from raised
+
+
+def _read_log(spec: TestsSpec, result: ExecResult) -> Outcome:
+    log = result.stdout.text()
+    parse = PARSERS[spec.parser]
+    statuses = parse(between_markers(log, *spec.markers)) if spec.markers else parse(log)
+    if not statuses:  # some runners print outside of the markers
+        statuses = parse(log)
+    ran = Ran(statuses=statuses, exit_code=result.exit_code, to_its_end=ran_to_its_end(log))
+    comparison = compare(spec.rules, _expected(spec), ran)
+    said = "" if comparison.solved else tail(log)
+    return Outcome(comparison=comparison, said=said, exit_code=result.exit_code, statuses=statuses)
+
+
+def tail(text: str) -> str:
+    return text[-1_000:].strip()
