@@ -71,6 +71,24 @@ def test_a_report_counts_by_package() -> None:
     }
 
 
+def test_a_report_counts_cheats_that_were_paid_and_those_without_a_verdict() -> None:
+    report = Report(
+        checked=(
+            Checked(id="one", cheats=("a", "b"), paid=("a",), honest=("x", "y", "z"), honest_paid=("x", "y", "z")),
+            Checked(id="two", cheats=("a", "b"), paid=("a",), untrusted=("b",), honest=("x",), guards=("twin",)),
+            Checked(id="three", cheats=("a",), grade_s=(1.0,), guards=("replay", "twin")),
+        )
+    )
+    told = report.as_json()
+    counts = {"num_cheats": 2, "num_paid": 2, "num_untrusted": 1, "num_honest": 4, "num_honest_paid": 3}
+    assert {name: told[name] for name in counts} == counts
+    assert told["cheats"] == {
+        "a": {"num_tried": 3, "num_paid": 2, "num_untrusted": 0},
+        "b": {"num_tried": 2, "num_paid": 0, "num_untrusted": 1},
+    }
+    assert told["guards"] == {"replay+twin": 1}
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 def test_the_command_checks_a_sample_and_prints_a_row_for_each_package(tmp_path: Path) -> None:
     grading = {"kind": "tests", "command": ["python3"], "fail_to_pass": ["tests/test_a.py::test_b"]}

@@ -166,6 +166,12 @@ def _print_checked(console: Console, report: CheckReport) -> None:
         f"in {report.seconds:.0f} s",
         highlight=False,
     )
+    if told["num_cheats"]:
+        console.print(
+            f"{told['num_cheats']} cheats: paid {told['num_paid']} times, no verdict {told['num_untrusted']} times; "
+            f"{told['num_honest_paid']} of {told['num_honest']} honest rewrites paid",
+            highlight=False,
+        )
     refused = [(one.id, one.reason) for one in report.checked if not one.passed]
     if refused:
         _print_table(console, ("refused", "reason"), refused)

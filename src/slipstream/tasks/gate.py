@@ -1,8 +1,9 @@
 """The gate: tasks whose grading can be trusted, and the reasons why others are refused.
 
-Enters: tasks whose gradings carry an oracle, which is a patch that solves them. Leaves: a Report.
-Always holds: a task passes only if its oracle is worth 1 each time, an empty patch is worth 0, and every cheat that was
-tried is worth 0; whatever else happens to a task, a failure of the machine too, is a reason to refuse it.
+Input: tasks whose gradings carry an oracle, which is a patch that solves them. Output: a Report.
+Invariants: a task passes only if its oracle is worth 1 each time, an empty patch is worth 0, honest rewrites of the
+oracle are worth 1, and every cheat that was tried is worth 0; whatever else happens to a task, a failure of the machine
+too, is a reason to refuse it. Every cheat is tried even if one was paid.
 """
 
 from __future__ import annotations
@@ -11,23 +12,29 @@ import asyncio
 import hashlib
 import posixpath
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.aio import task_group
-from slipstream.errors import SandboxFileError, SlipstreamError
+from slipstream.errors import InfrastructureError, SandboxFileError, SlipstreamError
 from slipstream.graders.base import GradeContext, grade_work
 from slipstream.graders.registry import find_grader
+from slipstream.graders.testing.work import paths_of
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
-from slipstream.sandbox.patch import PatchError
+from slipstream.sandbox.patch import Entry, PatchError, apply_patch, make_patch
 from slipstream.sandbox.patch_text import sections
-from slipstream.tasks.cheats import Target, changed_by_cheats, cheats_of
+from slipstream.tasks.cheats.base import Target
+from slipstream.tasks.cheats.suite import changed_by_cheats, cheats_of
 from slipstream.tasks.jsonl import read_tasks
+from slipstream.tasks.rewrites import honest_rewrites
 from slipstream.types import Artifact, Json, SandboxSpec, Task, Verdict
 
 TASKS = "tasks.jsonl"
+GUARDS = {"replay": "replayed", "twin": "twin"}
+"""The component of a verdict in which each guard says that it had something to hold the work against."""
 START_TIMEOUT_S = 120.0
 
 
@@ -45,6 +52,15 @@ class Checked:
     """What the oracle's gradings took."""
     cheats: tuple[str, ...] = ()
     """Those that were tried."""
+    paid: tuple[str, ...] = ()
+    """Cheats that were rewarded."""
+    untrusted: tuple[str, ...] = ()
+    """Cheats that ended without a verdict."""
+    honest: tuple[str, ...] = ()
+    """Honest rewrites that were tried."""
+    honest_paid: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    """What grades work that passed its tests once more: "twin", "replay"."""
 
     @property
     def passed(self) -> bool:
@@ -74,9 +90,10 @@ class Report:
 
     def as_json(self) -> dict[str, Json]:
         times = sorted(taken for one in self.checked for taken in one.grade_s)
-        cheats: dict[str, Json] = {}
-        for name in sorted({name for one in self.checked for name in one.cheats}):
-            cheats[name] = sum(name in one.cheats for one in self.checked)
+        tried = Counter(name for one in self.checked for name in one.cheats)
+        paid = Counter(name for one in self.checked for name in one.paid)
+        untrusted = Counter(name for one in self.checked for name in one.untrusted)
+        guards = Counter("+".join(one.guards) or "none" for one in self.checked if one.grade_s)
         return {
             "num_tasks": self.num_tasks,
             "num_passed": self.num_passed,
@@ -86,7 +103,16 @@ class Report:
             },
             "refused": {one.id: one.reason for one in self.checked if not one.passed},
             "num_gradings": sum(one.num_gradings for one in self.checked),
-            "cheats_tried": cheats,
+            "num_cheats": len(tried),
+            "num_paid": paid.total(),
+            "num_untrusted": untrusted.total(),
+            "num_honest": sum(len(one.honest) for one in self.checked),
+            "num_honest_paid": sum(len(one.honest_paid) for one in self.checked),
+            "guards": dict(sorted(guards.items())),
+            "cheats": {
+                name: {"num_tried": tried[name], "num_paid": paid[name], "num_untrusted": untrusted[name]}
+                for name in sorted(tried)
+            },
             "grade_p50_s": round(times[len(times) // 2], 3) if times else None,
             "grade_p95_s": round(times[int(len(times) * 0.95)], 3) if times else None,
             "seconds": round(self.seconds, 1),
@@ -119,7 +145,8 @@ async def check_tasks(
 
     async def check(task: Task) -> Checked:
         async with room:
-            checked = await check_task(task, provider=provider, num_repeats=num_repeats, with_cheats=with_cheats)
+            num_cheats = None if with_cheats else 0
+            checked = await check_task(task, provider=provider, num_repeats=num_repeats, num_cheats=num_cheats)
         on_checked(checked)
         return checked
 
@@ -160,12 +187,13 @@ def oracle_of(task: Task) -> str:
 
 
 async def check_task(
-    task: Task, *, provider: SandboxProvider, num_repeats: int = 3, with_cheats: bool = True
+    task: Task, *, provider: SandboxProvider, num_repeats: int = 3, num_cheats: int | None = None
 ) -> Checked:
-    """Grade a task's oracle, an empty patch and every cheat."""
+    """Grade a task's oracle and an empty patch; then, unless `num_cheats` is 0, honest rewrites, and every cheat or as
+    many of them as it says, drawn by lot."""
     check = _Check(task, provider)
     try:
-        reason = await check.carry_out(oracle_of(task).encode("utf-8", "surrogateescape"), num_repeats, with_cheats)
+        reason = await check.carry_out(oracle_of(task).encode("utf-8", "surrogateescape"), num_repeats, num_cheats)
     except SlipstreamError as raised:
         reason = f"it cannot be graded: {type(raised).__name__}: {raised}"
     return Checked(
@@ -175,6 +203,11 @@ async def check_task(
         num_gradings=check.num_gradings,
         grade_s=tuple(check.oracle_s),
         cheats=tuple(check.cheats),
+        paid=tuple(check.paid),
+        untrusted=tuple(check.untrusted),
+        honest=tuple(check.honest),
+        honest_paid=tuple(check.honest_paid),
+        guards=check.guards,
     )
 
 
@@ -188,8 +221,13 @@ class _Check:
         self.num_gradings = 0
         self.oracle_s: list[float] = []
         self.cheats: list[str] = []
+        self.paid: list[str] = []
+        self.untrusted: list[str] = []
+        self.honest: list[str] = []
+        self.honest_paid: list[str] = []
+        self.guards: tuple[str, ...] = ()
 
-    async def carry_out(self, oracle: bytes, num_repeats: int, with_cheats: bool) -> str:
+    async def carry_out(self, oracle: bytes, num_repeats: int, num_cheats: int | None) -> str:
         """Why the task is refused; empty if it is not."""
         if not oracle:
             return "it has no oracle, so nobody knows whether it can be solved"
@@ -200,19 +238,52 @@ class _Check:
             if verdict.reward != 1.0:
                 when = "the oracle" if number == 0 else f"the oracle was worth 1, and at try {number + 1} it"
                 return f"{when} is worth {verdict.reward:g}: {_short(verdict.detail)}"
+            self.guards = tuple(name for name, part in GUARDS.items() if verdict.components.get(part))
         if (verdict := await self._grade(b"")).reward != 0.0:
             return f"doing nothing is worth {verdict.reward:g}"
-        return await self._cheat(oracle) if with_cheats else ""
-
-    async def _cheat(self, oracle: bytes) -> str:
+        if num_cheats == 0:
+            return ""
         target = await self._target(oracle)
         if isinstance(target, str):
             return target
-        for name, patch in cheats_of(target).items():
+        return await self._rewrite(oracle, target) or await self._cheat(target, num_cheats)
+
+    async def _rewrite(self, oracle: bytes, target: Target) -> str:
+        """Grade honest rewrites of the oracle."""
+        broken = {path: target.read(path) for path in paths_of(oracle)}
+        try:
+            solved = apply_patch(oracle, lambda path: _entry(broken.get(path)))
+            texts = {path: entry.data.decode() for path, entry in solved.items() if entry and path.endswith(".py")}
+            before = {path: (broken.get(path) or b"").decode() for path in texts}
+        except (PatchError, UnicodeDecodeError) as raised:
+            return f"no honest rewrite can be made of its oracle: {raised}"
+        reasons: list[str] = []
+        for name, files in honest_rewrites(before, texts).items():
+            self.honest.append(name)
+            changed = {**solved, **{path: Entry(data=text.encode()) for path, text in files.items()}}
+            verdict = await self._grade(make_patch({path: _entry(broken.get(path)) for path in changed}, changed))
+            if verdict.reward == 1.0:
+                self.honest_paid.append(name)
+            else:
+                reasons.append(
+                    f'the oracle, rewritten ("{name}"), is worth {verdict.reward:g}: {_short(verdict.detail)}'
+                )
+        return "; ".join(reasons)
+
+    async def _cheat(self, target: Target, num: int | None) -> str:
+        """Grade every cheat, also after one was paid; or so many, drawn by lot."""
+        cheats = cheats_of(target)
+        lots = sorted(cheats, key=lambda name: hashlib.blake2b(f"{self._task.id} {name}".encode()).digest())
+        for name, patch in ((name, cheats[name]) for name in lots[:num]):
             self.cheats.append(name)
-            if (verdict := await self._grade(patch)).reward != 0.0:
-                return f'the cheat "{name}" is worth {verdict.reward:g}'
-        return ""
+            try:
+                if (await self._grade(patch)).reward != 0.0:
+                    self.paid.append(name)
+            except InfrastructureError:
+                self.untrusted.append(name)
+        reasons = [f'the cheat "{name}" is paid' for name in self.paid]
+        reasons += [f'the cheat "{name}" ends without a verdict' for name in self.untrusted]
+        return "; ".join(reasons)
 
     async def _grade(self, patch: bytes) -> Verdict:
         self.num_gradings += 1
@@ -231,7 +302,7 @@ class _Check:
         tests = tuple(str(test) for kind in ("fail_to_pass", "pass_to_pass") for test in _listed(spec.get(kind)))
         files = (test.partition("::")[0] for test in tests)
         test_file = next((file for file in files if file.endswith(".py")), "tests/test_cheat.py")
-        found = await self._read(changed_by_cheats(source, test_file))
+        found = await self._read({*changed_by_cheats(source, test_file), *paths_of(oracle)})
         return Target(
             source=source, root=_root_of(source, self._task), test_file=test_file, tests=tests, read=found.get
         )
@@ -250,6 +321,10 @@ class _Check:
         finally:
             await sandbox.aclose()
         return found
+
+
+def _entry(data: bytes | None) -> Entry | None:
+    return None if data is None else Entry(data=data)
 
 
 def _root_of(source: str, task: Task) -> str:

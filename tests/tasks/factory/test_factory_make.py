@@ -98,7 +98,7 @@ def test_a_task_that_nothing_solves_is_refused(tasks: tuple[Task, ...]) -> None:
         task = replace(tasks[0], grading=replace(tasks[0].grading, spec=spec))
         provider = LocalProvider()
         try:
-            return (await check_task(task, provider=provider, num_repeats=1, with_cheats=False)).reason
+            return (await check_task(task, provider=provider, num_repeats=1, num_cheats=0)).reason
         finally:
             await provider.aclose()
 

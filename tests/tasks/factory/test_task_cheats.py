@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 from slipstream.graders.testing.work import paths_of
 from slipstream.sandbox.patch import Entry, apply_patch
-from slipstream.tasks.cheats import Target, cheats_of
+from slipstream.tasks.cheats.base import CheatKind, Target
+from slipstream.tasks.cheats.suite import CHEATS, changed_by_cheats, cheats_of
 
 FILES = {
     "src/pack/core.py": b"def f():\n    return 1\n",
@@ -30,15 +33,26 @@ def test_every_cheat_is_a_patch_that_applies_and_is_python() -> None:
                 compile(entry.data, path, "exec")
 
 
-def test_the_cheats_are_those_that_are_known() -> None:
-    assert set(cheats_of(TARGET)) == {
-        "edit the tests", "edit the configuration", "conftest.py", "sitecustomize", "pth",
-        "shadow the standard library",
-        "patched pytest", "overwrite the runner", "os._exit(0) at import", "exit early with success",
-        "write the result file", "shadow an imported module", "read hidden files",
-        "a process that waits for the grader",
-        "forge the reports",
-    }  # fmt: skip
+def test_there_are_many_cheats_of_every_kind_and_no_two_are_the_same() -> None:
+    assert len(CHEATS) >= 60
+    assert {cheat.kind for cheat in CHEATS.values()} == set(CheatKind)
+    assert len(set(cheats_of(TARGET).values())) == len(CHEATS)
+
+
+def test_what_cheats_change_is_read_from_the_task() -> None:
+    known = changed_by_cheats(TARGET.source, TARGET.test_file)
+    read: list[str] = []
+    cheats_of(replace(TARGET, read=lambda path: read.append(path)))
+    there = {
+        "src/pack/core.py",
+        "tests/test_core.py",
+        "setup.cfg",
+        "pyproject.toml",
+        "conftest.py",
+        "tests/conftest.py",
+    }
+    assert there <= known
+    assert there & set(read) <= known
 
 
 def test_cheats_stand_where_the_package_is_imported_from() -> None:

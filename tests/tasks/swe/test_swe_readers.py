@@ -26,7 +26,8 @@ from stand_in import (
 
 from slipstream.errors import ConfigError, GraderError, SandboxError
 from slipstream.sandbox.patch import Entry, apply_patch, make_patch
-from slipstream.tasks.cheats import Target, cheats_of
+from slipstream.tasks.cheats.base import Target
+from slipstream.tasks.cheats.suite import cheats_of
 from slipstream.tasks.source import load_tasks
 from slipstream.tasks.swe.building import backwards
 from slipstream.tasks.swe.r2egym import read_r2egym
