@@ -112,7 +112,8 @@ def candidates(tokenizer: Tokenizer, model_type: str | None) -> tuple[str, ...]:
     of_type = MODEL_TYPES.get(model_type or "")
     if of_type == "phi-3" and "<|tool_call|>" in has:
         of_type = "phi-4-mini"  # which has the type of Phi-3
-    fitting = (family for family in (*_BY_TOKENS, *_TELLING) if has.issuperset(FAMILY_TOKENS[family]))
+    thinking = {"<think>", "</think>"}  # which may be plain text in a vocabulary
+    fitting = (family for family in (*_BY_TOKENS, *_TELLING) if has >= set(FAMILY_TOKENS[family]) - thinking)
     return tuple(dict.fromkeys(([of_type] if of_type else []) + list(fitting)))
 
 
