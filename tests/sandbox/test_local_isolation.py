@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from inside_view import command_lines
@@ -169,3 +172,136 @@ def test_a_fork_bomb_is_over_at_its_deadline() -> None:
         assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
 
     within(body, SandboxLimits(processes=64))
+
+
+# ---------------------------------------------------------------- files that sandboxes share
+
+FILES = ("/usr/bin/tail", "/etc/group", "/opt/python/bin/python3", "/work/shared")
+FOLDERS = ("/usr/share", "/", "/dev", "/etc", "/opt/python", "/run/slipstream", "/work")
+
+HOLD = """
+import fcntl, os, struct, sys
+read_lock = struct.pack("hhqqi", fcntl.F_RDLCK, 0, 0, 0, 0)
+for path in sys.argv[1:]:
+    fds = [os.open(path, os.O_RDONLY) for _ in range(3)]
+    fcntl.flock(fds[0], fcntl.LOCK_EX)
+    if os.path.isfile(path):
+        fcntl.fcntl(fds[1], fcntl.F_SETLK, read_lock)
+        fcntl.fcntl(fds[2], 37, read_lock)  # F_OFD_SETLK
+open("/tmp/ready", "w").close()
+open("/tmp/go").read()
+"""
+
+SEEN = """
+import fcntl, os, struct, sys
+write_lock = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("flock", path)
+    if os.path.isfile(path):
+        for ask in (fcntl.F_GETLK, 36):  # F_OFD_GETLK
+            if struct.unpack("hhqqi", fcntl.fcntl(fd, ask, write_lock))[0] != fcntl.F_UNLCK:
+                print(ask, path)
+"""
+"""Prints who is in the way of which lock."""
+
+WATCH = """
+import ctypes, fcntl, os, signal, struct, sys
+signals = []
+signal.signal(signal.SIGIO, lambda *_: signals.append(1))
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+for path in sys.argv[1:]:
+    assert libc.inotify_add_watch(watch, path.encode(), 0xFFF) > 0, path
+    if os.path.isdir(path):
+        fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT)
+def watched():
+    found = set()
+    try:
+        events = os.read(watch, 1 << 16)
+    except BlockingIOError:
+        return found
+    while events:
+        number, mask, _, size = struct.unpack_from("iIII", events)
+        found.add(sys.argv[number])
+        events = events[16 + size:]
+    return found
+watched(), signals.clear()
+open("/tmp/ready", "w").close()
+open("/tmp/go").read()
+print("others:", *sorted(watched()), *signals)
+for path in sys.argv[1:]:
+    os.listdir(path) if os.path.isdir(path) else open(path, "rb").read()
+print("own:", *sorted(watched()))
+"""
+USE = """
+import os, sys
+for path in sys.argv[1:]:
+    os.listdir(path) if os.path.isdir(path) else open(path, "rb").read()
+"""
+
+
+async def run(sandbox: Sandbox, script: str, *args: str) -> str:
+    result = await sandbox.exec(["python3", "-I", "-c", script, *args], timeout_s=50)
+    assert result.exit_code == 0, result.stderr.text()
+    return result.stdout.text()
+
+
+def between_two(
+    tmp_path: Path, held: str, meanwhile: Callable[[Sandbox, Sandbox], Awaitable[None]], paths: tuple[str, ...]
+) -> str:
+    """Two sandboxes that share all that can be shared: what `held` prints in the first, with `meanwhile` done before it
+    goes on."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "shared").write_text("shared\n")
+    for folder in (tree, *tree.parents):
+        if folder.is_relative_to(tmp_path.parents[1]):
+            folder.chmod(0o755)
+
+    async def main() -> str:
+        provider = LocalProvider(use_base_python=False)
+        try:
+            async with asyncio.timeout(60):
+                one, other = [await provider.open(SandboxSpec(tree=str(tree))) for _ in range(2)]
+                await run(one, "import os; os.mkfifo('/tmp/ready'); os.mkfifo('/tmp/go')")
+                async with asyncio.TaskGroup() as tasks:
+                    holding = tasks.create_task(run(one, held, *paths))
+                    await run(one, "open('/tmp/ready').read()")
+                    await meanwhile(one, other)
+                    await run(one, "open('/tmp/go', 'w').close()")
+                return holding.result()
+        finally:
+            await provider.aclose()
+
+    return asyncio.run(main())
+
+
+def test_locks_on_shared_files_stay_inside_a_sandbox(tmp_path: Path) -> None:
+    async def meanwhile(one: Sandbox, other: Sandbox) -> None:
+        own = await run(one, SEEN, *FILES, *FOLDERS)
+        assert len(own.splitlines()) == 3 * len(FILES) + len(FOLDERS)
+        assert await run(other, SEEN, *FILES, *FOLDERS) == ""
+        fd = os.open("/usr/bin/tail", os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert await run(other, SEEN, "/usr/bin/tail") == ""
+        finally:
+            os.close(fd)
+
+    assert between_two(tmp_path, HOLD, meanwhile, FILES + FOLDERS) == ""
+
+
+def test_watches_on_shared_files_see_neither_the_host_nor_another_sandbox(tmp_path: Path) -> None:
+    paths = ("/usr/bin/tail", "/etc/group", "/work/shared", "/usr/share", "/opt/python", "/run/slipstream", "/work")
+
+    async def meanwhile(one: Sandbox, other: Sandbox) -> None:
+        await run(other, USE, *paths)
+        use = [sys.executable, "-I", "-c", USE, "/usr/bin/tail", "/usr/share", str(tmp_path / "tree" / "shared")]
+        await asyncio.to_thread(subprocess.run, use, check=True)
+
+    said = between_two(tmp_path, WATCH, meanwhile, paths).splitlines()
+    assert said == ["others:", " ".join(["own:", *sorted(paths)])]

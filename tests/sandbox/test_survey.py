@@ -22,6 +22,7 @@ from slipstream.sandbox.survey import (
     judge_openat2,
     judge_overlay,
     judge_seccomp,
+    judge_shared,
     judge_user_namespaces,
     survey_local,
     survey_oci,
@@ -138,6 +139,21 @@ def test_what_cannot_be_seen_from_inside_is_not_called_good() -> None:
     assert {row.standing for row in judge_inside("", HOST, is_ours=True)} == {LIMITED}
 
 
+MOUNTS = """overlay / overlay ro,nosuid,nodev,relatime,lowerdir=/slipstream/layers/1 0 0
+{kind} /usr {kind} ro,nosuid,nodev,relatime 0 0
+devtmpfs /dev/null devtmpfs rw,nosuid 0 0
+tmpfs /run/endpoints tmpfs ro,nosuid,nodev,relatime 0 0
+tmpfs /work tmpfs rw,nosuid,nodev,relatime 0 0
+"""
+
+
+def test_shared_files_without_an_overlay_are_told() -> None:
+    assert judge_shared(CONFINED + MOUNTS.format(kind="overlay")).standing is OK
+    row = judge_shared(CONFINED + MOUNTS.format(kind="ext4"))
+    assert row.standing is LIMITED and "files in /usr reach other sandboxes" in row.meaning and "overlay" in row.remedy
+    assert judge_shared(CONFINED).standing is LIMITED
+
+
 class Refusing:
     """A provider that does not work here."""
 
@@ -186,6 +202,14 @@ def test_this_machine_is_surveyed_with_a_real_sandbox(tmp_path: Path) -> None:
         return {row.name: row for row in survey.rows}
 
     rows = asyncio.run(main())
-    for name in ("bubblewrap", "sandbox", "net namespace", "pid namespace", "capabilities", "new privileges"):
+    for name in (
+        "bubblewrap",
+        "sandbox",
+        "net namespace",
+        "pid namespace",
+        "capabilities",
+        "new privileges",
+        "shared files",
+    ):
         assert rows[name].standing is OK, rows[name]
     assert {"limits", "openat2", "podman", "docker", "disk", "memory", "sandbox over a folder"} <= set(rows)

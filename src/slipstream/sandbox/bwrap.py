@@ -235,8 +235,8 @@ def arguments(
     areas: Sequence[Area],
     seccomp_fd: int | None = None,
 ) -> list[str]:
-    """Everything before the command. `view` is where that of `view_of` lies. On a base of its own, `home` is the
-    interpreter's, where bwrap finds it, and `data` has the descriptors of files that are made up, by path."""
+    """Everything before the command. `view` is where that of `view_of` lies; `home` is the interpreter's, if it has
+    one. On a base of its own, `data` has the descriptors of files that are made up, by path."""
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
     args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
@@ -265,7 +265,7 @@ def _base_system(home: Path | None, data: Mapping[str, int], roots: Sequence[Are
     for path, fd in data.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     if home is not None:
-        args += ["--ro-bind", str(home), PYTHON_HOME]
+        args += ["--ro-bind", f"{view}{PYTHON_HOME}", PYTHON_HOME]
     return [*args, "--proc", "/proc", "--dev-bind", f"{view}/dev", "/dev"]
 
 
@@ -297,13 +297,14 @@ def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
 
 
 def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> View:
-    """What a sandbox is shown; `home` is as for `arguments`."""
+    """What a sandbox is shown; `home` is the interpreter's, where the keeper finds it."""
+    shown = {} if home is None else {PYTHON_HOME: str(home)}
     if spec.base != "host":
-        return View()
+        return View(shown=tuple(shown.items()))
     return host_view(
         files=dict([supervisor]) | _etc(spec),
         mount_points=("/tmp", ENDPOINTS, workdir_of(spec)),
-        shown={} if home is None else {PYTHON_HOME: str(home)},
+        shown=shown,
     )
 
 

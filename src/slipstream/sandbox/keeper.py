@@ -16,9 +16,12 @@ in a layer (which comes back), `copy` folders of one layer into another.
 
 The layer of a program is mounted where that program and its sandbox alone can see it. Were all of them mounted here,
 each new sandbox would copy the mounts of all the others, and take them down again, with the kernel's one lock held.
+
+Each program sees its view through overlays of its own. An overlay has its own inodes, so a lock or a watch on a shared
+file stays inside one sandbox.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH118, PTH120, PTH123, PTH211, SIM105
+# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH112, PTH118, PTH120, PTH123, PTH211, SIM105
 
 from __future__ import annotations
 
@@ -138,6 +141,53 @@ def furnish(place: str, view: Request) -> None:
         except OSError as error:
             if error.errno != errno.EACCES or path == place:  # nobody inside can come to it either
                 raise
+
+
+def mount_overlay(source: str, empty: str, place: str) -> None:
+    """Show a folder read-only, with inodes of its own. The kernel wants a second folder below it."""
+    options = f"lowerdir={source}:{empty},userxattr"
+    mount("overlay", place, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options)
+
+
+def parts_of(view: str) -> dict[str, bool]:
+    """What is mounted in a view, by its path there; and whether it can be shown through an overlay.
+
+    An overlay does not contain what is mounted inside its folder, and the kernel refuses one that would hide it.
+    """
+    paths = [path[len(view) :] for path, _ in mounts_below(view) if path != view]
+    inner = {path for path in paths if any(path.startswith(other + "/") for other in paths)}
+    return {
+        path: os.path.isdir(view + path) and not any(other.startswith(path + "/") for other in inner)
+        for path in paths
+        if path not in inner
+    }
+
+
+def show(view: str, parts: dict[str, bool], place: str, empty: str) -> None:
+    """Mount a view at a place. `parts` says what gets an overlay; its path "" is the view itself."""
+    if not parts.get(""):
+        mount(view, place, "", MS_BIND | MS_REC)
+        return
+    mount_overlay(view, empty, place)
+    for path, is_overlaid in parts.items():
+        if path and is_overlaid:
+            mount_overlay(view + path, empty, place + path)
+        elif path:
+            mount(view + path, place + path, "", MS_BIND | MS_REC)
+
+
+def try_overlays(view: str, place: str, empty: str) -> dict[str, bool]:
+    """The parts of a view, with only those overlaid that this machine can overlay."""
+    parts = {"": True, **parts_of(view)}
+    for path, is_overlaid in parts.items():
+        if is_overlaid:
+            try:
+                mount_overlay(view + path, empty, place)
+            except OSError:
+                parts[path] = False
+            else:
+                checked(libc.umount2(os.fsencode(place), MNT_DETACH), "unmounting an overlay")
+    return parts
 
 
 def copy_of_host(path: str, target: str) -> None:
@@ -296,11 +346,17 @@ class Keeper:
         self.layers = layers
         self.own_layer = os.path.join(layers, "own")
         """Where every program finds the layer that it alone has."""
+        self.own_view = os.path.join(layers, "own-view")
+        """Where every program finds its view, behind overlays that it alone has."""
+        self.empty = os.path.join(layers, "empty")
+        self.parts: dict[str, dict[str, bool]] = {}
+        """By the name of a view, how it is put together for a program."""
         self.answering: dict[int, Request] = {}
         """By pid, the requests that are answered by a process of their own."""
         self.ended: dict[int, int] = {}
         """By pid, how the last of these processes ended, the earliest first."""
-        os.mkdir(self.own_layer)
+        for place in (self.own_layer, self.own_view, self.empty):
+            os.mkdir(place)
 
     def reply(self, request_id: int, fds: list[int], **values: int | str) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds))]
@@ -371,10 +427,15 @@ class Keeper:
         self.new_layer(request, lambda place: None)
 
     def do_furnish(self, request: Request, fds: list[int]) -> None:
-        self.new_layer(request, lambda place: furnish(place, request["view"]))
+        def fill(place: str) -> None:
+            furnish(place, request["view"])
+            self.parts[request["layer"]] = try_overlays(place, self.own_view, self.empty)
+
+        self.new_layer(request, fill)
 
     def do_drop(self, request: Request, fds: list[int]) -> None:
         drop_layer(os.path.join(self.layers, request["layer"]))
+        self.parts.pop(request["layer"], None)
         self.reply(request["id"], [])
 
     def do_copy(self, request: Request, fds: list[int]) -> None:
@@ -417,6 +478,8 @@ class Keeper:
         def start() -> None:
             checked(libc.unshare(CLONE_NEWNS), "making a mount namespace")
             make_layer(self.own_layer, request["num_bytes"], request["folders"], request["terminals"])
+            view = os.path.join(self.layers, request["view"])
+            show(view, self.parts[request["view"]], self.own_view, self.empty)
             layer, pid = os.open(self.own_layer, FOLDER), os.getpid()
             self.reply(request["id"], [pidfd_open(pid), layer], pid=pid)
             become(request, fds)

@@ -28,6 +28,8 @@ from slipstream.sandbox.view import View
 LAYERS = "/slipstream/layers"
 OWN_LAYER = f"{LAYERS}/own"
 """Where the bwrap of a sandbox finds the layer that this sandbox alone has."""
+OWN_VIEW = f"{LAYERS}/own-view"
+"""Where it finds its view, through overlays that this sandbox alone has."""
 VIEW_BYTES = 64 << 20
 PROGRAM = "/slipstream/keeper.py"
 END_GRACE_S = 5.0
@@ -50,13 +52,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a sandbox's own layer is to be."""
+    """What a sandbox's own layer is to be, and which view it is shown."""
 
     num_bytes: int
     folders: dict[str, int]
     """With their modes; outer ones first."""
     terminals: str
     """The folder for pseudo-terminals."""
+    view: str
+    """The name of a layer that `furnish` made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +210,8 @@ class Keeper:
     async def spawn(
         self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: Room
     ) -> Spawned:
-        """Run bwrap with `args`, in which its layer is at OWN_LAYER. `passed` is renumbered; `doors` are a meter's."""
+        """Run bwrap with `args`, in which its layer is at OWN_LAYER and its view at OWN_VIEW. `passed` is renumbered;
+        `doors` are a meter's."""
         with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from slipstream.sandbox import bwrap, seccomp, watchdog
 from slipstream.sandbox.channel import Channel, memory_file
 from slipstream.sandbox.ground import Ground
-from slipstream.sandbox.keeping import OWN_LAYER, Keeper, Layer, Room
+from slipstream.sandbox.keeping import OWN_LAYER, OWN_VIEW, Keeper, Layer, Room
 from slipstream.sandbox.launch import Launched, Passed, visible_home
 from slipstream.sandbox.meter import Meter
 
@@ -58,7 +58,7 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
             spec,
             home=visible_home(interpreter),
             data=data,
-            view=what.view.path,
+            view=OWN_VIEW,
             layer=OWN_LAYER,
             areas=what.ground.areas,
             seccomp_fd=None if rules is None else lend(memory_file(rules)),
@@ -74,6 +74,7 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
             num_bytes=spec.limits.disk_mb * bwrap.MB,
             folders=bwrap.folders_of(what.ground.areas, bwrap.workdir_of(spec)),
             terminals="pts",
+            view=what.view.name,
         )
         spawned = await keeper.spawn(args, passed, stderr=stderr, doors=doors, room=room)
         undo.pop_all()

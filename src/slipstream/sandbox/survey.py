@@ -40,6 +40,7 @@ LOOK = "for name in user pid net ipc uts cgroup; do readlink /proc/self/ns/$name
 LOOK += (
     "; command -v unshare >/dev/null && { unshare --user true 2>/dev/null && echo Nested: 1 || echo Nested: 0; }; true"
 )
+LOOK += "; cat /proc/self/mounts"
 
 
 class Standing(StrEnum):
@@ -226,6 +227,26 @@ def judge_inside(said: str, host: Mapping[str, str], *, is_ours: bool) -> list[R
     return [_judged(name, good, meaning, otherwise, is_ours) for name, good, meaning, otherwise in looked]
 
 
+def judge_shared(mounts: str) -> Row:
+    """Whether a sandbox has inodes of its own for what it shares with others; `mounts` is its /proc/self/mounts."""
+    from slipstream.sandbox.bwrap import ENDPOINTS
+
+    found = re.findall(r"^\S+ (/\S*) (\S+) (\S+) \d+ \d+$", mounts, re.MULTILINE)
+    read_only = {place: kind for place, kind, options in found if "ro" in options.split(",") and place != ENDPOINTS}
+    shared = [place for place, kind in read_only.items() if kind != "overlay"]
+    if not read_only:
+        return Row(name="shared files", standing=Standing.LIMITED, meaning="it could not be seen from inside")
+    if shared:
+        return Row(
+            name="shared files",
+            standing=Standing.LIMITED,
+            meaning=f"locks and watches on files in {', '.join(shared)} reach other sandboxes and the host: "
+            "there is no overlay over them",
+            remedy="use Linux 5.11 or later with the module overlay loaded, and mount nothing below /usr",
+        )
+    return Row(name="shared files", standing=Standing.OK, meaning="locks and watches on them stay inside one sandbox")
+
+
 def _judged(name: str, good: bool | None, meaning: str, otherwise: str, is_ours: bool) -> Row:
     if good is None:
         return Row(name=name, standing=Standing.LIMITED, meaning="it could not be seen from inside")
@@ -321,7 +342,9 @@ async def _try(provider: SandboxProvider, specs: Sequence[SandboxSpec], *, is_ou
 
 async def _look_inside(sandbox: Sandbox, *, is_ours: bool) -> list[Row]:
     result = await sandbox.exec(["/bin/sh", "-c", LOOK], timeout_s=TRIAL_TIMEOUT_S)
-    return judge_inside(result.stdout.text(), host_namespaces(), is_ours=is_ours)
+    said = result.stdout.text()
+    rows = judge_inside(said, host_namespaces(), is_ours=is_ours)
+    return [*rows, judge_shared(said)] if is_ours else rows
 
 
 def judge_bwrap() -> Row:

@@ -1,7 +1,7 @@
 """Views: what many sandboxes see alike, put together once.
 
 Enters: what a sandbox is to find that is no file of its own. Leaves: a `View`, which the keeper makes as a read-only
-tree and bwrap shows with one mount.
+tree. Each sandbox sees it through overlays of its own, which bwrap shows with one mount.
 Always holds: nothing in a view can be written to, and nothing in it is secret.
 
 The kernel has one lock for all mounts of a machine, and bwrap reads the whole table of them after every one it makes.
