@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,7 +167,7 @@ class _Owner(Enum):
 
 
 _OURS = f"{Path(__file__).parent}{os.sep}"
-_STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+_STANDARD_LIBRARY = f"{Path(os.path.realpath(os.__file__)).parent}{os.sep}"
 
 
 def _owner(filename: str) -> _Owner:
