@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.config import to_json
-from slipstream.evaluate import evaluate
+from slipstream.evaluation import evaluate
 from slipstream.export import ExportFormat, export_run, read_atif
 from slipstream.graders.base import GradeContext
 from slipstream.model.scripted import Line, Scene, Script, ScriptedChat, act

@@ -60,14 +60,14 @@ async def two_ends(calls: Calls, tells: Tells | None = None) -> AsyncIterator[tu
         yield near, far
     finally:
         near.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             await near.over(grace_s=1)
             await far.over(grace_s=1)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await main()
 
     asyncio.run(bounded())

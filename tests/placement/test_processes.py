@@ -28,7 +28,7 @@ from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Batch
 from slipstream.errors import ConfigError, JournalError, ModelError
-from slipstream.evaluate import evaluate, plan_evaluation
+from slipstream.evaluation import evaluate, plan_evaluation
 from slipstream.graders.base import GradeContext
 from slipstream.model.scripted import Line, Scene, Script, ScriptedChat, ScriptedModel, act
 from slipstream.model.server import ModelServer

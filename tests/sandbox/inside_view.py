@@ -22,6 +22,6 @@ async def command_lines(sandbox: Sandbox) -> dict[int, str]:
 
 async def until_listed(sandbox: Sandbox, holds: Callable[[dict[int, str]], bool]) -> None:
     """A process that is killed takes a moment to be gone."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not holds(await command_lines(sandbox)):  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ from slipstream.sandbox import LocalProvider
 async def provided() -> AsyncIterator[LocalProvider]:
     provider = LocalProvider()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             yield provider
     finally:
         await provider.aclose()

@@ -35,7 +35,7 @@ PASSWD = Path("/etc/passwd").read_bytes() if Path("/etc/passwd").exists() else b
 async def opened(spec: SandboxSpec) -> AsyncIterator[LocalSandbox]:
     provider = LocalProvider()
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             yield await provider.open(spec)
     finally:
         await provider.aclose()
@@ -369,7 +369,7 @@ def test_traps_in_files_lead_nowhere() -> None:
                 await sandbox.read(path, max_bytes=1 << 20)
         with pytest.raises(SandboxFileError):
             await sandbox.read("dots")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             tree = await sandbox.read_tree("/work", max_bytes=8 << 20)
             changed = await sandbox.changes(max_bytes=64 << 20)
         assert tree.files["real"].data == b"mine\n" and tree.links["host"] == "/etc/passwd"

@@ -31,7 +31,7 @@ NUM_FILES = 2_000
 async def keeping() -> AsyncIterator[Keeper]:
     keeper = Keeper(find_bwrap(), own_interpreter(), "")
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             yield keeper
     finally:
         await keeper.aclose()

@@ -25,7 +25,7 @@ def within(body: Callable[[Sandbox], Awaitable[None]], limits: SandboxLimits | N
     async def main() -> None:
         provider = LocalProvider()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 await body(await provider.open(SandboxSpec(limits=limits or SandboxLimits())))
         finally:
             await provider.aclose()

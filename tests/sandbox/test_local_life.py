@@ -37,7 +37,7 @@ def within(body: Callable[[Sandbox], Awaitable[None]]) -> None:
     async def main() -> None:
         provider = LocalProvider()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 await body(await provider.open(SandboxSpec()))
         finally:
             await provider.aclose()

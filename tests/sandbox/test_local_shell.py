@@ -23,7 +23,7 @@ def within(body: Callable[[Shell, Sandbox], Awaitable[None]]) -> None:
     async def main() -> None:
         provider = LocalProvider()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 sandbox = await provider.open(SandboxSpec())
                 await body(await sandbox.shell(), sandbox)
         finally:

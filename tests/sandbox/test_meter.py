@@ -134,7 +134,7 @@ async def metered(
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             await body()
 
     asyncio.run(main())

@@ -560,7 +560,7 @@ def test_it_keeps_real_sandboxes_warm() -> None:
     async def main() -> None:
         pool = Pool(LocalProvider(), max_warm=2)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 pool.expect(SPEC, 2)
                 while pool.num_warm < 2:  # noqa: ASYNC110 - a pool tells nobody
                     await asyncio.sleep(0.01)

@@ -29,7 +29,7 @@ needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, re
 async def sharing() -> AsyncIterator[Shared]:
     shared = Shared(Keeper(find_bwrap(), own_interpreter(), ""))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             yield shared
     finally:
         await shared.aclose()
