@@ -238,7 +238,7 @@ class _Check:
             if verdict.reward != 1.0:
                 when = "the oracle" if number == 0 else f"the oracle was worth 1, and at try {number + 1} it"
                 return f"{when} is worth {verdict.reward:g}: {_short(verdict.detail)}"
-            self.guards = tuple(name for name, part in GUARDS.items() if verdict.components.get(part))
+            self.guards = self._guards(verdict)
         if (verdict := await self._grade(b"")).reward != 0.0:
             return f"doing nothing is worth {verdict.reward:g}"
         if num_cheats == 0:
@@ -247,6 +247,13 @@ class _Check:
         if isinstance(target, str):
             return target
         return await self._rewrite(oracle, target) or await self._cheat(target, num_cheats)
+
+    def _guards(self, verdict: Verdict) -> tuple[str, ...]:
+        """What stands between this task's reward and forged test results."""
+        replay = self._task.grading.spec.get("replay")
+        can_guess = not (isinstance(replay, dict) and replay.get("is_guard"))
+        found = (name for name, part in GUARDS.items() if verdict.components.get(part))
+        return tuple(name for name in found if name != "replay" or not can_guess)
 
     async def _rewrite(self, oracle: bytes, target: Target) -> str:
         """Grade honest rewrites of the oracle."""

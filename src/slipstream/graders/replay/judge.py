@@ -64,6 +64,9 @@ class ReplaySpec(GraderSpec):
     timeout_s: float = Field(default=60.0, gt=0)
     cpu_s: int = Field(default=5, gt=0)
     """Processor time of one session: it ends a loop that never does."""
+    is_guard: bool = False
+    """Whether the telling answers are too many or too rich to be guessed, so that no work wins without solving the
+    task. For those who check tasks: the grader does not look at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

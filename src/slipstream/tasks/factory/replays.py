@@ -62,7 +62,8 @@ class Replay:
 
     def as_json(self) -> dict[str, Json]:
         """As the grading has it."""
-        written: dict[str, Json] = self.spec.model_dump(mode="json", exclude_defaults=True)
+        spec = self.spec.model_copy(update={"is_guard": self.is_telling})
+        written: dict[str, Json] = spec.model_dump(mode="json", exclude_defaults=True)
         return written
 
     def facts(self) -> dict[str, Json]:
