@@ -47,11 +47,19 @@ def read_folder_prompt(folder: Path) -> FolderPrompt | None:
     except (OSError, ValueError) as raised:
         raise ConfigError(f"{path} cannot be read ({raised}): restore it from a copy") from raised
     if not isinstance(found, dict) or "agent_prompt" not in found:
-        return None  # a model that was fetched or made: it names its family alone
+        return None  # a model that was fetched or made: it names its family, and perhaps what that takes
     try:
         return from_json(FolderPrompt, found)
     except ConfigError as raised:
         raise ConfigError(f"{path} is of another version ({raised}): export the model again") from raised
+
+
+def _family_args(folder: Path) -> Mapping[str, Json]:
+    """Of any folder that names them, trained or made."""
+    path = folder / FILE
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    args = found.get("family_args") if isinstance(found, dict) else None
+    return args if isinstance(args, dict) else {}
 
 
 def folder_prompt(config: TrainConfig, source: Path, *, family: str, version: int) -> FolderPrompt:
@@ -61,7 +69,7 @@ def folder_prompt(config: TrainConfig, source: Path, *, family: str, version: in
     thinking = was_thinking if config.model.thinking == "auto" else config.model.thinking
     return FolderPrompt(
         family=family,
-        family_args={**({} if carried is None else carried.family_args), **config.model.family_args},
+        family_args={**_family_args(source), **config.model.family_args},
         thinking="template" if thinking == "template" else "keep",
         agent_prompt="code" if agent.prompt == "code" else "none",
         hints=replace(agent.hints, on=bool(agent.hints.on)),

@@ -364,6 +364,16 @@ class Task:
     patch_of: str = ""
     """A folder of the sandbox whose changes are the work, as a patch."""
 
+    @property
+    def instruction(self) -> str:
+        return self.brief.instruction
+
+    @property
+    def extra(self) -> Mapping[str, Json]:
+        """What the author of the task gave to its grader alone."""
+        extra = self.grading.spec.get("extra")
+        return extra if isinstance(extra, dict) else {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:

@@ -84,7 +84,7 @@ Config: TypeAlias = EvalConfig | TrainConfig
 
 @asynccontextmanager
 async def open_placement(
-    config: Config, tasks: Mapping[str, Task], *, pacing: Pacing, policy: Completer | None = None
+    config: Config, tasks: Mapping[str, Task], *, pacing: Pacing, policy: Completer | ChatModel | None = None
 ) -> AsyncIterator[Callable[[Journal], Placement]]:
     """Where the attempts of a run live, with all that they share checked and open; the journal comes last.
 
@@ -98,7 +98,8 @@ async def open_placement(
         if policy is None:
             model = await stack.enter_async_context(_open_model(config.model, pacing))
         else:
-            pacing.set_engine(policy)
+            if isinstance(policy, Completer):
+                pacing.set_engine(policy)
             model = policy
         if crew_for is not None:
             make_dialogue = _dialogue_maker(config.model, model, pacing.gate)

@@ -16,7 +16,7 @@ from slipstream.agent.config import AgentConfig, HintRules
 from slipstream.agent.prompts import code_prompt
 from slipstream.batch.merge import merge
 from slipstream.config import to_json
-from slipstream.evaluate import evaluate
+from slipstream.evaluation import evaluate
 from slipstream.model.scripted import Line, Scene, Script, act
 from slipstream.record import RunStore
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig

@@ -17,9 +17,10 @@ import numpy
 
 from slipstream.hub.origin import Dtype
 from slipstream.hub.tensors import Tensor, write_safetensors
+from slipstream.hub.tiny import END_OF_MESSAGE, SHAPE, train_tokenizer
 from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS
-from slipstream.recipes.quickstart.model import END_OF_MESSAGE, SHAPE, make_model, train_tokenizer
+from slipstream.recipes.quickstart.model import PIECES, make_model, texts
 from slipstream.render.chatml import reply_text
 
 SURE = 16.0
@@ -43,7 +44,7 @@ TEMPLATE = """{%- for message in messages -%}
 
 def make_walker(folder: Path) -> Path:
     make_model(folder, seed=0)
-    tokenizer = train_tokenizer()
+    tokenizer = train_tokenizer(texts(), pieces=PIECES)
     config = json.loads((folder / "config.json").read_text())
     num_tokens = config["vocab_size"]
     (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from slipstream.cli.progress import Pace, ProgressDisplay, QuietConsole, clock
 from slipstream.dispatch.base import View
-from slipstream.evaluate import Progress
+from slipstream.evaluation import Progress
 
 
 def progress(done: int, *, before: int = 0, total: int = 20, untrusted: int = 0) -> Progress:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from slipstream.batch.drift import Drift
 from slipstream.cli.reports import as_json, print_report, print_usage, usage_json
-from slipstream.evaluate import Report
+from slipstream.evaluation import Report
 from slipstream.record.binding import Binding, Busy, CpuUse, GpuUse, MachineUse, Phases
 from slipstream.record.utilisation import Utilisation, utilisation
 from slipstream.types import Ending, EndReason, ForkReason, Job, JobKey, Rollout, Span, SpanKind, Verdict

@@ -13,7 +13,7 @@ from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.settings import EvalConfig, TrainConfig
-from slipstream.train.checkpoints import Checkpoints
+from slipstream.training.checkpoints import Checkpoints
 
 EVALUATION, TRAINING = find_recipe("demo"), find_recipe("quickstart")
 

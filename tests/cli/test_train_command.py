@@ -11,9 +11,9 @@ from rich.console import Console
 
 from slipstream.cli.training import TrainDisplay, print_training, report_json
 from slipstream.dispatch.base import View
-from slipstream.train.loop import TrainProgress
-from slipstream.train.policy import WarmProgress
-from slipstream.train.run import TrainReport
+from slipstream.training.loop import TrainProgress
+from slipstream.training.policy import WarmProgress
+from slipstream.training.run import TrainReport
 
 REPORT = TrainReport(
     steps=20,

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from cli_stage import slipstream
 
-from slipstream.cli.trust import KEY_FILE, check_trust, code_named, mark_of
+from slipstream.cli.trust import check_trust
 from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe
 from slipstream.record import RunReader, RunStore
+from slipstream.run_header import KEY_FILE, code_named, mark_of
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
 from slipstream.types import Json
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slipstream.aio import task_group
 from slipstream.config import to_json
-from slipstream.evaluate import evaluate, plan_jobs
+from slipstream.evaluation import evaluate, plan_jobs
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act
 from slipstream.model.server import Answer, ModelServer
 from slipstream.record import RunStore

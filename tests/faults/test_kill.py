@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.errors import ConfigError
-from slipstream.evaluate import plan_jobs
+from slipstream.evaluation import plan_jobs
 from slipstream.recipes import find_recipe
 from slipstream.recipes.demo.tasks import demo_tasks
 from slipstream.record import RunStore

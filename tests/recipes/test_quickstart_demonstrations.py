@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.batch.merge import merge
 from slipstream.config import to_json
-from slipstream.evaluate import evaluate
+from slipstream.evaluation import evaluate
 from slipstream.recipes.demo.tasks import MAX_TURNS
 from slipstream.recipes.quickstart import AGENT, FAMILY_ARGS
 from slipstream.recipes.quickstart.demonstrations import Demonstration, demonstrations

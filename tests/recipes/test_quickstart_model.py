@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from slipstream.doctor.checks import Status
 from slipstream.doctor.report import examine_model
+from slipstream.hub.tiny import SPECIAL_TOKENS
 from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS, demo_tasks
 from slipstream.recipes.quickstart import FAMILY_ARGS
-from slipstream.recipes.quickstart.model import SPECIAL_TOKENS, make_model, texts
+from slipstream.recipes.quickstart.model import make_model, texts
 from slipstream.render.chatml import reply_text
 from slipstream.render.opening import open_renderer
 from slipstream.render.tokenizers import FileTokenizer

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -253,10 +254,6 @@ def bad_definitions() -> list[tuple[Any, str]]:
         """D."""
         return ""
 
-    def not_async(a: str) -> str:
-        """D."""
-        return a
-
     return [
         (unannotated, 'unannotated: parameter "a" has no annotation'),
         (args, 'args: parameter "parts" is variadic positional'),
@@ -265,7 +262,7 @@ def bad_definitions() -> list[tuple[Any, str]]:
         (wrong_ctx, 'wrong_ctx: parameter "ctx" must be annotated as ToolContext'),
         (field_default, r'field_default: parameter "a" has Field\(...\) as its default'),
         (no_schema, "no_schema: a parameter's type has no JSON schema"),
-        (not_async, "not_async is not async: write `async def`"),
+        (partial(print, "a"), "is not async: write `async def`"),
     ]
 
 
@@ -279,3 +276,24 @@ def test_a_class_without_call_is_refused() -> None:
     no_call: Any = object
     with pytest.raises(ConfigError, match="tool object has no method `call`"):
         class_tool(no_call, name="x", effect=Effect.PURE)
+
+
+def test_plain_functions_and_classes_are_tools_too() -> None:
+    @tool
+    def shout(text: str) -> str:
+        """Say it louder."""
+        return text.upper()
+
+    @tool(effect=Effect.PURE)
+    class WordCount:
+        """Count words."""
+
+        def call(self, text: str) -> str:
+            return str(len(text.split()))
+
+    ctx = ToolContext(sandbox=None, deadline_s=0.0, state={}, messages=())
+    assert shout.effect is Effect.EXTERNAL and not shout.concurrent
+    assert asyncio.run(shout.call({"text": "a"}, ctx)) == Observation(text="A")
+    counting: Any = WordCount  # a class that `tool` stands above is a tool; type checkers take it for the class
+    assert counting.spec.name == "word_count"
+    assert asyncio.run(counting.fresh().call({"text": "a b"}, ctx)) == Observation(text="2")

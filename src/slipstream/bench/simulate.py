@@ -195,8 +195,9 @@ def teach(scratch: Path, num: int) -> Path:
 
     from slipstream.engine.learner import TorchLearner
     from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+    from slipstream.hub.tiny import Shape
     from slipstream.recipes.quickstart.demonstrations import demonstrations
-    from slipstream.recipes.quickstart.model import Shape, make_model
+    from slipstream.recipes.quickstart.model import make_model
 
     shape = Shape(hidden=256, layers=4, heads=8, kv_heads=4, head=32, inner=1_024)
     folder = make_model(scratch / "model", seed=1, shape=shape)

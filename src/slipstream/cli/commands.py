@@ -83,7 +83,7 @@ def eval_command(
     from slipstream.cli.reports import as_json as report_as_json
     from slipstream.cli.reports import print_report
     from slipstream.cli.sessions import find_session
-    from slipstream.evaluate import carry_out, plan_evaluation
+    from slipstream.evaluation import carry_out, plan_evaluation
     from slipstream.settings import EvalConfig
 
     start_s = time.monotonic()
@@ -123,7 +123,7 @@ def train_command(
     from slipstream.cli.sessions import find_session
     from slipstream.cli.training import TrainDisplay, evaluation_of, print_training, report_json
     from slipstream.settings import TrainConfig
-    from slipstream.train.run import carry_out_training, plan_training
+    from slipstream.training.run import carry_out_training, plan_training
 
     display = TrainDisplay(QuietConsole(stderr=True))
     session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from slipstream.cli.display import Display
-from slipstream.evaluate import Progress
+from slipstream.evaluation import Progress
 
 LINE_EVERY_S = 5.0
 RATE_OVER_S = 60.0

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.display import print_rows
-from slipstream.evaluate import Report
+from slipstream.evaluation import Report
 from slipstream.record.binding import BINDING_SHARE, Binding, Busy, CpuUse, MachineUse, Phases
 from slipstream.record.utilisation import INSIDE_RUN, STAGES, Resource, Use, Utilisation
 

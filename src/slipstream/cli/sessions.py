@@ -8,23 +8,22 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from slipstream.cli.trust import check_trust, mark_of
+from slipstream.cli.trust import check_trust
 from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.hub import default_home
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.resume_rules import Change, check_changes
+from slipstream.run_header import COMMANDS, run_header
 from slipstream.settings import EvalConfig, TrainConfig
-from slipstream.train.checkpoints import Checkpoints
+from slipstream.training.checkpoints import Checkpoints
 from slipstream.types import Json
 
 Config = TypeVar("Config", EvalConfig, TrainConfig)
-_COMMANDS: Mapping[type[object], str] = {EvalConfig: "eval", TrainConfig: "train"}
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -45,7 +44,7 @@ class Session(Generic[Config]):
     @property
     def command(self) -> str:
         """What goes on with it."""
-        return _COMMANDS[type(self.config)]
+        return COMMANDS[type(self.config)]
 
     def open_store(self, tasks_digest: str) -> RunStore:
         """The run's store, which is made now if the run is new."""
@@ -54,19 +53,9 @@ class Session(Generic[Config]):
             if self.changes:
                 self._record_changes(store)
             return store
-        place = str(Path.cwd())
         folder = new_run_folder(self._runs, self.config.name)
         try:
-            store = RunStore.create(
-                folder,
-                config={
-                    "command": self.command,
-                    "settings": to_json(self.config),
-                    "tasks_digest": tasks_digest,
-                    "place": place,
-                    "mark": mark_of(self.config, place, default_home()),
-                },
-            )
+            store = RunStore.create(folder, config=run_header(self.config, tasks_digest))
         except ConfigError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -114,7 +103,7 @@ def find_session(
             raise ConfigError(f"name a recipe ({', '.join(RECIPES)}), or a run with --resume")
         return Session(asked, runs)
     past = RunStore.read(locate_run(runs, resume))
-    _check_command(past, _COMMANDS[kind])
+    _check_command(past, COMMANDS[kind])
     try:
         config = from_json(kind, _began_with(past, "settings"))
     except ConfigError as raised:
@@ -177,7 +166,7 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
         raise ConfigError(f'"{recipe}" stands where a recipe belongs: name one ({", ".join(RECIPES)}) before it')
     found = find_recipe(recipe)
     if not isinstance(found, kind):
-        raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {_COMMANDS[type(found)]} {recipe}')
+        raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {COMMANDS[type(found)]} {recipe}')
     _refuse_of_other_command(kind, overrides)
     return apply_overrides(found, overrides)
 
@@ -190,6 +179,6 @@ def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:
         for other in (EvalConfig, TrainConfig):
             if name not in own and name in {each.name for each in dataclasses.fields(other)}:
                 raise ConfigError(
-                    f'"{pair}": {name} is a setting of `slipstream {_COMMANDS[other]}`, and this is '
-                    f"`slipstream {_COMMANDS[kind]}`: leave it out"
+                    f'"{pair}": {name} is a setting of `slipstream {COMMANDS[other]}`, and this is '
+                    f"`slipstream {COMMANDS[kind]}`: leave it out"
                 )

@@ -20,9 +20,9 @@ from slipstream.cli.progress import LINE_EVERY_S, clock
 from slipstream.config import overrides_between
 from slipstream.recipes import find_recipe
 from slipstream.settings import EvalConfig, TrainConfig
-from slipstream.train.loop import TrainProgress
-from slipstream.train.policy import WarmProgress
-from slipstream.train.run import TrainReport
+from slipstream.training.loop import TrainProgress
+from slipstream.training.policy import WarmProgress
+from slipstream.training.run import TrainReport
 
 SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",

@@ -10,13 +10,19 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from slipstream.errors import GraderError, Origin, boundary
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.types import Artifact, Grading, Json, SandboxSpec, Verdict
+from slipstream.types import Artifact, ForkReason, Grading, Json, Message, SandboxSpec, Task, Turn, Verdict
+
+
+class Judge(Protocol):
+    """A model that a grader may ask. What it says is recorded with no rollout and never trained on."""
+
+    async def ask(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,16 @@ class GradeContext:
     sandbox: SandboxSpec
     """The task's own, to be opened afresh; an empty one if the task has none."""
     start_timeout_s: float = 60.0
+    task: Task | None = None
+    """None where work is graded outside of a run, as `tasks check` does; the next two are empty there."""
+    turns: tuple[Turn, ...] = ()
+    """The agent's model calls."""
+    judge: Judge | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The agent's conversation, in the order in which it was had."""
+        return tuple(message for turn in self.turns if turn.fork is not ForkReason.NESTED for message in turn.messages)
 
 
 class Grader(Protocol):

@@ -8,6 +8,7 @@ from typing import cast
 from slipstream.errors import ConfigError
 from slipstream.graders.base import Grader
 from slipstream.graders.command import CommandGrader
+from slipstream.graders.functions import FunctionGrader, Rubric
 from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import ExactMatch, TokenF1
 from slipstream.names import did_you_mean, load_object, user_code
@@ -17,6 +18,8 @@ GRADERS: Mapping[str, Grader] = {
     "f1": TokenF1(),
     "command": CommandGrader(),
     "tests": TestsGrader(),
+    "function": FunctionGrader(),
+    "rubric": Rubric(lambda kind: find_grader(kind)),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from slipstream.types import EngineLoad, EngineWork, Message, Sampled, SampleParams, StopReason, ToolSpec
 
 
+@runtime_checkable
 class Completer(Protocol):
     async def complete(
         self,
@@ -85,6 +86,7 @@ class ChatReply:
     """Tokens of the prompt that the server had in its cache, where it says so."""
 
 
+@runtime_checkable
 class ChatModel(Protocol):
     """A model behind a chat endpoint. Its tokens are not seen, so nothing it says can be trained on."""
 

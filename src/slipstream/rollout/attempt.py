@@ -10,11 +10,12 @@ over, however it ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slipstream.agent.loop import Runner
+from slipstream.agent.nested import NestedDialogue
 from slipstream.aio import task_group
 from slipstream.dialogue.base import Dialogue, TurnLog
 from slipstream.errors import (
@@ -30,7 +31,7 @@ from slipstream.graders.base import GradeContext, Grader, grade_work
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.opening import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
-from slipstream.types import Artifact, Ending, EndReason, Job, Rollout, SandboxSpec, Span, Task, Turn
+from slipstream.types import Artifact, Ending, EndReason, Job, Message, Rollout, SandboxSpec, Span, Task, Turn
 
 MAX_ARTIFACT_BYTES = 16 << 20
 """Of one file, and of the patch."""
@@ -61,6 +62,23 @@ class Crew:
 def weight_of_grading(job: Job, grader: Grader, ended: RunEnded) -> int:
     """Sandbox units that grading this will take."""
     return max(1, job.weight) if ended.ending.reason.trust.graded and grader.needs_sandbox else 0
+
+
+class _Judge:
+    """The run's model for a grader, opened when it is first asked."""
+
+    def __init__(self, open_dialogue: Callable[[], Dialogue]) -> None:
+        self._open = open_dialogue
+        self._dialogue: Dialogue | None = None
+
+    async def ask(self, messages: Sequence[Message], *, max_tokens: int) -> str:
+        if self._dialogue is None:
+            self._dialogue = self._open()
+        return await NestedDialogue(self._dialogue).ask(messages, max_tokens=max_tokens)
+
+    def close(self) -> None:
+        if self._dialogue is not None:
+            self._dialogue.close()
 
 
 class RolloutAttempt:
@@ -128,12 +146,19 @@ class RolloutAttempt:
         ending = self._ended.ending
         if not ending.reason.trust.graded:
             return self.as_ended(ending)
+        judge = _Judge(self._open_judge)
         context = GradeContext(
             provider=self._crew.provider,
             sandbox=self._task.sandbox or SandboxSpec(),
             start_timeout_s=self._crew.start_timeout_s,
+            task=self._task,
+            turns=tuple(self._log.turns),
+            judge=judge,
         )
-        verdict = await grade_work(self._grader, self._task.grading, self._ended.artifact, context)
+        try:
+            verdict = await grade_work(self._grader, self._task.grading, self._ended.artifact, context)
+        finally:
+            judge.close()
         return replace(self.as_ended(Ending(reason=EndReason.NO_VERDICT)), ending=ending, verdict=verdict)
 
     def as_ended(self, ending: Ending) -> Rollout:
@@ -178,6 +203,11 @@ class RolloutAttempt:
             return b""
         problems.update(changed.left_out)
         return changed.patch
+
+    def _open_judge(self) -> Dialogue:
+        """A conversation with the run's model that leaves nothing in the record but its spans."""
+        log = TurnLog(seed=self._job.seed, on_turn=lambda turn: None, on_span=self._record_span)
+        return self._crew.make_dialogue(self._job, self._number, self._task, log)
 
     def _record_turn(self, turn: Turn) -> None:
         self._crew.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))

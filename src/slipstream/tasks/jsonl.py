@@ -11,8 +11,10 @@ Always holds: a file is read whole or not at all; the first thing wrong ends in 
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -48,7 +50,9 @@ class _SandboxLimits(_Strict):
 
 
 class _File(_Strict):
-    text: str
+    text: str = ""
+    base64: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/\s]*={0,2}\s*$")] = ""
+    """In place of `text`, for what is no text."""
     mode: Annotated[int, Field(ge=0, le=0o777)] = 0o644
 
 
@@ -144,7 +148,7 @@ def check_task(task: Task) -> None:
 
 def _as_sandbox(asked: _Sandbox, folder: Path) -> SandboxSpec:
     files = {
-        path: File(data=file.encode()) if isinstance(file, str) else File(data=file.text.encode(), mode=file.mode)
+        path: File(data=file.encode()) if isinstance(file, str) else File(data=_data_of(file), mode=file.mode)
         for path, file in asked.files.items()
     }
     return SandboxSpec(
@@ -156,6 +160,49 @@ def _as_sandbox(asked: _Sandbox, folder: Path) -> SandboxSpec:
         env=asked.env,
         limits=SandboxLimits(**asked.limits.model_dump()),
     )
+
+
+def _data_of(file: _File) -> bytes:
+    return base64.b64decode(file.base64) if file.base64 else file.text.encode()
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """Write tasks that `read_tasks` gives back as they are."""
+    path.write_text("".join(json.dumps(_as_line(task)) + "\n" for task in tasks), encoding="utf-8")
+
+
+def _as_line(task: Task) -> dict[str, Json]:
+    brief, sandbox = task.brief, task.sandbox
+    return {
+        "id": task.id,
+        "instruction": brief.instruction,
+        "system": brief.system,
+        "tools": list(brief.tools),
+        "limits": asdict(brief.limits),
+        "sandbox": None if sandbox is None else _sandbox_line(sandbox),
+        "artifact": list(task.artifact),
+        "patch_of": task.patch_of,
+        "grading": {"kind": task.grading.kind, **task.grading.spec},
+    }
+
+
+def _sandbox_line(sandbox: SandboxSpec) -> dict[str, Json]:
+    return {
+        "base": sandbox.base,
+        "workdir": sandbox.workdir,
+        "tree": sandbox.tree,
+        "files": {path: _file_line(file) for path, file in sandbox.files.items()},
+        "setup": list(sandbox.setup),
+        "env": dict(sandbox.env),
+        "limits": asdict(sandbox.limits),
+    }
+
+
+def _file_line(file: File) -> dict[str, Json]:
+    try:
+        return {"text": file.data.decode(), "mode": file.mode}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(file.data).decode(), "mode": file.mode}
 
 
 def _as_task(line: _Line, folder: Path) -> Task:

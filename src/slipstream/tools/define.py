@@ -1,21 +1,29 @@
 """Makes tools out of typed code.
 
-Enters: a typed async function, or a class with one typed async `call`. Leaves: a Tool whose JSON schema is the
-signature. Always holds: a bad definition is a ConfigError when it is defined, not when a model first calls it.
+Input: a typed function, async or plain, or a class with one typed `call`. Output: a Tool whose JSON schema is the
+signature. A bad definition is a ConfigError when it is defined, not when a model first calls it.
+
+    @tool
+    def count(letter: str, word: str) -> str:
+        \"\"\"Count how often a letter occurs in a word.\"\"\"
 
     @tool(effect=Effect.SANDBOX)
     async def grep(pattern: str, path: Annotated[str, "folder to search"] = ".", *, ctx: ToolContext) -> str:
         \"\"\"Search files for a pattern.\"\"\"
 
-The first paragraph of the docstring is what the model reads; `ctx` is not shown to it, and may be left out.
+The first paragraph of the docstring is what the model reads; `ctx` is not shown to it, and may be left out. A plain
+function runs in a thread: one that hangs is given up at its deadline, but not ended.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 from slipstream.errors import ConfigError
 from slipstream.tools.base import Effect, Outcome, ToolContext, as_outcome
@@ -58,7 +66,7 @@ class TypedTool:
         if self.make is None:
             return self
         holder = self.make()
-        return replace(self, holder=holder, function=holder.call)
+        return replace(self, holder=holder, function=_as_async(holder.call))
 
     async def call(self, arguments: Mapping[str, Json], ctx: ToolContext) -> Outcome:
         values = self.signature.check(self.spec.name, arguments)
@@ -70,18 +78,61 @@ class TypedTool:
             await self.holder.aclose()
 
 
+@overload
+def tool(
+    function: Callable[..., Any],
+    /,
+    *,
+    effect: Effect = ...,
+    name: str = ...,
+    description: str = ...,
+    timeout_s: float = ...,
+    max_output_chars: int = ...,
+    concurrent: bool | None = ...,
+) -> TypedTool: ...
+
+
+@overload
 def tool(
     *,
-    effect: Effect,
+    effect: Effect = ...,
+    name: str = ...,
+    description: str = ...,
+    timeout_s: float = ...,
+    max_output_chars: int = ...,
+    concurrent: bool | None = ...,
+) -> Callable[[Callable[..., Any]], TypedTool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect = Effect.EXTERNAL,
     name: str = "",
     description: str = "",
     timeout_s: float = DEFAULT_TIMEOUT_S,
     max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
     concurrent: bool | None = None,
-) -> Callable[[ToolFunction], TypedTool]:
-    """Make a tool of a typed async function. `name` is the function's, `concurrent` is true for PURE, by default."""
+) -> TypedTool | Callable[[Callable[..., Any]], TypedTool]:
+    """Make a tool of a typed function, or of a class with a typed `call`; `@tool` and `@tool(...)` both work.
 
-    def define(function: ToolFunction) -> TypedTool:
+    `effect` says how a resumed run treats its calls: EXTERNAL, the default, is never repeated, and the rollout starts
+    over. PURE calls are read back and SANDBOX calls replayed, so say so where it is true. `name` is the function's,
+    or the class's in snake case; `concurrent` is true for PURE, unless it is set.
+    """
+
+    def define(function: Callable[..., Any]) -> TypedTool:
+        if isinstance(function, type):
+            return class_tool(
+                function,
+                name=name or _snake_case(function.__name__),
+                description=description,
+                effect=effect,
+                timeout_s=timeout_s,
+                max_output_chars=max_output_chars,
+                concurrent=concurrent,
+            )
         called = getattr(function, "__qualname__", repr(function))
         return _define(
             function,
@@ -94,7 +145,7 @@ def tool(
             concurrent=concurrent,
         )
 
-    return define
+    return define if function is None else define(function)
 
 
 def class_tool(
@@ -115,7 +166,7 @@ def class_tool(
     holder = make()
     where = f"tool {type(holder).__qualname__}.call"
     if not callable(getattr(holder, "call", None)):
-        raise ConfigError(f"tool {type(holder).__qualname__} has no method `call`: write `async def call(self, ...)`")
+        raise ConfigError(f"tool {type(holder).__qualname__} has no method `call`: write `def call(self, ...)`")
     defined = _define(
         holder.call,
         where=where,
@@ -140,6 +191,7 @@ def _define(
     max_output_chars: int,
     concurrent: bool | None,
 ) -> TypedTool:
+    function = _as_async(function)
     signature = Signature.of(function, where)
     if not description:
         raise ConfigError(f"{where} has no description: write a docstring, it is what the model reads")
@@ -152,6 +204,22 @@ def _define(
         signature=signature,
         function=function,
     )
+
+
+def _as_async(function: Callable[..., Any]) -> ToolFunction:
+    """A plain function as an async one that does not hold up the event loop."""
+    if inspect.iscoroutinefunction(function) or not inspect.isroutine(function):
+        return function
+
+    @functools.wraps(function)
+    async def in_thread(**arguments: object) -> Any:
+        return await asyncio.to_thread(function, **arguments)
+
+    return in_thread
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _first_paragraph(documented: Any) -> str:

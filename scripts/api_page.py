@@ -1,0 +1,111 @@
+"""Prints docs/api.md: the public names of Slipstream with their signatures and docstrings.
+
+.venv/bin/python scripts/api_page.py > docs/api.md
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+
+import slipstream
+from slipstream.tools.base import Tool
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File"),
+    "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "ToolError"),
+    "Built-in tools": ("bash", "edit", "search", "read_file", "write_file", "finish"),
+    "Graders": ("exact", "f1", "command", "rubric", "Verdict", "Judge"),
+    "Running": (
+        "evaluate",
+        "evaluate_async",
+        "train",
+        "train_async",
+        "EvalConfig",
+        "TrainConfig",
+        "ModelConfig",
+        "LearnerConfig",
+    ),
+    "Results": ("EvalResult", "TrainResult", "Run", "open_run", "Rollout", "Turn"),
+    "Learning by example": ("demonstrations", "WarmStartConfig", "tiny_model"),
+    "Models for tests": ("act", "replies", "Scene", "Message", "Role"),
+    "Errors": ("SlipstreamError", "ConfigError"),
+}
+SHOWN_FIELDS = 40
+"""A class with more is listed in docs/settings.md."""
+
+
+def main() -> None:
+    sys.stdout.write("\n".join(page()) + "\n")
+
+
+def page() -> Iterator[str]:
+    yield "# The public API"
+    yield ""
+    yield "`import slipstream as ss` offers these names. `scripts/api_page.py` makes this page from their docstrings."
+    for title, names in SECTIONS.items():
+        yield ""
+        yield f"## {title}"
+        for name in names:
+            yield ""
+            yield from entry(name, getattr(slipstream, name))
+
+
+def entry(name: str, thing: object) -> Iterator[str]:
+    if isinstance(thing, Tool):
+        arguments = ", ".join(str(argument) for argument in _properties(thing))
+        yield f"### `{name}`"
+        yield ""
+        yield f"Tool `{thing.spec.name}({arguments})`: {thing.spec.description}"
+        return
+    yield f"### `{name}{signature(thing)}`"
+    yield ""
+    doc = inspect.getdoc(thing) or ""
+    if not doc.startswith(f"{name}("):  # what `dataclass` writes where nobody did
+        yield doc
+    if isinstance(thing, type):
+        yield from members(thing)
+
+
+def _properties(tool: Tool) -> list[str]:
+    found = tool.spec.parameters.get("properties")
+    return list(found) if isinstance(found, dict) else []
+
+
+def signature(thing: object) -> str:
+    if isinstance(thing, type) and not _own_new(thing):
+        return ""
+    if not callable(thing):
+        return ""
+    parameters = inspect.signature(thing.__new__ if isinstance(thing, type) else thing).parameters
+    listed = [name for name in parameters if name != "cls"]
+    return f"({', '.join(listed)})"
+
+
+def _own_new(thing: type) -> bool:
+    return "__new__" in vars(thing)
+
+
+def members(thing: type) -> Iterator[str]:
+    """Fields with their defaults, then methods and properties with the first line of their docstrings."""
+    rows: list[str] = []
+    if dataclasses.is_dataclass(thing) and not _own_new(thing):
+        fields = dataclasses.fields(thing)
+        if len(fields) <= SHOWN_FIELDS:
+            rows += [f"- `{field.name}: {field.type}`" for field in fields]
+    for name, member in vars(thing).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property) or inspect.isfunction(member):
+            first = (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
+            call = "" if isinstance(member, property) else "()"
+            rows.append(f"- `.{name}{call}`" + (f": {first}" if first else ""))
+    if rows:
+        yield ""
+        yield from rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Learning by example: demonstrations out of recorded rollouts, and tiny models to try them with.
+
+    model = tiny_model(tasks, teacher)
+    train(tasks, model=model, demonstrations=demonstrations(tasks, teacher))
+
+A demonstration is what was said and told in one rollout, in the student's own tokens, with a mask on exactly the
+replies. A rollout of any model will do, also of one whose tokens nobody saw: its messages are rendered anew.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from slipstream.agent.loop import briefed
+from slipstream.api.models import ModelLike
+from slipstream.api.runs import EvalResult, Run, TasksLike, evaluate, recorded_settings
+from slipstream.engine.learner_config import WarmStartConfig
+from slipstream.errors import ConfigError
+from slipstream.hub.tiny import SHAPE, Shape, make_tiny_model
+from slipstream.render.chatml import reply_text
+from slipstream.render.opening import open_renderer
+from slipstream.render.renderer import Renderer
+from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig
+from slipstream.tasks.source import load_tasks
+from slipstream.tools import Toolset
+from slipstream.types import ForkReason, Json, Message, Role, Rollout, Task, TokenIds, ToolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """One conversation to imitate."""
+
+    task_id: str
+    ids: TokenIds
+    mask: array[int]
+    """1 where the teacher spoke."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstrations:
+    """The rollouts of a recorded run that are to be imitated before training begins."""
+
+    run: Path
+    min_reward: float | None = None
+    learning: WarmStartConfig | None = None
+    """None: as the settings of the training run say."""
+
+    def as_settings(self, model: ModelConfig, learning: WarmStartConfig) -> DemonstrationsConfig:
+        """For a student with these settings."""
+        args: dict[str, Json] = {
+            "run": str(self.run),
+            "min_reward": self.min_reward,
+            "family": model.family,
+            "family_args": dict(model.family_args),
+            "thinking": model.thinking,
+        }
+        return DemonstrationsConfig(source=f"{__name__}:from_run", args=args, learning=self.learning or learning)
+
+
+def demonstrations(
+    tasks: TasksLike | Run,
+    teacher: ModelLike | None = None,
+    *,
+    samples: int = 1,
+    min_reward: float | None = None,
+    learning: WarmStartConfig | None = None,
+    runs: str | Path = "runs",
+) -> Demonstrations:
+    """Rollouts to imitate: those of a recorded run, or of a teacher who does the tasks now.
+
+    The teacher is whatever `evaluate` takes as a model: a server, a folder, a script. Rollouts without a
+    verdict are left out, and with `min_reward` those that earned less.
+    """
+    if isinstance(tasks, Run):
+        run = tasks.path
+    elif teacher is None:
+        raise ConfigError("nobody shows how it is done: give a teacher, or a run that was recorded (open_run)")
+    else:
+        run = _taught(tasks, teacher, samples=samples, runs=runs).run_path
+    return Demonstrations(run=run.resolve(), min_reward=min_reward, learning=learning)
+
+
+def _taught(tasks: TasksLike, teacher: ModelLike, *, samples: int, runs: str | Path) -> EvalResult:
+    """The teacher's rollouts."""
+    result = evaluate(tasks, model=teacher, samples=samples, runs=runs)
+    if not result.report.num_trusted:
+        said = next(iter(result.report.failure_messages.values()), "it did not finish")
+        raise ConfigError(f"no rollout of the teacher has a verdict, so there is nothing to imitate: {said}")
+    return result
+
+
+def from_run(
+    folder: Path,
+    *,
+    seed: int,
+    run: str,
+    min_reward: float | None = None,
+    family: str = "auto",
+    family_args: Mapping[str, JsonValue] | None = None,
+    thinking: Literal["auto", "keep", "template"] = "auto",
+) -> list[Demonstration]:
+    """What `warm_start.source` names: the demonstrations of a run for the model in `folder`. They are all that there
+    are, so the seed does not matter."""
+    recorded = Run(Path(run))
+    settings = recorded_settings(recorded)
+    source = settings.tasks
+    tasks = {task.id: task for task in load_tasks(source.source, num=source.num, args=source.args)}
+    renderer = open_renderer(folder, family=family, thinking=None if thinking == "auto" else thinking, args=family_args)
+    made: list[Demonstration] = []
+    for rollout in recorded.reader.rollouts():
+        if rollout.verdict is not None and (min_reward is None or rollout.verdict.reward >= min_reward):
+            made += _demonstrations(rollout, tasks[rollout.job.key.task_id], settings, renderer)
+    if not made:
+        raise ConfigError(f"the run {run} has no rollout to imitate (min_reward={min_reward})")
+    return made
+
+
+def _demonstrations(rollout: Rollout, task: Task, settings: EvalConfig, renderer: Renderer) -> Iterator[Demonstration]:
+    """One for each stretch in which the conversation was not rewritten."""
+    specs = Toolset.named(briefed(task.brief, settings.agent).tools).specs
+    stretch: _Stretch | None = None
+    for turn in rollout.turns:
+        if turn.fork is ForkReason.NESTED or not turn.messages or turn.messages[-1].role is not Role.ASSISTANT:
+            continue
+        *told, reply = turn.messages
+        said = renderer.encode_reply(reply)
+        goes_on = stretch is not None and turn.fork is None and stretch.go_on(told, renderer, specs)
+        if not goes_on:
+            if stretch is not None:
+                yield stretch.as_demonstration(task.id)
+            stretch = _Stretch(renderer.render(told, specs))
+        assert stretch is not None
+        stretch.say(said)
+    if stretch is not None:
+        yield stretch.as_demonstration(task.id)
+
+
+class _Stretch:
+    """Tokens of a conversation so far."""
+
+    def __init__(self, prompt: TokenIds) -> None:
+        self._ids = prompt
+        self._mask = array("b", bytes(len(prompt)))
+        self._tail, self._said = prompt, array("i")
+
+    def say(self, ids: TokenIds) -> None:
+        self._said = ids
+        self._ids, self._mask = self._ids + ids, self._mask + array("b", b"\x01" * len(ids))
+
+    def go_on(self, told: Sequence[Message], renderer: Renderer, specs: Sequence[ToolSpec]) -> bool:
+        """Add what was told next. False where the family's format cannot go on from here."""
+        extension = renderer.extend(self._tail, self._said, told, specs)
+        if extension is None or extension.num_dropped:
+            return False
+        self._tail = extension.added
+        self._ids, self._mask = self._ids + self._tail, self._mask + array("b", bytes(len(self._tail)))
+        return True
+
+    def as_demonstration(self, task_id: str) -> Demonstration:
+        return Demonstration(task_id=task_id, ids=self._ids, mask=self._mask)
+
+
+def tiny_model(
+    tasks: Iterable[Task],
+    teacher: ModelLike,
+    *,
+    folder: str | Path = "tiny-model",
+    seed: int = 0,
+    shape: Shape = SHAPE,
+) -> Path:
+    """A model of half a million random weights with a tokenizer of your tasks' own words: small enough to learn a
+    task on two CPU cores in minutes, and to show that a grader rewards what it should. The teacher does each task
+    once, so that its words are known. It knows its tools by imitation, so prompts say nothing of them."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as runs:
+        heard = _taught(list(tasks), teacher, samples=1, runs=runs)
+        texts = list(_texts(heard.rollouts()))
+    return make_tiny_model(Path(folder), texts, seed=seed, shape=shape, family_args={"show_tools": False})
+
+
+def _texts(rollouts: Iterable[Rollout]) -> Iterator[str]:
+    """Whatever was said, as messages and replies are cut before they are encoded."""
+    yield "assistant\n"
+    for rollout in rollouts:
+        for turn in rollout.turns:
+            for message in turn.messages:
+                if message.role is Role.ASSISTANT:
+                    yield reply_text(message)
+                else:
+                    yield f"{message.role.value}\n{message.content}"

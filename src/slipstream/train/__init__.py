@@ -1,5 +1,0 @@
-"""Training: one loop for every Learner."""
-
-from slipstream.train.learner import Learner
-
-__all__ = ["Learner"]

@@ -1,0 +1,365 @@
+"""A training run from its settings: the model made or found, warmed up, trained, measured.
+
+Enters: a TrainConfig and a run store. Leaves: a TrainReport; in the run's folder the checkpoints, the trained model
+and the curve. A run that stopped goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slipstream.batch.advantages import ESTIMATORS
+from slipstream.config import to_json
+from slipstream.dispatch.dispatcher import Dispatcher
+from slipstream.errors import ConfigError
+from slipstream.feed import Feed
+from slipstream.record import RunStore, plan_resume, sampling
+from slipstream.seams import Measured
+from slipstream.settings import TrainConfig, check_settings
+from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.training.checkpoints import Checkpoints
+from slipstream.training.curve_file import CurveFile
+from slipstream.training.disk import check_room
+from slipstream.training.loggers import check_tensorboard, figures_log
+from slipstream.training.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
+from slipstream.training.policy import OnWarm, Policy, export_trained, make_policy_folder, open_policy, warm_up
+from slipstream.training.signal import is_flat
+from slipstream.types import JobKey, Task
+from slipstream.wiring import (
+    Pacing,
+    check_gradings,
+    check_prompts,
+    check_weights,
+    make_job,
+    make_provider,
+    make_renderer,
+    model_folder,
+    open_placement,
+)
+
+WARM_UP, TIMES = "warm_up", "times"
+WARM_FOLDER = "warm_start"
+"""In the run's folder: what is kept of a warm start that is under way."""
+OnProgress = Callable[[TrainProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """What a training run is going to do."""
+
+    config: TrainConfig
+    tasks: Mapping[str, Task]
+    """To train on, and those held out."""
+    train_ids: tuple[str, ...]
+    held_out: tuple[Task, ...]
+    tasks_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReport:
+    steps: int
+    seconds: float
+    """Of this and all earlier sessions of the run."""
+    success: Mapping[int, float]
+    """On the held-out tasks, by version."""
+    trained: Path
+    """The model folder of the policy as it ended."""
+    curve: Path
+    num_flat: int = 0
+    """Steps that had nothing to learn from: all their advantages were 0."""
+    success_sft_only: float | None = None
+    success_shuffled_reward: float | None = None
+
+    @property
+    def success_before(self) -> float | None:
+        return self.success.get(0)
+
+    @property
+    def success_after(self) -> float | None:
+        return self.success.get(self.steps)
+
+
+def plan_training(config: TrainConfig) -> TrainPlan:
+    """Check the settings and load the tasks."""
+    check_settings(config)
+    if config.tensorboard:
+        check_tensorboard()
+    tasks = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    held_out: tuple[Task, ...] = ()
+    if config.held_out.source:
+        held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
+    if config.groups > len(tasks):
+        raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    key = JobKey(phase="train", step=0, task_id="", sample=0)
+    check_weights(
+        config.dispatch,
+        (
+            make_job(task, replace(key, task_id=task.id), run_seed=0, group_size=config.samples)
+            for task in (*tasks, *held_out)
+        ),
+    )
+    check_gradings(config, (*tasks, *held_out))
+    if not config.model.make:
+        make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
+        check_prompts(config)
+    by_id = {task.id: task for task in tasks}
+    shared = [task.id for task in held_out if by_id.get(task.id, task) != task]
+    if shared:
+        raise ConfigError(f"the held-out task {shared[0]!r} differs from the one to train on: give it another id")
+    return TrainPlan(
+        config=config,
+        tasks={**by_id, **{task.id: task for task in held_out}},
+        train_ids=tuple(task.id for task in tasks),
+        held_out=held_out,
+        tasks_digest=digest_of((*tasks, *held_out)),
+    )
+
+
+async def carry_out_training(
+    plan: TrainPlan,
+    open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
+    *,
+    on_progress: OnProgress = lambda progress: None,
+    on_word: Callable[[str], None] = lambda word: None,
+    on_warm: OnWarm = lambda progress: None,
+) -> TrainReport:
+    """The run of `plan`, from its beginning or from where it stopped."""
+    listener = Listener(on_progress=on_progress, on_word=on_word, on_warm=on_warm)
+    async with open_store() as store:
+        report = await _train(plan, store, listener)
+    if not plan.config.controls:
+        return report
+    return await _with_controls(plan, store.folder, report, listener)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who is told what a run is doing."""
+
+    on_progress: OnProgress
+    on_word: Callable[[str], None]
+    on_warm: OnWarm
+
+
+async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainReport:
+    config, folder = plan.config, store.folder
+    watch = _Watch(store)
+    checkpoints = Checkpoints.of_run(folder, keep=config.keep_checkpoints)
+    if not checkpoints.versions():
+        _check_sandboxes(plan)  # before the warm start, which takes long
+    make_policy_folder(config, folder, listener.on_word)
+    if config.bridge == "local":
+        model = folder / "model" if config.model.make else model_folder(config.model)
+        free_bytes = shutil.disk_usage(folder).free
+        listener.on_word(check_room(config, model, folder, free_bytes=free_bytes))
+    async with open_policy(config, folder) as policy:
+        await _begin(policy, config, store, checkpoints, watch, listener)
+        curve = CurveFile(folder / "curve.svg", config.name)
+        watched = replace(listener, on_progress=curve.watching(listener.on_progress))
+        trainer = await _loop(plan, store, policy, checkpoints, watched, times=watch.times)
+        trained = await export_trained(policy, folder / "trained")
+    seconds = watch.seconds
+    store.append(watch.times())
+    await store.flush()
+    curve.draw({"held-out success": trainer.success})
+    return TrainReport(
+        steps=config.steps,
+        seconds=seconds,
+        success=dict(trainer.success),
+        trained=trained,
+        curve=curve.path,
+        num_flat=sum(is_flat(record.metrics) for record in store.steps() if record.metrics is not None),
+    )
+
+
+def _check_sandboxes(plan: TrainPlan) -> None:
+    """Refuse what the tasks' sandboxes cannot be started from."""
+    provider = make_provider(plan.config.sandbox)
+    provider.check()
+    for task in plan.tasks.values():
+        if task.sandbox is not None:
+            provider.check_spec(task.sandbox)
+
+
+class _Watch:
+    """How long a run has taken, its earlier sessions included: as far as they are on record, which is up to the last
+    step or evaluation of a session that was killed."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._before_s = store.measured().get((0, TIMES), {}).get("seconds", 0.0)
+        self._start_s = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._before_s + time.monotonic() - self._start_s
+
+    def times(self) -> Measured:
+        return Measured(step=0, kind=TIMES, metrics={"seconds": self.seconds})
+
+
+async def _begin(
+    policy: Policy,
+    config: TrainConfig,
+    store: RunStore,
+    checkpoints: Checkpoints,
+    watch: _Watch,
+    listener: Listener,
+) -> None:
+    """From the newest checkpoint that is whole; or, in a new run, from the warm start."""
+    newest = await checkpoints.load_newest(policy.learner)
+    if newest is not None:
+        listener.on_word(f"going on from version {newest}")
+        return
+    warm_folder = store.folder / WARM_FOLDER
+    if config.warm_start.source:
+        metrics = await warm_up(policy, config, keep=warm_folder, on_word=listener.on_word, on_warm=listener.on_warm)
+        store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
+        store.append(watch.times())
+        await store.flush()
+    await policy.learner.save(checkpoints.path(0))
+    await asyncio.to_thread(shutil.rmtree, warm_folder, ignore_errors=True)
+
+
+async def _loop(
+    plan: TrainPlan,
+    store: RunStore,
+    policy: Policy,
+    checkpoints: Checkpoints,
+    listener: Listener,
+    *,
+    times: Callable[[], Measured] | None = None,
+) -> Trainer:
+    config = plan.config
+    await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
+    pacing = Pacing(config.dispatch)
+    async with (
+        open_placement(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as placed,
+        sampling(store, config.hardware.every_s, take_work=pacing.take_work),
+    ):
+        dispatcher = Dispatcher(
+            placed(store),
+            policy=pacing.policy,
+            journal=store,
+            limits=pacing.limits,
+            gate=pacing.gate,
+            load=pacing.load,
+            deadlines=config.dispatch.deadlines,
+            retries=config.dispatch.retries,
+            resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
+            is_proven=any(rollout.verdict is not None for rollout in store.rollouts(with_turns=False)),
+        )
+        with figures_log(store.folder, store, tensorboard=config.tensorboard) as on_figures:
+            trainer = Trainer(
+                loop_settings(config),
+                learner=policy.learner,
+                dispatcher=dispatcher,
+                store=store,
+                feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
+                tasks=plan.tasks,
+                held_out=plan.held_out,
+                checkpoints=checkpoints,
+                on_progress=listener.on_progress,
+                on_figures=on_figures,
+                on_word=listener.on_word,
+                times=times,
+            )
+            await trainer.run()
+    return trainer
+
+
+def loop_settings(config: TrainConfig) -> LoopSettings:
+    return LoopSettings(
+        steps=config.steps,
+        samples=config.samples,
+        staleness=config.staleness,
+        estimator=ESTIMATORS[config.advantages],
+        seed=config.seed,
+        solved_at=config.solved_at,
+        max_sample_tokens=config.max_sample_tokens,
+        eval_every=config.eval_every,
+        eval_samples=config.eval_samples,
+        checkpoint_every=config.checkpoint_every,
+        oversample=config.oversample,
+        carry=config.carry,
+        replace_flat=config.replace_flat,
+        shuffle_rewards=config.shuffle_rewards,
+    )
+
+
+# ---------------------------------------------------------------- controls
+
+
+async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, listener: Listener) -> TrainReport:
+    """What the same time and the same start come to without reinforcement learning, and with rewards that say
+    nothing. Each is a run of its own below the run's folder."""
+    config = plan.config
+    warm_s = RunStore.read(folder).measured().get((0, WARM_UP), {}).get("seconds", 0.0)
+    rest_s = max(0.0, report.seconds - warm_s)
+    as_long = max(1, round(config.warm_start.learning.num_epochs * rest_s / warm_s)) if warm_s else 0
+    listener.on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
+    sft_only = await _control(
+        replace(plan, config=replace(config, steps=0, controls=False)),
+        folder,
+        "sft_only",
+        more_epochs=as_long,
+        listener=listener,
+    )
+    listener.on_word("control: shuffled rewards")
+    shuffled = await _control(
+        replace(plan, config=replace(config, shuffle_rewards=True, controls=False)),
+        folder,
+        "shuffled_reward",
+        more_epochs=0,
+        listener=listener,
+    )
+    curves = {
+        "reinforcement learning": report.success,
+        "shuffled rewards": shuffled,
+        "warm start continued": {0: sft_only[0], report.steps: sft_only[0]},
+    }
+    CurveFile(report.curve, config.name).draw(curves)
+    return replace(report, success_sft_only=sft_only[0], success_shuffled_reward=shuffled[max(shuffled)])
+
+
+async def _control(
+    plan: TrainPlan,
+    folder: Path,
+    name: str,
+    *,
+    more_epochs: int,
+    listener: Listener,
+) -> Mapping[int, float]:
+    """The held-out success of a control, by version."""
+    own = folder / "controls" / name
+    if RunStore.exists(own):
+        past = RunStore.read(own).measured()
+        if (plan.config.steps, HELD_OUT) in past:
+            return {step: metrics["success"] for (step, kind), metrics in past.items() if kind == HELD_OUT}
+    own.mkdir(parents=True, exist_ok=True)
+    store = (
+        RunStore.open(own)
+        if RunStore.exists(own)
+        else RunStore.create(own, config={"control": name, "settings": to_json(plan.config)})
+    )
+    async with store, open_policy(plan.config, folder) as policy:
+        checkpoints = Checkpoints.of_run(own, keep=1)
+        newest = await checkpoints.load_newest(policy.learner, otherwise=Checkpoints.of_run(folder).path(0))
+        if newest is None and more_epochs:
+            await warm_up(
+                policy,
+                plan.config,
+                keep=own / WARM_FOLDER,
+                num_epochs=more_epochs,
+                on_word=listener.on_word,
+                on_warm=listener.on_warm,
+            )
+            await policy.learner.save(checkpoints.path(0))
+            await asyncio.to_thread(shutil.rmtree, own / WARM_FOLDER, ignore_errors=True)
+        trainer = await _loop(plan, store, policy, checkpoints, listener)
+    return dict(trainer.success)

@@ -1,0 +1,86 @@
+"""What a run takes of its disk, and what happens if it is not there."""
+
+import re
+from array import array
+from pathlib import Path
+
+import pytest
+
+from slipstream.config import apply_overrides
+from slipstream.engine.learner import TorchLearner
+from slipstream.errors import ConfigError
+from slipstream.recipes.quickstart import recipe
+from slipstream.recipes.quickstart.model import make_model
+from slipstream.settings import TrainConfig
+from slipstream.training.disk import check_room, room_for, tensor_shapes
+from slipstream.types import Batch, JobKey, Row, Sample, token_ids
+
+ROW = Row(
+    sample=Sample(
+        key=JobKey(phase="train", step=0, task_id="t", sample=0),
+        branch=0,
+        ids=token_ids([1, 2, 3]),
+        mask=array("b", [0, 1, 1]),
+        logprobs=array("f", [0.0, -3.0, -3.0]),
+        versions=array("i", [-1, 0, 0]),
+        turns=(0,),
+    ),
+    advantage=1.0,
+    in_loss=True,
+)
+
+
+def settings(*pairs: str) -> TrainConfig:
+    return apply_overrides(recipe(), pairs)
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        ("learner.method=lora",),
+        ("learner.method=lora", "learner.lora.rank=4", 'learner.lora.targets=["q_proj","down_proj"]'),
+    ],
+    ids=["full", "lora", "targets"],
+)
+def test_the_sizes_are_those_of_real_checkpoints(tmp_path: Path, pairs: tuple[str, ...]) -> None:
+    model = make_model(tmp_path / "model", seed=1)
+    config = settings(*pairs)
+    room = room_for(config, model)
+    learner = TorchLearner(model, config.learner, device="cpu")
+    learner.save(tmp_path / "first")
+    learner.update(Batch(rows=(ROW,)))
+    learner.save(tmp_path / "checkpoint")
+    learner.export_folder(tmp_path / "trained")
+    sizes = {name: size_of(tmp_path / name) for name in ("first", "checkpoint", "trained")}
+    assert sizes["first"] == pytest.approx(room.first, rel=0.05, abs=60_000)  # names and digests come on top
+    assert sizes["checkpoint"] == pytest.approx(room.checkpoint, rel=0.05, abs=100_000)
+    assert sizes["trained"] == pytest.approx(room.trained, rel=0.05, abs=100_000)
+
+
+def test_a_run_that_cannot_fit_is_refused_with_all_the_sizes(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", seed=1)
+    config = settings("keep_checkpoints=2")
+    total = room_for(config, model).total
+    said = check_room(config, model, tmp_path / "run", free_bytes=total)
+    assert re.fullmatch(
+        r"a checkpoint takes 6\.\d MB and the last 2 are kept: up to 2\d\.\d MB with the trained model, and "
+        r"2\d\.\d MB of the disk are free",
+        said,
+    )
+    with pytest.raises(ConfigError, match=r"are free: lower keep_checkpoints, make room, or put the run on another"):
+        check_room(config, model, tmp_path / "run", free_bytes=total - 1)
+    # What the run has written already is not needed twice.
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "part").write_bytes(b"x")
+    assert check_room(config, model, tmp_path / "run", free_bytes=total - 1)
+
+
+def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tensor_shapes(tmp_path)
