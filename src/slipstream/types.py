@@ -312,6 +312,17 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileTree:
+    """The files below a folder, as data. Paths are relative to it."""
+
+    files: Mapping[str, File] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic links and where they point, which was not looked at."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What is there and is not told, and why: FIFOs, sockets, devices, what is too large or unreadable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
     memory_mb: int = 2048
     """All its processes together, files in memory included; of one process alone where nothing better can be had."""

@@ -35,17 +35,17 @@ from slipstream.names import load_object, user_code
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
-from slipstream.prompt_settings import agent_as_trained, unlike_training
-from slipstream.render.opening import check_template, open_renderer
+from slipstream.render.load import check_template, open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import Crew, DialogueMaker, weight_of_grading
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.sandbox.lease import Lease, take_lease
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.pool import Pool
-from slipstream.sandbox.reaper import reap
+from slipstream.sandbox.cleanup.lease import Lease, take_lease
+from slipstream.sandbox.cleanup.reaper import reap
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.pool.pool import Pool
 from slipstream.seams import Journal, TurnGate
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TrainConfig
+from slipstream.settings.prompt import agent_as_trained, unlike_training
 from slipstream.tools.toolset import Toolset
 from slipstream.types import EngineLoad, EngineWork, Job, JobKey, SampleParams, SandboxSpec, Task, job_seed
 
@@ -218,7 +218,7 @@ def make_provider(
     """What starts sandboxes. `lease` ties them to the run, `sharers` is how many processes of the run start any;
     `open_files` is the soft limit of programs inside, where it is not this process's."""
     if config.provider == "oci":
-        from slipstream.sandbox.oci import OciProvider
+        from slipstream.sandbox.oci.provider import OciProvider
 
         return OciProvider(engine=config.engine or None, lease=lease, start_timeout_s=config.start_timeout_s)
     lease_id = "" if lease is None else lease.id
@@ -346,7 +346,7 @@ async def _completer(config: ModelConfig, renderer: Renderer) -> Completer:
 
 def open_engine(config: ModelConfig) -> Completer:
     """The embedded engine over the model in a folder."""
-    from slipstream.engine.opening import open_engine as from_folder
+    from slipstream.engine.inference.load import open_engine as from_folder
 
     asked = config.engine.context_tokens or config.context_tokens
     return from_folder(model_folder(config), replace(config.engine, context_tokens=asked))

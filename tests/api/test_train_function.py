@@ -9,7 +9,7 @@ from letter_tasks import solver, task
 import slipstream as ss
 from slipstream.api.imitation import from_run
 from slipstream.hub.tiny import Shape
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -1,6 +1,6 @@
 """The benchmark measures what it says, on a small load."""
 
-from slipstream.bench.datapath import Load, run
+from slipstream.bench.harness.datapath import Load, run
 
 
 def test_what_is_encoded_stays_flat_and_everything_is_merged() -> None:

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from slipstream.bench.engine import Load, run
-from slipstream.engine.decoder import Decoder
-from slipstream.engine.spec import spec_of
+from slipstream.engine.inference.decoder import Decoder
+from slipstream.engine.model.spec import spec_of
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

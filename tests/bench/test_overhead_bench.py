@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from slipstream.bench import overhead_helpers
-from slipstream.bench.overhead import Load, carry_out, measure_rendering, run
+from slipstream.bench.harness import helpers as overhead_helpers
+from slipstream.bench.harness.overhead import Load, carry_out, measure_rendering, run
 from slipstream.record import RunStore
 from slipstream.types import SpanKind
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.bench.sandbox import Load, held, our_processes, run
-from slipstream.sandbox.lease import take_lease
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.cleanup.lease import take_lease
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

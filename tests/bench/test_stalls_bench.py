@@ -10,10 +10,10 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from slipstream.bench.heartbeat import heartbeat
-from slipstream.bench.stalls import inputs, run, table
+from slipstream.bench.harness.heartbeat import heartbeat
+from slipstream.bench.harness.stalls import inputs, run, table
 from slipstream.cli.bench import bench_app
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 

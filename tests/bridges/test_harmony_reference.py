@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.render.harmony import HarmonyFormat
+from slipstream.render.formats.harmony import HarmonyFormat
 from slipstream.types import Json, Message, Role, ToolCall, ToolSpec
 
 FETCH = Path(__file__).parents[2] / "scripts" / "fetch_o200k.py"

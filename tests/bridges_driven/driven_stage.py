@@ -16,7 +16,7 @@ from slipstream.dispatch.base import Retries
 from slipstream.errors import ModelError
 from slipstream.model.scripted import Line, Scene, ScriptedModel, act
 from slipstream.recipes.quickstart.model import make_model
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.settings import DispatchConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.tools import ContextEdit, Effect, ToolContext, tool
 from slipstream.types import AgentLimits, Brief, EngineLoad, Grading, Message, Role, Sampled, SampleParams, Task

@@ -12,7 +12,7 @@ from tinker_stage import row
 from slipstream.batch.pack import pack_rows
 from slipstream.bridges.tinker.data import demonstrated, to_datums
 from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.types import JobKey, Row, Sample, token_ids
 

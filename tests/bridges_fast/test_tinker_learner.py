@@ -9,7 +9,7 @@ import pytest
 from tinker_stage import FakeServer, batch, learner_on, row
 
 from slipstream.bridges.tinker.opening import find_model
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.errors import BridgeError, ConfigError, ContextOverflow, ModelError
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import SampleParams

@@ -17,9 +17,9 @@ from slipstream.bridges.tinker.client import connect
 from slipstream.bridges.tinker.data import to_datums
 from slipstream.bridges.tinker.learner import TinkerLearner
 from slipstream.bridges.tinker.opening import make_learner
-from slipstream.engine.learner_config import LearnerConfig, LoraConfig, LossConfig
+from slipstream.engine.training.config import LearnerConfig, LoraConfig, LossConfig
 from slipstream.errors import BridgeError, ConfigError
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.settings import ModelConfig, TasksConfig, TrainConfig
 from slipstream.types import (
     Batch,

@@ -53,8 +53,8 @@ class Server:
         return self._client
 
     def _engine(self) -> Any:
-        from slipstream.engine.config import EngineConfig
-        from slipstream.engine.opening import open_engine
+        from slipstream.engine.inference.config import EngineConfig
+        from slipstream.engine.inference.load import open_engine
 
         return open_engine(self._folder, EngineConfig(context_tokens=512, num_slots=8, num_threads=1))
 

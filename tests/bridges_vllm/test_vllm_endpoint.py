@@ -12,7 +12,7 @@ from bridges_vllm.vllm_server import BLOCK_TOKENS, NUM_BLOCKS, WINDOW_TOKENS, Se
 from slipstream.errors import ConfigError, ContextOverflow
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter
 from slipstream.recipes.demo.tasks import FOLDERS
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.types import Message, Role, SampleParams, StopReason, ToolSpec, token_ids
 
 T = TypeVar("T")

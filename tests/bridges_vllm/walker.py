@@ -21,7 +21,7 @@ from slipstream.hub.tiny import END_OF_MESSAGE, SHAPE, train_tokenizer
 from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS
 from slipstream.recipes.quickstart.model import PIECES, make_model, texts
-from slipstream.render.chatml import reply_text
+from slipstream.render.formats.chatml import reply_text
 
 SURE = 16.0
 """The logit of a token that alone may follow; all others have none."""

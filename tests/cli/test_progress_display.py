@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from slipstream.cli.progress import Pace, ProgressDisplay, QuietConsole, clock
+from slipstream.cli.displays.evaluation import Pace, ProgressDisplay, QuietConsole, clock
 from slipstream.dispatch.base import View
 from slipstream.evaluation import Progress
 

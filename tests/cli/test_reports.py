@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from slipstream.batch.drift import Drift
-from slipstream.cli.reports import as_json, print_report, print_usage, usage_json
+from slipstream.cli.displays.reports import as_json, print_report, print_usage, usage_json
 from slipstream.evaluation import Report
-from slipstream.record.binding import Binding, Busy, CpuUse, GpuUse, MachineUse, Phases
-from slipstream.record.utilisation import Utilisation, utilisation
+from slipstream.telemetry.binding import Binding, Busy, CpuUse, GpuUse, MachineUse, Phases
+from slipstream.telemetry.utilisation import Utilisation, utilisation
 from slipstream.types import Ending, EndReason, ForkReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 REPORT = Report(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_stage import refused, slipstream
 
-from slipstream.sandbox.lease import LEASES
+from slipstream.sandbox.cleanup.lease import LEASES
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 

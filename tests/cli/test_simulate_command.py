@@ -17,8 +17,8 @@ from slipstream.record import RunStore
 from slipstream.record.hardware import CpuSample, HardwareSample
 from slipstream.seams import RolloutDone
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
-from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.predict import CHANGEABLE, OWN_KEYS
+from slipstream.simulate.machine.engine import EngineSpec
+from slipstream.simulate.recorded_run.predict import CHANGEABLE, OWN_KEYS
 from slipstream.simulate.run import open_gate, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload
 

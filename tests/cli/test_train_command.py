@@ -9,7 +9,7 @@ import pytest
 from cli_stage import refused
 from rich.console import Console
 
-from slipstream.cli.training import TrainDisplay, print_training, report_json
+from slipstream.cli.displays.training import TrainDisplay, print_training, report_json
 from slipstream.dispatch.base import View
 from slipstream.training.loop import TrainProgress
 from slipstream.training.policy import WarmProgress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
+from slipstream.cli.displays.transcript import drift_report, rollout_lines, run_lines
 from slipstream.errors import ConfigError
 from slipstream.record import RunReader, RunStore
 from slipstream.seams import RolloutDone

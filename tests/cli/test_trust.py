@@ -12,8 +12,8 @@ from slipstream.cli.trust import check_trust
 from slipstream.errors import ConfigError
 from slipstream.recipes import find_recipe
 from slipstream.record import RunReader, RunStore
-from slipstream.run_header import KEY_FILE, code_named, mark_of
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
+from slipstream.settings.header import KEY_FILE, code_named, mark_of
 from slipstream.types import Json
 
 MINE = EvalConfig(name="x", tasks=TasksConfig(source="evil.py:tasks"), model=ModelConfig(kind="scripted"))

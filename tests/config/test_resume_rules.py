@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from slipstream.config import apply_overrides, leaves
-from slipstream.engine.config import EngineConfig
+from slipstream.engine.inference.config import EngineConfig
 from slipstream.errors import ConfigError
 from slipstream.feed import SolveRateFilter
-from slipstream.resume_rules import RULES, check_changes, rules_of
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig, TrainConfig
+from slipstream.settings.resume_rules import RULES, check_changes, rules_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "resume.md").read_text()
 EVAL = EvalConfig(name="x", tasks=TasksConfig())

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slipstream.dispatch.alike import NUM_ALIKE
 from slipstream.dispatch.base import Deadlines, Retries
+from slipstream.dispatch.common_failure import NUM_ALIKE
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.errors import GraderError, InfrastructureError, Origin, SandboxError, ToolFailure, UserCodeError

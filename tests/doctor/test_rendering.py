@@ -12,8 +12,8 @@ from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.rendering import check_rendering
 from slipstream.doctor.report import Report, examine_model
 from slipstream.render.base import Tokenizer
-from slipstream.render.chatml import ChatMLFormat
 from slipstream.render.families import FAMILY_TOKENS
+from slipstream.render.formats.chatml import ChatMLFormat
 from slipstream.render.probes import CONVERSATIONS
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate

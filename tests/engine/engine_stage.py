@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
 from slipstream.types import Sampled
 
 VOCAB = 300

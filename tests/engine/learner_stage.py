@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from slipstream.engine.checkpoint import read_checkpoint
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig
+from slipstream.engine.training.checkpoint import read_checkpoint
+from slipstream.engine.training.config import LearnerConfig
+from slipstream.engine.training.learner import TorchLearner
 from slipstream.types import Batch, JobKey, Row, Sample, token_ids
 
 VOCAB = 97

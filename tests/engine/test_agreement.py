@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from learner_stage import batch, learner, model_folder, row
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
 from slipstream.types import SampleParams
 
 PROMPT = [3, 4, 5]

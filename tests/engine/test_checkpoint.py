@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from learner_stage import batch, learner, model_folder, row, same_bits, transformers_model, weights
 
-from slipstream.engine.checkpoint import MANIFEST, Checkpoint, read_checkpoint, write_checkpoint
-from slipstream.engine.learner_config import LoraConfig
-from slipstream.engine.model_folder import write_model_folder
-from slipstream.engine.weights import read_weights
+from slipstream.engine.model.folder import write_model_folder
+from slipstream.engine.model.weights import read_weights
+from slipstream.engine.training.checkpoint import MANIFEST, Checkpoint, read_checkpoint, write_checkpoint
+from slipstream.engine.training.config import LoraConfig
 from slipstream.errors import ConfigError, LearnerError
 
 GIVEN = batch(

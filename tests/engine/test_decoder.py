@@ -9,10 +9,10 @@ import pytest
 import torch
 from engine_stage import KINDS, WINDOW, prompt, tiny
 
-from slipstream.engine.decoder import Decoder
-from slipstream.engine.plan import Piece
-from slipstream.engine.spec import read_spec
-from slipstream.engine.weights import read_weights
+from slipstream.engine.inference.decoder import Decoder
+from slipstream.engine.inference.plan import Piece
+from slipstream.engine.model.spec import read_spec
+from slipstream.engine.model.weights import read_weights
 from slipstream.errors import ConfigError
 
 TOLERANCE = 1e-4

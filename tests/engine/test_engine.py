@@ -11,9 +11,9 @@ import pytest
 import torch
 from engine_stage import KINDS, VOCAB, WINDOW, engine, prompt, reference_logprobs, same, tiny
 
-from slipstream.engine.config import EngineConfig, OnUpdate
-from slipstream.engine.engine import TorchEngine
-from slipstream.engine.sampling import uniform_of
+from slipstream.engine.inference.config import EngineConfig, OnUpdate
+from slipstream.engine.inference.engine import TorchEngine
+from slipstream.engine.inference.sampling import uniform_of
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.types import Sampled, SampleParams, StopReason

@@ -9,8 +9,8 @@ import pytest
 import torch
 from engine_stage import KINDS, engine, prompt, reference_logprobs, same, tiny
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
 from slipstream.types import Sampled, SampleParams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

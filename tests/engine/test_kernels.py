@@ -15,8 +15,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is firs
 import torch
 from engine_stage import KINDS, prompt, reference_logprobs, same, tiny
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
 from slipstream.errors import ModelError
 from slipstream.types import Sampled, SampleParams, StopReason
 
@@ -158,7 +158,7 @@ def test_logits_that_are_no_numbers_end_the_request_alone() -> None:
 
 
 def test_attention_in_parts_is_attention() -> None:
-    from slipstream.engine import kernels
+    from slipstream.engine.gpu import kernels
 
     torch.manual_seed(0)
     cache = torch.randn(2, 3, 2, 512, 16)
@@ -174,8 +174,8 @@ def test_attention_in_parts_is_attention() -> None:
 
 
 def test_tokens_are_drawn_as_often_as_their_logprobs_say_across_blocks_of_the_vocabulary() -> None:
-    from slipstream.engine import kernels
-    from slipstream.engine.sampling import Draw, draw, mixed, uniform_of
+    from slipstream.engine.gpu import kernels
+    from slipstream.engine.inference.sampling import Draw, draw, mixed, uniform_of
 
     torch.manual_seed(0)
     num, vocab = 24, 2 * kernels.DRAW_BLOCK + 77

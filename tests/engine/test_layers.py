@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
-from slipstream.engine.layers import PACKED_FROM_WEIGHTS, Linear, rms_norm
+from slipstream.engine.model.layers import PACKED_FROM_WEIGHTS, Linear, rms_norm
 
 LARGE = (PACKED_FROM_WEIGHTS // 256, 256)
 

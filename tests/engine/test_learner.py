@@ -28,11 +28,11 @@ from learner_stage import (
     weights,
 )
 
-from slipstream.engine.checkpoint import read_checkpoint
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, paper_settings
-from slipstream.engine.microbatches import collate, deal_out, plan, train_rows
-from slipstream.engine.trainable import Trainable
+from slipstream.engine.training.checkpoint import read_checkpoint
+from slipstream.engine.training.config import LearnerConfig, LossConfig, paper_settings
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.microbatches import collate, deal_out, plan, train_rows
+from slipstream.engine.training.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import Batch
 

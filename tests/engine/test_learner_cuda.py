@@ -10,12 +10,12 @@ import torch
 from learner_stage import VOCAB, learner, model_folder, row
 
 from slipstream.bridges.local import LocalLearner
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig
-from slipstream.engine.learner_process import LearnerProcess
-from slipstream.engine.microbatches import collate, train_rows
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
+from slipstream.engine.training.config import LearnerConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.microbatches import collate, train_rows
+from slipstream.engine.training.process import LearnerProcess
 from slipstream.types import Batch, Row, SampleParams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

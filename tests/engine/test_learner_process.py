@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from learner_stage import learner, model_folder, row, same_bits, weights
 
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learner_process import LearnerProcess
-from slipstream.engine.learning import InThread
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.process import LearnerProcess
+from slipstream.engine.training.thread import InThread
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.link import Link
 from slipstream.types import Batch

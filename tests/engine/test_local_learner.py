@@ -14,12 +14,12 @@ import torch
 from learner_stage import model_folder, row, same_bits, weights
 
 from slipstream.bridges.local import LocalLearner, open_local
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread, Weights
-from slipstream.engine.microbatches import Masked
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.microbatches import Masked
+from slipstream.engine.training.thread import InThread, Weights
 from slipstream.errors import LearnerError
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult

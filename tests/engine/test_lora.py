@@ -9,9 +9,9 @@ import pytest
 import torch
 from learner_stage import batch, learner, model_folder, row, same_bits, transformers_model, weights
 
-from slipstream.engine.checkpoint import read_checkpoint
-from slipstream.engine.learner_config import LoraConfig
-from slipstream.engine.weights import read_weights
+from slipstream.engine.model.weights import read_weights
+from slipstream.engine.training.checkpoint import read_checkpoint
+from slipstream.engine.training.config import LoraConfig
 from slipstream.errors import ConfigError
 
 GIVEN = batch(

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.engine.learner_config import (
+from slipstream.engine.training.config import (
     LearnerConfig,
     LoraConfig,
     LossConfig,
     WarmStartConfig,
     paper_settings,
 )
-from slipstream.engine.losses import TokenLosses, row_scales, token_losses
+from slipstream.engine.training.losses import TokenLosses, row_scales, token_losses
 from slipstream.errors import ConfigError
 
 

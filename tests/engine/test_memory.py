@@ -10,9 +10,9 @@ import pytest
 import torch
 from learner_stage import VOCAB, assert_close, batch, learner, model_folder, row, same_bits, weights
 
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.memory import (
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.memory import (
     OutOfMemory,
     _available,
     _group_room,
@@ -21,8 +21,8 @@ from slipstream.engine.memory import (
     free_memory,
     memory_guard,
 )
-from slipstream.engine.microbatches import MicroBatch, collate, train_rows
-from slipstream.engine.trainable import Scores, Trainable
+from slipstream.engine.training.microbatches import MicroBatch, collate, train_rows
+from slipstream.engine.training.trainable import Scores, Trainable
 from slipstream.errors import ConfigError
 
 CPU = torch.device("cpu")

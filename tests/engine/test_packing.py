@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learner_stage import learner, row, same_bits, weights
 
-from slipstream.engine import packing, trainable
-from slipstream.engine.microbatches import collate, plan, train_rows
-from slipstream.engine.packing import Packed
+from slipstream.engine.training import packing, trainable
+from slipstream.engine.training.microbatches import collate, plan, train_rows
+from slipstream.engine.training.packing import Packed
 from slipstream.types import Batch
 
 ROWS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.plan import CALL_TOKENS, Piece, one_span, spans_of
+from slipstream.engine.inference.plan import CALL_TOKENS, Piece, one_span, spans_of
 
 
 def singles(lengths: dict[int, int]) -> list[Piece]:

@@ -7,8 +7,8 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.prefixes import PIECE_TOKENS, Prefixes
-from slipstream.engine.slots import common_prefix
+from slipstream.engine.inference.prefixes import PIECE_TOKENS, Prefixes
+from slipstream.engine.inference.slots import common_prefix
 
 tokens = st.lists(st.integers(0, 1), max_size=60)
 near = st.builds(lambda num, rest: [0] * num + rest, st.integers(0, 50), tokens)

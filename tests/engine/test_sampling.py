@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.sampling import BLOCK, Draw, draw, uniform_of
+from slipstream.engine.inference.sampling import BLOCK, Draw, draw, uniform_of
 
 
 def one(uniform: float, temperature: float = 1.0, top_p: float = 1.0) -> Draw:

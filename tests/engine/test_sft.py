@@ -14,11 +14,11 @@ import pytest
 import torch
 from learner_stage import batch, learner, model_folder, row, same_bits, weights
 
-from slipstream.engine.checkpoint import read_checkpoint
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.memory import TokenBudget
-from slipstream.engine.sft import order_of_steps, rate_height, warm_start
-from slipstream.engine.trainable import Trainable
+from slipstream.engine.training.checkpoint import read_checkpoint
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.memory import TokenBudget
+from slipstream.engine.training.sft import order_of_steps, rate_height, warm_start
+from slipstream.engine.training.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import TokenIds, token_ids
 

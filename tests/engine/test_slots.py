@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.slots import Placed, Slot, SlotTable, common_prefix
+from slipstream.engine.inference.slots import Placed, Slot, SlotTable, common_prefix
 from slipstream.types import token_ids
 
 

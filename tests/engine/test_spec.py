@@ -10,10 +10,10 @@ import pytest
 import torch
 from engine_stage import KINDS, tiny
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.engine import TorchEngine
-from slipstream.engine.opening import open_engine
-from slipstream.engine.spec import read_spec, spec_of
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.engine import TorchEngine
+from slipstream.engine.inference.load import open_engine
+from slipstream.engine.model.spec import read_spec, spec_of
 from slipstream.errors import ConfigError
 
 SMOLLM2: dict[str, Any] = {
@@ -96,7 +96,7 @@ def test_missing_weights_are_named() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_in_several_files_is_read_whole(kind: str, tmp_path: Path) -> None:
-    from slipstream.engine.weights import read_weights
+    from slipstream.engine.model.weights import read_weights
 
     folder, model = tiny(kind)
     model.save_pretrained(tmp_path, max_shard_size="50KB")

@@ -9,10 +9,10 @@ from typing import cast
 from engine_stage import engine, prompt
 from worker_stage import Asked, FakeDecoder, FakePasses
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.decoder import Decoder
-from slipstream.engine.graph_worker import GraphWorker
-from slipstream.engine.work_log import Stopwatch, WorkLog
+from slipstream.engine.gpu.graph_worker import GraphWorker
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.decoder import Decoder
+from slipstream.engine.inference.work_log import Stopwatch, WorkLog
 from slipstream.model.base import WorkTeller
 from slipstream.types import EngineWork, Sampled, SampleParams
 

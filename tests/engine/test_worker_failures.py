@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from worker_stage import LOST, SOON_S, Asked, FakeDecoder, FakePasses, Moment
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.decoder import Decoder
-from slipstream.engine.graph_worker import GraphWorker
-from slipstream.engine.worker import Update, Worker
+from slipstream.engine.gpu.graph_worker import GraphWorker
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.decoder import Decoder
+from slipstream.engine.inference.worker import Update, Worker
 from slipstream.errors import ModelError
 from slipstream.types import Sampled
 

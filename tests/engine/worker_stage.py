@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from slipstream.engine.graph_worker import Pending
-from slipstream.engine.plan import Piece
-from slipstream.engine.request import Request
-from slipstream.engine.sampling import Draw, Drawing
+from slipstream.engine.gpu.graph_worker import Pending
+from slipstream.engine.inference.plan import Piece
+from slipstream.engine.inference.request import Request
+from slipstream.engine.inference.sampling import Draw, Drawing
 from slipstream.errors import ModelError
 from slipstream.types import Sampled, SampleParams, token_ids
 

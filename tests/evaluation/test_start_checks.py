@@ -16,8 +16,8 @@ from slipstream.evaluation import evaluate, plan_evaluation
 from slipstream.model.scripted import ScriptedModel
 from slipstream.model.server import ModelServer
 from slipstream.record import RunStore
-from slipstream.render.opening import open_renderer
-from slipstream.render.own_templates import OWN_TEMPLATES
+from slipstream.render.formats.own_templates import OWN_TEMPLATES
+from slipstream.render.load import open_renderer
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig, TrainConfig, check_settings
 from slipstream.training.run import plan_training
 from slipstream.types import Message, Role, ToolCall

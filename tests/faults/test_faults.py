@@ -17,8 +17,8 @@ from slipstream.evaluation import evaluate, plan_jobs
 from slipstream.model.scripted import Line, Scene, ScriptedChat, act
 from slipstream.model.server import Answer, ModelServer
 from slipstream.record import RunStore
-from slipstream.sandbox.leased import Leased
-from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.pool.pooled_sandbox import Leased
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.tools import Effect, ToolContext, tool
 from slipstream.types import (

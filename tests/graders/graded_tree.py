@@ -11,9 +11,9 @@ from typing import Any
 
 from slipstream.graders.base import GradeContext
 from slipstream.graders.tests import TestsGrader
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import Artifact, Grading, SandboxLimits, SandboxSpec, Verdict
 
 BROKEN = """def total(values):

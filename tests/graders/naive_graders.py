@@ -15,8 +15,8 @@ from slipstream.graders.testing.logs import PASSED, pytest_summary
 from slipstream.graders.testing.rules import files_of
 from slipstream.graders.testing.work import applied, looking_into, put
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import File
 
 EXPECTED = (*FAIL_TO_PASS, *PASS_TO_PASS)

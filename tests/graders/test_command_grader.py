@@ -15,7 +15,7 @@ from slipstream.graders.base import GradeContext
 from slipstream.graders.command import CommandGrader
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.fake import Answer, Command, FakeProvider, Files, few_programs
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import Artifact, File, Grading, SandboxLimits, SandboxSpec, Verdict
 
 

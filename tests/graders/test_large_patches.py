@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from slipstream.graders.testing.work import Refused, Work, take_work
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.patches.apply import Entry, make_patch
 
 MAX_LOOP_CPU_S = 0.5
 

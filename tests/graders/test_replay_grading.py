@@ -13,7 +13,7 @@ from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
 from slipstream.graders.replay.judge import Place, ReplaySpec, draw, read_answers, with_replay
 from slipstream.graders.testing.work import Look, Refused, Work, take_work
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import Verdict
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

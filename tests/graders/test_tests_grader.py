@@ -28,9 +28,9 @@ from slipstream.errors import ConfigError, GraderError, SandboxError
 from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.graders.testing.paths import any_of
+from slipstream.patches.apply import Entry
 from slipstream.sandbox.fake import Answer, Command, FakeProvider, FakeSandbox, Files
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.patch import Entry
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import SandboxSpec, Verdict
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

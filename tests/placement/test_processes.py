@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.bench.overhead_helpers import AnsweringModel
+from slipstream.bench.harness.helpers import AnsweringModel
 from slipstream.config import to_json
 from slipstream.dispatch.base import Deadlines, Limits, Retries
 from slipstream.dispatch.dispatcher import Dispatcher
@@ -35,8 +35,8 @@ from slipstream.model.server import ModelServer
 from slipstream.placement.processes import Order, Processes, open_processes
 from slipstream.recipes import find_recipe
 from slipstream.record import MemoryJournal, RunStore
-from slipstream.sandbox.lease import lease_folders
-from slipstream.sandbox.reaper import find_processes
+from slipstream.sandbox.cleanup.lease import lease_folders
+from slipstream.sandbox.cleanup.reaper import find_processes
 from slipstream.seams import Event, JobAdmitted, RunEnded, TurnPass
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, SandboxConfig, TasksConfig
 from slipstream.tools import Effect, tool
@@ -551,7 +551,7 @@ def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -
     """Of one rollout of two turns in a helper, its model calls and waits for turns."""
 
     async def main() -> Rollout:
-        order = Order(maker="slipstream.bench.overhead_helpers:open_crew", crews=(2,))
+        order = Order(maker="slipstream.bench.harness.helpers:open_crew", crews=(2,))
         async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
             journal = placement.journal = MemoryJournal()
             job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
@@ -597,7 +597,7 @@ def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
 
 def test_an_attempt_whose_first_stage_was_cancelled_before_it_began_is_closed_and_can_begin_again() -> None:
     async def main() -> None:
-        order = Order(maker="slipstream.bench.overhead_helpers:open_crew", crews=(2,))
+        order = Order(maker="slipstream.bench.harness.helpers:open_crew", crews=(2,))
         gate = OpenGate()
         async with open_processes(
             order, model=AnsweringModel(2), gate=gate, grade_weight=lambda job, ended: 0

@@ -17,7 +17,7 @@ from slipstream.recipes.quickstart import AGENT, FAMILY_ARGS
 from slipstream.recipes.quickstart.demonstrations import Demonstration, demonstrations
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.record import RunStore
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
 from slipstream.types import Rollout
 

@@ -16,8 +16,8 @@ from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS, demo_tasks
 from slipstream.recipes.quickstart import FAMILY_ARGS
 from slipstream.recipes.quickstart.model import make_model, texts
-from slipstream.render.chatml import reply_text
-from slipstream.render.opening import open_renderer
+from slipstream.render.formats.chatml import reply_text
+from slipstream.render.load import open_renderer
 from slipstream.render.tokenizers import FileTokenizer
 from slipstream.types import Message, Role
 

@@ -10,12 +10,12 @@ from tempfile import mkdtemp
 import pytest
 
 from slipstream.errors import ConfigError
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.recipes.swe import small
 from slipstream.recipes.swe.demonstrations import demonstrations
 from slipstream.recipes.swe.oracle import demonstration
-from slipstream.render.opening import open_renderer
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.render.load import open_renderer
 from slipstream.tasks.factory.building import TINY_TOOLS
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.tasks.source import load_tasks

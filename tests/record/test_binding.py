@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.record.binding import ALWAYS, Binding, MachineUse, machine_use, sandbox_limit
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.record.utilisation import time_lines
 from slipstream.seams import LearnerWork, LearnerWorked
+from slipstream.telemetry.binding import ALWAYS, Binding, MachineUse, machine_use, sandbox_limit
+from slipstream.telemetry.utilisation import time_lines
 from slipstream.types import Ending, EndReason, Job, JobKey, Json, Rollout, Span, SpanKind, Verdict
 
 

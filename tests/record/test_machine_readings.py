@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pretended_machine import Clock, PretendedNvml, put, stat
 
-from slipstream.record.cpus import Cpus, Times, find_quota
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.record.nvml import Gpus, chosen
-from slipstream.record.sampler import Machine
+from slipstream.telemetry.cpus import Cpus, Times, find_quota
+from slipstream.telemetry.nvml import Gpus, chosen
+from slipstream.telemetry.sampler import Machine
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

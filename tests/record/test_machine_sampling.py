@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from record_samples import life
 
-from slipstream.record import RunStore, sampling
-from slipstream.record.cpus import Cpus
+from slipstream.record import RunStore
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.record.nvml import Gpus
-from slipstream.record.sampler import Machine
 from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.clock import run_virtual
+from slipstream.telemetry.cpus import Cpus
+from slipstream.telemetry.nvml import Gpus
+from slipstream.telemetry.sampler import Machine, sampling
 from slipstream.types import EngineWork
 
 SAMPLES = [

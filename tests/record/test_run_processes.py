@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from slipstream.link import Link, linked_pids, start_linked, wait_or_kill
-from slipstream.record.cpus import Times
+from slipstream.telemetry.cpus import Times
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process has a clock that others can read on Linux alone")

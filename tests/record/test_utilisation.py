@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.record.utilisation import Resource, TimeLine, time_lines, utilisation
+from slipstream.telemetry.utilisation import Resource, TimeLine, time_lines, utilisation
 from slipstream.types import Ending, EndReason, Failure, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 

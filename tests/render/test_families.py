@@ -211,7 +211,7 @@ def test_a_family_is_guessed_by_type_and_else_by_tokens() -> None:
 
 def test_a_family_of_ones_own_is_a_class_that_takes_the_tokenizer(tmp_path: Path) -> None:
     written = tmp_path / "mine.py"
-    written.write_text("from slipstream.render.chatml import ChatMLFormat as Mine\nnumber = 3\n")
+    written.write_text("from slipstream.render.formats.chatml import ChatMLFormat as Mine\nnumber = 3\n")
     assert Renderer(f"{written}:Mine", surrogate("chatml")).render([USER], ())
     with pytest.raises(ConfigError, match="is no class"):
         Renderer(f"{written}:number", surrogate("chatml"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.errors import ConfigError
-from slipstream.render.harmony import HARMONY_TOKENS, HarmonyFormat
+from slipstream.render.formats.harmony import HARMONY_TOKENS, HarmonyFormat
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.types import CallProblem, Image, Message, Role, ToolCall, ToolSpec
 

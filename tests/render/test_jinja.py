@@ -11,8 +11,8 @@ from slipstream.doctor.checks import Status
 from slipstream.doctor.report import examine_model
 from slipstream.errors import ConfigError
 from slipstream.render.families import surrogate
-from slipstream.render.learned_calls import NAME, PROBE, learn_calls
-from slipstream.render.opening import open_renderer
+from slipstream.render.formats.learned_calls import NAME, PROBE, learn_calls
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate
 from slipstream.render.tokenizers import ByteTokenizer

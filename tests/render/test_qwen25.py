@@ -7,7 +7,7 @@ import pytest
 from bpe_surrogates import bpe
 
 from slipstream.render.families import surrogate
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.types import CallProblem, Message, Role, ToolCall, ToolSpec
 

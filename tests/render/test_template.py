@@ -7,7 +7,7 @@ import pytest
 from bpe_surrogates import bpe
 
 from slipstream.errors import ConfigError
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.render.template import ChatTemplate
 from slipstream.types import Message, Role, ToolSpec
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipstream.render.typescript import namespace_text, type_text
+from slipstream.render.formats.typescript import namespace_text, type_text
 from slipstream.types import Json, ToolSpec
 
 WEATHER = ToolSpec(

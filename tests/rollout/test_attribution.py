@@ -28,8 +28,8 @@ from slipstream.placement.inprocess import InProcess
 from slipstream.record import MemoryJournal
 from slipstream.rollout.attempt import Crew
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.meter import Meters
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.metering.meter import Meters
 from slipstream.tools import Toolset
 from slipstream.types import (
     Brief,

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slipstream.sandbox.lease import LEASES, take_dead, take_lease
+from slipstream.sandbox.cleanup.lease import LEASES, take_dead, take_lease
 
 HOLDER = """
 import sys
 from pathlib import Path
-from slipstream.sandbox.lease import take_lease
+from slipstream.sandbox.cleanup.lease import take_lease
 lease = take_lease(Path(sys.argv[1]))
 print(lease.id, flush=True)
 sys.stdin.read()

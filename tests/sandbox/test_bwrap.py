@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox.bwrap import explain_refusal
+from slipstream.sandbox.local.bwrap import explain_refusal
 
 
 @pytest.mark.parametrize(

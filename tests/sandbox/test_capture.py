@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.sandbox import Captured
-from slipstream.sandbox.capture import Capture, PipeReader
+from slipstream.sandbox.supervisor.capture import Capture, PipeReader
 
 
 @given(pieces=st.lists(st.binary(max_size=30), max_size=20), max_bytes=st.integers(min_value=0, max_value=50))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox.copying import FOLDER, copy_tree
+from slipstream.sandbox.files.copy import FOLDER, copy_tree
 
 
 def open_descriptors() -> list[int]:

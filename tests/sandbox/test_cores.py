@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from slipstream.sandbox.cores import num_cores
-from slipstream.sandbox.hierarchy import Hierarchy, Kernel, hierarchies
-from slipstream.sandbox.local import starts_at_once
+from slipstream.sandbox.local.provider import starts_at_once
+from slipstream.sandbox.metering.cgroup_tree import Hierarchy, Kernel, hierarchies
+from slipstream.sandbox.metering.cores import num_cores
 
 TOP = "/sys/fs/cgroup"
 

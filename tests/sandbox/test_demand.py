@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.sandbox.demand import Demand, shares
+from slipstream.sandbox.pool.demand import Demand, shares
 
 
 def test_nothing_is_known_and_nothing_is_wanted() -> None:

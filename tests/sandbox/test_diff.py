@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.sandbox import diff
-from slipstream.sandbox.diff import Block, compare
+from slipstream.patches import diff
+from slipstream.patches.diff import Block, compare
 
 lines = st.lists(st.sampled_from("abcdef"), max_size=12)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slipstream.sandbox import inside, oci_arguments
+from slipstream.sandbox.oci import arguments as oci_arguments
+from slipstream.sandbox.supervisor import program as inside
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 

@@ -21,7 +21,7 @@ import pytest
 from slipstream.errors import SandboxBroken, SandboxFileError, SandboxLimitError
 from slipstream.printable import printable
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.types import File, SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

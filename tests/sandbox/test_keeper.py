@@ -16,10 +16,10 @@ import pytest
 from local_stage import children
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.beneath import acting_as
-from slipstream.sandbox.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.keeping import Keeper, Layer, wait_for
-from slipstream.sandbox.launch import NOBODY
+from slipstream.sandbox.files.safe_open import acting_as
+from slipstream.sandbox.local.bwrap import find_bwrap, own_interpreter
+from slipstream.sandbox.local.keeper_client import Keeper, Layer, wait_for
+from slipstream.sandbox.local.process import NOBODY
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -96,7 +96,7 @@ def test_a_request_whose_process_was_killed_is_answered_and_the_keeper_goes_on()
 
 COPY = """
 import os, resource, sys
-from slipstream.sandbox.keeper import FOLDER, copy_folder
+from slipstream.sandbox.local.keeper import FOLDER, copy_folder
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 copy_folder(*(os.open(folder, FOLDER) for folder in sys.argv[1:]))
 """

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox import meter
-from slipstream.sandbox.lease import LEASES, lease_folders
-from slipstream.sandbox.reaper import find_mounts, find_processes, reap
+from slipstream.sandbox.cleanup.lease import LEASES, lease_folders
+from slipstream.sandbox.cleanup.reaper import find_mounts, find_processes, reap
+from slipstream.sandbox.metering import meter
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -29,9 +29,9 @@ SPACES = ("mnt", "pid")
 RUN = """
 import asyncio, sys
 from pathlib import Path
-from slipstream.sandbox.lease import take_lease
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.pool import Pool
+from slipstream.sandbox.cleanup.lease import take_lease
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.pool.pool import Pool
 from slipstream.types import SandboxLimits, SandboxSpec
 
 SPEC = SandboxSpec(limits=SandboxLimits(memory_mb=256, processes=64, disk_mb=16))

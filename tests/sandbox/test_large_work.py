@@ -11,9 +11,9 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxFileError
-from slipstream.sandbox.differences import MAX_CHANGED_FILES
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.patch import Entry, apply_patch
+from slipstream.patches.apply import Entry, apply_patch
+from slipstream.sandbox.local.changes import MAX_CHANGED_FILES
+from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.types import SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox.base import Tree
-from slipstream.sandbox.beneath import PLACE
-from slipstream.sandbox.layer import Layer, read_below, read_layer
-from slipstream.sandbox.patch import apply_patch, entries_of, make_patch
-from slipstream.sandbox.walk import read_tree
-from slipstream.types import File
+from slipstream.patches.apply import apply_patch, entries_of, make_patch
+from slipstream.sandbox.files.overlay import Layer, read_below, read_layer
+from slipstream.sandbox.files.safe_open import PLACE
+from slipstream.sandbox.files.safe_walk import read_tree
+from slipstream.types import File, FileTree
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="overlays are Linux's")
 
@@ -83,7 +82,7 @@ def test_what_changed_is_found_from_the_layer_alone(tmp_path: Path, options: str
     assert layer.left_out == {"fifo": "a FIFO"}
     assert set(below.files) == {path for path in whole.files if not layer.shows(path)}
     old, new = entries_of(whole), entries_of(after)
-    patch = make_patch(entries_of(below), entries_of(Tree(files=layer.files, links=layer.links)))
+    patch = make_patch(entries_of(below), entries_of(FileTree(files=layer.files, links=layer.links)))
     merged = {**old, **apply_patch(patch, old.get)}
     assert {path: entry for path, entry in merged.items() if entry is not None} == new
     shown = {path for path in old if layer.shows(path)}

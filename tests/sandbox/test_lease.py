@@ -13,7 +13,7 @@ import pytest
 from lease_stage import dead_lease, killed_lease
 
 from slipstream.errors import ConfigError
-from slipstream.sandbox.lease import (
+from slipstream.sandbox.cleanup.lease import (
     FACTS,
     LEASES,
     LOCK,
@@ -146,7 +146,7 @@ REMOVER = """
 import os, sys
 sys.path[:0] = sys.argv[2].split(os.pathsep)
 from pathlib import Path
-from slipstream.sandbox.lease import remove_tree
+from slipstream.sandbox.cleanup.lease import remove_tree
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
 remove_tree(Path(sys.argv[1]))

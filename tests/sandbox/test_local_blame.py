@@ -12,9 +12,9 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxBroken, SandboxError
-from slipstream.sandbox.local_host import LocalHost
-from slipstream.sandbox.meter import Limit
-from slipstream.sandbox.watchdog import KIND as WATCHDOG
+from slipstream.sandbox.local.resources import LocalHost
+from slipstream.sandbox.metering.meter import Limit
+from slipstream.sandbox.metering.watchdog import KIND as WATCHDOG
 from slipstream.types import SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -15,9 +15,9 @@ from local_stage import children, provided
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.channel import memory_file
-from slipstream.sandbox.launch import Launched
-from slipstream.sandbox.meter import Meter
+from slipstream.sandbox.local.process import Launched
+from slipstream.sandbox.metering.meter import Meter
+from slipstream.sandbox.supervisor.channel import memory_file
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

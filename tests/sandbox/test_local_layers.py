@@ -17,11 +17,11 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import ConfigError, SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError
+from slipstream.patches.apply import Entry, apply_patch
 from slipstream.sandbox import LocalProvider, Sandbox, open_sandbox
-from slipstream.sandbox.bwrap import can_be_reached
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.patch import Entry, apply_patch
-from slipstream.sandbox.pool import Pool
+from slipstream.sandbox.local.bwrap import can_be_reached
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.pool.pool import Pool
 from slipstream.types import File, SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -20,9 +20,9 @@ from local_stage import children
 
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox
-from slipstream.sandbox.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
-from slipstream.sandbox.launch import revealed
-from slipstream.sandbox.trial import try_out
+from slipstream.sandbox.local.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
+from slipstream.sandbox.local.bwrap_probe import try_out
+from slipstream.sandbox.local.process import revealed
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

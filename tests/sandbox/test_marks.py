@@ -8,11 +8,12 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox import bwrap, local
-from slipstream.sandbox.differences import take
-from slipstream.sandbox.ground import Ground
-from slipstream.sandbox.layer import Layer
-from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.files.overlay import Layer
+from slipstream.sandbox.local import bwrap
+from slipstream.sandbox.local import provider as local
+from slipstream.sandbox.local.changes import take
+from slipstream.sandbox.local.lower_folders import Ground
+from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.types import File, SandboxSpec
 
 FILES = {

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.sandbox import meter as metering
-from slipstream.sandbox.groups import NAMES, Groups
-from slipstream.sandbox.hierarchy import V1, V2, Hierarchy, Kernel, hierarchies, left_by, remove_all
-from slipstream.sandbox.meter import Limit, Meter, Meters, Usage
-from slipstream.sandbox.tally import Tally
-from slipstream.sandbox.watchdog import KIND as WATCHDOG
-from slipstream.sandbox.watchdog import Seen, Times, kill, own_memory_mb, see
+from slipstream.sandbox.metering import meter as metering
+from slipstream.sandbox.metering.cgroup_tree import V1, V2, Hierarchy, Kernel, hierarchies, left_by, remove_all
+from slipstream.sandbox.metering.cgroups import NAMES, Groups
+from slipstream.sandbox.metering.meter import Limit, Meter, Meters, Usage
+from slipstream.sandbox.metering.usage import Tally
+from slipstream.sandbox.metering.watchdog import KIND as WATCHDOG
+from slipstream.sandbox.metering.watchdog import Seen, Times, kill, own_memory_mb, see
 from slipstream.types import SandboxLimits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import ConfigError, SandboxError
-from slipstream.sandbox import oci_arguments as arguments
 from slipstream.sandbox.base import Capability
-from slipstream.sandbox.oci import OciProvider
-from slipstream.sandbox.oci_arguments import BuildSpec, Choices, DiskLimit, Image, Python
-from slipstream.sandbox.oci_container import Container
-from slipstream.sandbox.oci_engine import Engine, EngineKind, Facts, explain, find_engine, read_facts
-from slipstream.sandbox.oci_watch import TooDeep, Watch, cgroup_folders, folder_bytes, upper_folder
+from slipstream.sandbox.oci import arguments
+from slipstream.sandbox.oci.arguments import BuildSpec, Choices, DiskLimit, Image, Python
+from slipstream.sandbox.oci.container import Container
+from slipstream.sandbox.oci.engine import Engine, EngineKind, Facts, explain, find_engine, read_facts
+from slipstream.sandbox.oci.provider import OciProvider
+from slipstream.sandbox.oci.watch import TooDeep, Watch, cgroup_folders, folder_bytes, upper_folder
 from slipstream.types import SandboxLimits, SandboxSpec
 
 FACTS = Facts(
@@ -100,7 +100,7 @@ def test_the_image_comes_last_before_the_program_and_a_colon_in_a_folder_does_no
     args = run_args()
     place = args.index("sha256:1234")
     assert args[place - 2 : place] == ["--entrypoint", "python3"]
-    assert args[place + 1 : place + 5] == ["-I", "-S", "-B", "/run/slipstream/inside_oci.py"]
+    assert args[place + 1 : place + 5] == ["-I", "-S", "-B", "/run/slipstream/oci_entry.py"]
     assert args[place + 5 : place + 8] == ["/run/slipstream/control", "/work", "slipstream-lease=l"]
     assert values(args, "--mount") == ["type=bind,source=/home/me/l:1/oci,destination=/run/slipstream,readonly"]
 

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-from slipstream.sandbox.oci import OciProvider
-from slipstream.sandbox.oci_watch import folder_bytes
+from slipstream.sandbox.oci.provider import OciProvider
+from slipstream.sandbox.oci.watch import folder_bytes
 from slipstream.simulate.clock import run_virtual
 
 

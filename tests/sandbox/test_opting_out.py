@@ -19,7 +19,7 @@ from slipstream.errors import SandboxBroken, SandboxError, SandboxFileError, San
 from slipstream.sandbox import LocalProvider
 from slipstream.sandbox.blame import Probe, shortage_here
 from slipstream.sandbox.fake import FakeProvider
-from slipstream.sandbox.local import LocalSandbox
+from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.types import File, SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

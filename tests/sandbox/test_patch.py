@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.sandbox.base import Tree
-from slipstream.sandbox.patch import (
+from slipstream.patches.apply import (
     COMPARISONS_PER_LINE,
     MAX_PATCH_LINES,
     MAX_TEXT_LINES,
@@ -29,8 +28,8 @@ from slipstream.sandbox.patch import (
     entries_of,
     make_patch,
 )
-from slipstream.sandbox.patch_text import Section, sections
-from slipstream.types import File
+from slipstream.patches.parse import Section, sections
+from slipstream.types import File, FileTree
 
 LINK, PROGRAM = 0o120000, 0o100755
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
@@ -339,7 +338,7 @@ def test_a_damaged_patch_raises_nothing_else(noise: bytes, tree: Entries) -> Non
 
 
 def test_a_tree_becomes_entries() -> None:
-    tree = Tree(files={"f": File(data=b"x", mode=0o640), "p": File(data=b"", mode=0o711)}, links={"l": "\udcff"})
+    tree = FileTree(files={"f": File(data=b"x", mode=0o640), "p": File(data=b"", mode=0o711)}, links={"l": "\udcff"})
     assert entries_of(tree) == {
         "f": Entry(data=b"x"),
         "p": Entry(data=b"", mode=PROGRAM),

@@ -15,8 +15,8 @@ from pool_stage import FAILS, WEDGED, Rigged, RiggedProvider, Start
 
 from slipstream.errors import ConfigError, SandboxError, SandboxFileError
 from slipstream.sandbox.base import Changes, Endpoints, Sandbox, Snapshots
-from slipstream.sandbox.leased import Leased
-from slipstream.sandbox.pool import REFILL_S, Pool
+from slipstream.sandbox.pool.pool import REFILL_S, Pool
+from slipstream.sandbox.pool.pooled_sandbox import Leased
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import File, SandboxSpec
 
@@ -555,7 +555,7 @@ def test_no_schedule_shares_a_sandbox_exceeds_the_cap_or_leaves_anything(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 def test_it_keeps_real_sandboxes_warm() -> None:
-    from slipstream.sandbox.local import LocalProvider
+    from slipstream.sandbox.local.provider import LocalProvider
 
     async def main() -> None:
         pool = Pool(LocalProvider(), max_warm=2)

@@ -18,8 +18,8 @@ import pytest
 from lease_stage import dead_lease
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.lease import ARGUMENT, FACTS, LEASES, Facts, lease_folders, take_lease
-from slipstream.sandbox.reaper import Report, find_mounts, find_processes, kill_processes, reap
+from slipstream.sandbox.cleanup.lease import ARGUMENT, FACTS, LEASES, Facts, lease_folders, take_lease
+from slipstream.sandbox.cleanup.reaper import Report, find_mounts, find_processes, kill_processes, reap
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the reaper reads /proc")
 SLEEP = "import sys; print(1, flush=True); sys.stdin.read()"
@@ -182,7 +182,7 @@ import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 sys.path[:0] = sys.argv[3].split(os.pathsep)
 from pathlib import Path
-from slipstream.sandbox.reaper import reap
+from slipstream.sandbox.cleanup.reaper import reap
 assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None) == 0
 layer = Path(sys.argv[2]) / "layer"
 layer.mkdir()
@@ -204,8 +204,8 @@ def test_what_is_mounted_in_a_lease_is_unmounted_before_its_folder_goes(tmp_path
 RUN = """
 import asyncio, sys
 from pathlib import Path
-from slipstream.sandbox.lease import take_lease
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.cleanup.lease import take_lease
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import SandboxSpec
 
 async def main():
@@ -221,7 +221,7 @@ asyncio.run(main())
 
 
 def test_of_a_killed_run_with_live_sandboxes_nothing_is_left(tmp_path: Path) -> None:
-    from slipstream.sandbox import meter
+    from slipstream.sandbox.metering import meter
 
     with subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path)], stdout=subprocess.PIPE, text=True) as run:
         try:

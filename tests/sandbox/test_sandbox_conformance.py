@@ -1,4 +1,4 @@
-"""What every sandbox provider promises, of ours: the suite of `slipstream.sandbox.conformance`, and of the suite itself
+"""What every sandbox provider promises, of ours: the suite of `sandbox.conformance`, and of the suite itself
 that it finds broken promises."""
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from slipstream.errors import SandboxFileError
 from slipstream.sandbox import FakeProvider, FakeSandbox, LocalProvider, Sandbox
 from slipstream.sandbox.base import ExecResult
-from slipstream.sandbox.conformance import CASES, Case, Need, applicable, check, when_lost
-from slipstream.sandbox.conformance_case import all_gone
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.pool import Pool
+from slipstream.sandbox.conformance.case import all_gone
+from slipstream.sandbox.conformance.suite import CASES, Case, Need, applicable, check, when_lost
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.pool.pool import Pool
 from slipstream.types import File, SandboxSpec
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.sandbox import seccomp
-from slipstream.sandbox.bwrap import find_bwrap
+from slipstream.sandbox.local import seccomp
+from slipstream.sandbox.local.bwrap import find_bwrap
 
 KILL, ALLOW = 0x80000000, 0x7FFF0000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.sandbox.served import MAX_CONNECTIONS, Served, listen_in
+from slipstream.sandbox.supervisor.endpoints import MAX_CONNECTIONS, Served, listen_in
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 

@@ -15,10 +15,10 @@ import pytest
 from local_stage import children, provided
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.keeping import Keeper
-from slipstream.sandbox.shared import MAX_TREES, Shared
-from slipstream.sandbox.view import View
+from slipstream.sandbox.local.bwrap import find_bwrap, own_interpreter
+from slipstream.sandbox.local.keeper_client import Keeper
+from slipstream.sandbox.local.shared_layers import MAX_TREES, Shared
+from slipstream.sandbox.local.view import View
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")

@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox.base import Capability, Sandbox
-from slipstream.sandbox.survey import (
+from slipstream.sandbox.local.host_check import (
     NAMESPACES,
     Row,
     Standing,
@@ -189,7 +189,7 @@ def test_a_provider_that_does_not_work_is_told_and_raises_nothing(tmp_path: Path
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 def test_this_machine_is_surveyed_with_a_real_sandbox(tmp_path: Path) -> None:
-    from slipstream.sandbox.local import LocalProvider
+    from slipstream.sandbox.local.provider import LocalProvider
 
     async def main() -> dict[str, Row]:
         provider = LocalProvider()

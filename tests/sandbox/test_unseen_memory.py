@@ -11,11 +11,12 @@ import sys
 import pytest
 
 from slipstream.errors import SandboxBroken
-from slipstream.sandbox import LocalProvider, seccomp
+from slipstream.sandbox import LocalProvider
 from slipstream.sandbox.base import ExecResult
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.meter import Meters
-from slipstream.sandbox.watchdog import FREE_SOCKETS, KIND, socket_memory_mb
+from slipstream.sandbox.local import seccomp
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.metering.meter import Meters
+from slipstream.sandbox.metering.watchdog import FREE_SOCKETS, KIND, socket_memory_mb
 from slipstream.types import SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.skipif(

@@ -16,10 +16,11 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox import Sandbox, bwrap
-from slipstream.sandbox.local import LocalSandbox
-from slipstream.sandbox.shared import MAX_VIEWS
-from slipstream.sandbox.view import DEVICES, View
+from slipstream.sandbox import Sandbox
+from slipstream.sandbox.local import bwrap
+from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.local.shared_layers import MAX_VIEWS
+from slipstream.sandbox.local.view import DEVICES, View
 from slipstream.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -71,7 +72,7 @@ def test_the_owner_of_shared_files_can_neither_change_them_nor_take_a_lease() ->
     script = """
 import errno, fcntl, os
 said = []
-for path in ("/etc/passwd", "/run/slipstream/inside.pyc"):
+for path in ("/etc/passwd", "/run/slipstream/supervisor.pyc"):
     for attempt in (
         lambda: os.chmod(path, 0o777),
         lambda: os.utime(path),
@@ -101,7 +102,7 @@ print(*said)
 
 IN_NAMESPACES = """
 import json, os, sys
-from slipstream.sandbox.keeper import mount, parts_of, show, try_overlays
+from slipstream.sandbox.local.keeper import mount, parts_of, show, try_overlays
 os.chdir("/tmp")
 for name in ("view", "place", "empty"):
     os.mkdir(name)

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import SandboxFileError, SandboxLimitError
-from slipstream.sandbox import walk
-from slipstream.sandbox.beneath import FOLDER, PLACE, acting_as, open_by_hand, open_by_kernel
-from slipstream.sandbox.walk import read_file, read_tree, stat_tree, write_files
+from slipstream.sandbox.files import safe_walk as walk
+from slipstream.sandbox.files.safe_open import FOLDER, PLACE, acting_as, open_by_hand, open_by_kernel
+from slipstream.sandbox.files.safe_walk import read_file, read_tree, stat_tree, write_files
 from slipstream.types import File
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="openat2 and O_PATH are Linux's")

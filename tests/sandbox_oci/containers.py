@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.sandbox.oci import OciProvider, leftovers
+from slipstream.sandbox.oci.provider import OciProvider, leftovers
 from slipstream.types import SandboxSpec
 
 PLAIN = "localhost/slipstream-debian:bookworm"

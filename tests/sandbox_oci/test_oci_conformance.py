@@ -9,9 +9,9 @@ import pytest
 from containers import PLAIN, PYTHON, needs_engine
 
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.conformance import Case, applicable, check, when_lost
-from slipstream.sandbox.oci import OciProvider
-from slipstream.sandbox.oci_engine import find_engine
+from slipstream.sandbox.conformance.suite import Case, applicable, check, when_lost
+from slipstream.sandbox.oci.engine import find_engine
+from slipstream.sandbox.oci.provider import OciProvider
 from slipstream.types import SandboxSpec
 
 pytestmark = needs_engine

@@ -12,7 +12,7 @@ from containers import needs_engine, within
 
 from slipstream.errors import SandboxBroken, SandboxError
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.oci_sandbox import OciSandbox
+from slipstream.sandbox.oci.sandbox import OciSandbox
 from slipstream.types import SandboxLimits, SandboxSpec
 
 pytestmark = needs_engine
@@ -80,9 +80,9 @@ def test_nothing_of_the_host_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "unshare --mount true",
         "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk",
         "echo 1 > /proc/sys/kernel/sysrq",
-        "echo x > /run/slipstream/inside.py",
+        "echo x > /run/slipstream/program.py",
         "touch /run/slipstream/endpoints/x",
-        "rm -f /run/slipstream/inside.py && ! test -e /run/slipstream/inside.py",
+        "rm -f /run/slipstream/program.py && ! test -e /run/slipstream/program.py",
         "chroot / true",
         "chown 1234 /etc/passwd",
         "dmesg",

@@ -13,12 +13,12 @@ from containers import PLAIN, PYTHON, needs_engine, within
 
 from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.sandbox.base import Changes, Sandbox, Snapshots
-from slipstream.sandbox.lease import take_lease
-from slipstream.sandbox.oci import BuildSpec, OciProvider, leftovers, remove
-from slipstream.sandbox.oci_engine import find_engine
-from slipstream.sandbox.oci_sandbox import KeptOciSandbox, OciSandbox
-from slipstream.sandbox.opening import open_sandbox
-from slipstream.sandbox.reaper import reap
+from slipstream.sandbox.cleanup.lease import take_lease
+from slipstream.sandbox.cleanup.reaper import reap
+from slipstream.sandbox.oci.engine import find_engine
+from slipstream.sandbox.oci.provider import BuildSpec, OciProvider, leftovers, remove
+from slipstream.sandbox.oci.sandbox import KeptOciSandbox, OciSandbox
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import File, SandboxLimits, SandboxSpec
 
 pytestmark = needs_engine
@@ -232,8 +232,8 @@ def test_a_container_that_is_removed_from_outside_is_a_fault_of_the_host() -> No
 def test_what_a_killed_run_left_is_found_and_removed_and_nothing_else(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"
-        "from slipstream.sandbox.lease import take_lease\n"
-        "from slipstream.sandbox.oci import OciProvider\n"
+        "from slipstream.sandbox.cleanup.lease import take_lease\n"
+        "from slipstream.sandbox.oci.provider import OciProvider\n"
         "from slipstream.types import SandboxSpec\n"
         "async def main():\n"
         "    lease = take_lease(pathlib.Path(sys.argv[1]))\n"

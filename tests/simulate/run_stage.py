@@ -11,9 +11,9 @@ from slipstream.record import RunReader, RunStore
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
 from slipstream.seams import JobAdmitted, LearnerWorked, RolloutDone
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
-from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.predict import way_of
-from slipstream.simulate.replay import UNKNOWN_CACHE
+from slipstream.simulate.machine.engine import EngineSpec
+from slipstream.simulate.recorded_run.predict import way_of
+from slipstream.simulate.recorded_run.replay import UNKNOWN_CACHE
 from slipstream.simulate.run import Trace, trace
 from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
 from slipstream.types import EngineWork, Rollout

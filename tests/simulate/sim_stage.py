@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slipstream.dispatch.base import Deadlines, Limits, Policy
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
-from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.run import MakePolicy, adaptive, open_gate
 from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
 

@@ -9,7 +9,7 @@ from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, ways, workload
 from slipstream.dispatch.base import Limits
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.simulate.bound import bound
-from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.run import open_gate, simulate
 from slipstream.simulate.workload import Chore, SimTurn, Workload
 

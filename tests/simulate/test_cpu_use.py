@@ -7,8 +7,8 @@ import pytest
 from run_stage import EVAL, jobs, ran, with_dispatch, workload
 
 from slipstream.record.hardware import CpuSample, HardwareSample
-from slipstream.simulate.cpu_use import cpu_use
-from slipstream.simulate.recorded import Recorded, recorded
+from slipstream.simulate.recorded_run.cpu_use import cpu_use
+from slipstream.simulate.recorded_run.recorded import Recorded, recorded
 from slipstream.types import EngineWork
 
 WORK = EngineWork(num_steps=100, num_rows=500, num_held=0, num_prompt=0, seconds=0.8, cpu_s=0.3)

@@ -5,10 +5,10 @@ import pytest
 from run_stage import CORES, EVAL, SIZES, TRUE, jobs, ran, steps_of, with_dispatch, workload
 
 from slipstream.errors import ConfigError
-from slipstream.simulate.chores import Sample, engine_level, fit_cores, own_work, wanted_by_others
-from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.fit import Fit, admissions, fit_engine, fit_steps
-from slipstream.simulate.recorded import Call, Kind, Piece, Recorded, recorded
+from slipstream.simulate.machine.engine import EngineSpec
+from slipstream.simulate.recorded_run.chores import Sample, engine_level, fit_cores, own_work, wanted_by_others
+from slipstream.simulate.recorded_run.fit import Fit, admissions, fit_engine, fit_steps
+from slipstream.simulate.recorded_run.recorded import Call, Kind, Piece, Recorded, recorded
 from slipstream.types import EngineWork
 
 SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 4_096)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.simulate.levels import Level
+from slipstream.simulate.recorded_run.mean_level import Level
 
 times = st.integers(0, 20).map(float)
 intervals = st.lists(st.tuples(times, times, st.sampled_from([0.5, 1.0, 2.0])), max_size=8)

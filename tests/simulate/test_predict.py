@@ -8,10 +8,10 @@ from run_stage import CORES, EVAL, SIZES, TRAIN, TRUE, jobs, ran, steps_of, stor
 from slipstream.errors import ConfigError
 from slipstream.record.hardware import CpuSample, HardwareSample
 from slipstream.settings import ModelConfig, TrainConfig
-from slipstream.simulate.engine import EngineSpec
-from slipstream.simulate.predict import Prediction, Simulator, known_of, predict, sentence
-from slipstream.simulate.recorded import read_recorded
-from slipstream.simulate.replay import Model, calibrated
+from slipstream.simulate.machine.engine import EngineSpec
+from slipstream.simulate.recorded_run.predict import Prediction, Simulator, known_of, predict, sentence
+from slipstream.simulate.recorded_run.recorded import read_recorded
+from slipstream.simulate.recorded_run.replay import Model, calibrated
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EndReason
 

@@ -9,8 +9,8 @@ from slipstream.errors import ConfigError
 from slipstream.record import RunStore
 from slipstream.record.schema import database_path
 from slipstream.seams import LearnerWork, LearnerWorked
-from slipstream.simulate.predict import predict
-from slipstream.simulate.recorded import Kind, read_recorded, recorded
+from slipstream.simulate.recorded_run.predict import predict
+from slipstream.simulate.recorded_run.recorded import Kind, read_recorded, recorded
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 KEY = JobKey(phase="eval", step=0, task_id="t", sample=0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.shared import Shared
+from slipstream.simulate.machine.shared import Shared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from slipstream.aio import task_group
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import EngineSpec, Fleet, SimEngine
-from slipstream.simulate.host import FIRST, Front, Host
+from slipstream.simulate.machine.engine import EngineSpec, Fleet, SimEngine
+from slipstream.simulate.machine.host import FIRST, Front, Host
 
 PLAIN = EngineSpec(kv_tokens=1000, step_s=1.0, row_s=0.0, token_s=0.0, prefill_tokens_s=100.0)
 """A token takes a second, whoever else is there; a hundred tokens of a prompt take one."""

@@ -11,7 +11,7 @@ import pytest
 from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks import jsonl
 from slipstream.tasks.jsonl import DEFAULT_TOOLS, read_tasks
 from slipstream.types import AgentLimits, Artifact, Brief, File, Grading, SandboxLimits, SandboxSpec, Task, Verdict

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slipstream.sandbox.base import Captured, ShellResult
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import CallResult, Finish, Toolset
 from slipstream.tools.bash import make_bash

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.config import apply_overrides
-from slipstream.engine.learner import TorchLearner
+from slipstream.engine.training.learner import TorchLearner
 from slipstream.errors import ConfigError
 from slipstream.recipes.quickstart import recipe
 from slipstream.recipes.quickstart.model import make_model

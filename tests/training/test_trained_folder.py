@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.training import evaluation_of
+from slipstream.cli.displays.training import evaluation_of
 from slipstream.config import apply_overrides
 from slipstream.evaluation import carry_out, plan_evaluation
 from slipstream.recipes import find_recipe

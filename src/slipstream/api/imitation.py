@@ -21,11 +21,11 @@ from pydantic import JsonValue
 from slipstream.agent.loop import briefed
 from slipstream.api.models import ModelLike
 from slipstream.api.runs import EvalResult, Run, TasksLike, evaluate, recorded_settings
-from slipstream.engine.learner_config import WarmStartConfig
+from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.hub.tiny import SHAPE, Shape, make_tiny_model
-from slipstream.render.chatml import reply_text
-from slipstream.render.opening import open_renderer
+from slipstream.render.formats.chatml import reply_text
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig
 from slipstream.tasks.source import load_tasks

@@ -25,13 +25,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from slipstream.api.models import ModelLike, choose_model
 from slipstream.config import apply_overrides, from_json
-from slipstream.engine.learner_config import WarmStartConfig
+from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.evaluation import Progress, Report, carry_out, plan_evaluation
 from slipstream.names import is_local_name
 from slipstream.record import RunReader, RunStore, new_run_folder
-from slipstream.run_header import run_header
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
+from slipstream.settings.header import run_header
 from slipstream.tasks.jsonl import write_tasks
 from slipstream.tasks.source import load_tasks
 from slipstream.training.loop import TrainProgress

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.opening import open_engine
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.inference.load import open_engine
 from slipstream.errors import ConfigError
 from slipstream.types import Json, SampleParams
 

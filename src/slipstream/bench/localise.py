@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ConfigError, ToolError
-from slipstream.sandbox.patch_text import sections
+from slipstream.patches.parse import sections
+from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
-from slipstream.tasks.factory.suite import Function, functions_of
 from slipstream.tasks.gate import file_of, oracle_of
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.tools.codesearch import CodeSearch, Store, host_folder

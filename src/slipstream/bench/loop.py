@@ -20,10 +20,10 @@ from pathlib import Path
 
 from slipstream.errors import ConfigError, InfrastructureError
 from slipstream.record import RunReader, RunStore
-from slipstream.record.binding import MachineUse, run_usage
-from slipstream.record.sampler import Machine
-from slipstream.record.utilisation import Resource
 from slipstream.seams import LearnerWork
+from slipstream.telemetry.binding import MachineUse, run_usage
+from slipstream.telemetry.sampler import Machine
+from slipstream.telemetry.utilisation import Resource
 from slipstream.types import Json, SpanKind
 
 POLICIES = ("batch", "bounded", "pipeline", "adaptive")

@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.base import Sandbox, SandboxProvider
-from slipstream.sandbox.lease import lease_folders, read_facts
-from slipstream.sandbox.pool import Pool
+from slipstream.sandbox.cleanup.lease import lease_folders, read_facts
+from slipstream.sandbox.pool.pool import Pool
 from slipstream.types import Json, SandboxSpec
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -19,8 +19,8 @@ from statistics import fmean
 
 from slipstream.errors import InfrastructureError
 from slipstream.record import RunStore
-from slipstream.simulate.predict import Simulator
-from slipstream.simulate.recorded import read_recorded
+from slipstream.simulate.recorded_run.predict import Simulator
+from slipstream.simulate.recorded_run.recorded import read_recorded
 from slipstream.types import Json
 
 OWN = ("dispatch.policy=pipeline", "dispatch.slots=8", "dispatch.limits.sandboxes=16")
@@ -193,8 +193,8 @@ def teach(scratch: Path, num: int) -> Path:
     """A model folder: random weights that were shown `num` rollouts of a teacher."""
     import torch
 
-    from slipstream.engine.learner import TorchLearner
-    from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+    from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+    from slipstream.engine.training.learner import TorchLearner
     from slipstream.hub.tiny import Shape
     from slipstream.recipes.quickstart.demonstrations import demonstrations
     from slipstream.recipes.quickstart.model import make_model

@@ -15,8 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier
 
-from slipstream.record.cpus import Cpus
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.telemetry.cpus import Cpus
 from slipstream.types import Json, SandboxSpec
 
 READY_S = 120.0

@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from slipstream.engine.device import find_device
-from slipstream.engine.engine import TorchEngine
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.learning import InThread, Learning, OnWarmStep, ignore_step, in_thread
-from slipstream.engine.whole_folder import whole_folder, write_file
+from slipstream.engine.inference.engine import TorchEngine
+from slipstream.engine.model.atomic_folder import whole_folder, write_file
+from slipstream.engine.model.device import find_device
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.thread import InThread, Learning, OnWarmStep, ignore_step, in_thread
 from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
@@ -110,7 +110,7 @@ async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *,
 async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> Learning:
     device, num_threads = model.engine.device, config.num_threads or model.engine.num_threads
     if config.is_apart_on(find_device(device).type):
-        from slipstream.engine.learner_process import LearnerProcess
+        from slipstream.engine.training.process import LearnerProcess
 
         return await LearnerProcess.open(folder, config, device=device, seed=seed, num_threads=num_threads)
     learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)

@@ -27,7 +27,7 @@ def datapath(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Tokens encoded per turn, and the time and memory of merging and batching."""
-    from slipstream.bench.datapath import Load, run
+    from slipstream.bench.harness.datapath import Load, run
 
     _print(run(Load(turns=turns, rollouts=rollouts, tokens=tokens)), as_json)
 
@@ -79,7 +79,7 @@ def overhead(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """What the harness itself costs: a turn, a rollout and its memory, with a model and a tool that take no time."""
-    from slipstream.bench.overhead import Load, run
+    from slipstream.bench.harness.overhead import Load, run
 
     if not all(size.isdecimal() and int(size) for size in sizes.split(",")):
         raise ConfigError(f'--sizes "{sizes}": give whole numbers above 0 with commas between, such as 100,1000')
@@ -226,7 +226,7 @@ def stalls(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """How long the event loop is held up by inputs that an agent made for it."""
-    from slipstream.bench.stalls import inputs, run, table
+    from slipstream.bench.harness.stalls import inputs, run, table
     from slipstream.names import did_you_mean
     from slipstream.settings import SandboxConfig
     from slipstream.wiring import make_provider

@@ -78,10 +78,10 @@ def eval_command(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Run n rollouts of every task and report rewards, pass@k, endings and times."""
-    from slipstream.cli.carry import carry_out_session, print_result
-    from slipstream.cli.progress import ProgressDisplay, QuietConsole
-    from slipstream.cli.reports import as_json as report_as_json
-    from slipstream.cli.reports import print_report
+    from slipstream.cli.displays.evaluation import ProgressDisplay, QuietConsole
+    from slipstream.cli.displays.reports import as_json as report_as_json
+    from slipstream.cli.displays.reports import print_report
+    from slipstream.cli.run_session import carry_out_session, print_result
     from slipstream.cli.sessions import find_session
     from slipstream.evaluation import carry_out, plan_evaluation
     from slipstream.settings import EvalConfig
@@ -118,10 +118,10 @@ def train_command(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Train a policy by reinforcement learning and report its success on held-out tasks."""
-    from slipstream.cli.carry import carry_out_session, print_result
-    from slipstream.cli.progress import QuietConsole
+    from slipstream.cli.displays.evaluation import QuietConsole
+    from slipstream.cli.displays.training import TrainDisplay, evaluation_of, print_training, report_json
+    from slipstream.cli.run_session import carry_out_session, print_result
     from slipstream.cli.sessions import find_session
-    from slipstream.cli.training import TrainDisplay, evaluation_of, print_training, report_json
     from slipstream.settings import TrainConfig
     from slipstream.training.run import carry_out_training, plan_training
 
@@ -155,11 +155,11 @@ def show(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """List the rollouts of a recorded run, or print one of them in full."""
-    from slipstream.cli.reports import print_usage, usage_json
+    from slipstream.cli.displays.reports import print_usage, usage_json
+    from slipstream.cli.displays.transcript import drift_report, rollout_lines, run_lines
     from slipstream.cli.sessions import locate_run
-    from slipstream.cli.transcript import drift_report, rollout_lines, run_lines
     from slipstream.record import RunStore
-    from slipstream.record.binding import run_usage
+    from slipstream.telemetry.binding import run_usage
 
     reader = RunStore.read(locate_run(runs, run))
     if (as_json and not usage) or (usage and (rollout is not None or drift)):

@@ -38,7 +38,7 @@ def get_command(
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a model and make a Hugging Face model folder of it; print the folder."""
-    from slipstream.cli.progress import QuietConsole
+    from slipstream.cli.displays.evaluation import QuietConsole
 
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     display = GetDisplay(QuietConsole(stderr=True))

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 
 from slipstream.aio import run_stoppable
-from slipstream.cli.display import print_rows
+from slipstream.cli.displays.display import print_rows
 from slipstream.errors import ConfigError
 from slipstream.printable import printable
 
 if TYPE_CHECKING:
-    from slipstream.sandbox.reaper import Report
-    from slipstream.sandbox.survey import Survey
+    from slipstream.sandbox.cleanup.reaper import Report
+    from slipstream.sandbox.local.host_check import Survey
 
 sandbox_app = typer.Typer(help="Look after sandboxes.", no_args_is_help=True)
 
@@ -45,17 +45,17 @@ def check_command(
 
 async def _survey(name: str, image: str | None) -> Survey:
     from slipstream.hub.places import default_home
-    from slipstream.sandbox.survey import survey_local, survey_oci
+    from slipstream.sandbox.local.host_check import survey_local, survey_oci
 
     if name == "local":
-        from slipstream.sandbox.local import LocalProvider
+        from slipstream.sandbox.local.provider import LocalProvider
 
         local = LocalProvider()
         try:
             return await survey_local(local, home=default_home())
         finally:
             await local.aclose()
-    from slipstream.sandbox.oci import OciProvider
+    from slipstream.sandbox.oci.provider import OciProvider
 
     oci = OciProvider()
     try:
@@ -79,7 +79,7 @@ def _print_survey(console: Console, survey: Survey) -> None:
 def reap_command(as_json: JsonOption = False) -> None:
     """Remove what killed runs left: processes, mounts, folders, containers. Exit code 1 if something stays."""
     from slipstream.hub.places import default_home
-    from slipstream.sandbox.reaper import reap
+    from slipstream.sandbox.cleanup.reaper import reap
 
     report = reap(default_home())
     if as_json:

@@ -17,9 +17,9 @@ from slipstream.errors import ConfigError
 from slipstream.hub import default_home
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
-from slipstream.resume_rules import Change, check_changes
-from slipstream.run_header import COMMANDS, run_header
 from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.settings.header import COMMANDS, run_header
+from slipstream.settings.resume_rules import Change, check_changes
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.types import Json
 

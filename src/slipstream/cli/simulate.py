@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from slipstream.cli.display import print_rows
+from slipstream.cli.displays.display import print_rows
 from slipstream.cli.sessions import locate_run
 
 if TYPE_CHECKING:
-    from slipstream.simulate.predict import Figures, Prediction
+    from slipstream.simulate.recorded_run.predict import Figures, Prediction
 
 
 def simulate_command(
@@ -34,7 +34,7 @@ def simulate_command(
 ) -> None:
     """Predict what a recorded run would take under another policy, other limits, samples, engines or cores."""
     from slipstream.record import RunStore
-    from slipstream.simulate.predict import predict
+    from slipstream.simulate.recorded_run.predict import predict
 
     pairs = [*([f"dispatch.policy={policy}"] if policy is not None else []), *(changes or [])]
     found = predict(RunStore.read(locate_run(runs, run)), pairs, seed=seed)
@@ -45,7 +45,7 @@ def simulate_command(
 
 
 def prediction_json(found: Prediction) -> str:
-    from slipstream.simulate.predict import sentence
+    from slipstream.simulate.recorded_run.predict import sentence
 
     return json.dumps(
         {**dataclasses.asdict(found), "makespan_error": found.makespan_error, "told": sentence(found)}, indent=2
@@ -53,7 +53,7 @@ def prediction_json(found: Prediction) -> str:
 
 
 def print_prediction(console: Console, found: Prediction) -> None:
-    from slipstream.simulate.predict import sentence
+    from slipstream.simulate.recorded_run.predict import sentence
 
     columns = [found.recorded, found.replayed, *([found.predicted] if found.predicted else [])]
     spec, left_out = found.spec, found.left_out

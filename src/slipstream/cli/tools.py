@@ -120,7 +120,7 @@ def _split(words: Sequence[str]) -> list[list[str]]:
 
 
 async def _call(name: str, calls: Sequence[ToolCall], repo: Path) -> list[dict[str, Json]]:
-    from slipstream.sandbox.local import LocalProvider
+    from slipstream.sandbox.local.provider import LocalProvider
     from slipstream.tools.toolset import Toolset
     from slipstream.types import SandboxSpec
 

@@ -17,8 +17,8 @@ import typer
 from slipstream.errors import ConfigError
 from slipstream.printable import one_line
 from slipstream.record import RunReader
-from slipstream.run_header import code_named, is_own
 from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.settings.header import code_named, is_own
 
 
 def check_trust(past: RunReader, config: EvalConfig | TrainConfig, *, home: Path, trust: bool) -> None:

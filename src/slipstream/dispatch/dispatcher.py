@@ -20,10 +20,10 @@ from typing import Any, Self
 
 from slipstream.aio import outlast, task_group
 from slipstream.dispatch.admission import Admission
-from slipstream.dispatch.alike import Alike
 from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Placement, Policy, Retries, View
+from slipstream.dispatch.common_failure import Alike
 from slipstream.dispatch.groups import Enough, split
-from slipstream.dispatch.life import Life
+from slipstream.dispatch.job_runner import Life
 from slipstream.dispatch.stage import StageRunner
 from slipstream.errors import ConfigError, JournalError
 from slipstream.seams import JobAdmitted, Journal, PastAttempt, RolloutDone

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slipstream.doctor.checks import Check, Status, skipped
 from slipstream.doctor.rendering import check_rendering
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.render.template import ChatTemplate
 from slipstream.types import Json

@@ -19,8 +19,8 @@ from typing import BinaryIO
 from slipstream.export.files import written_beside
 from slipstream.export.portable import json_line
 from slipstream.record.hardware import HardwareSample
-from slipstream.record.levels import machine_lines
-from slipstream.record.utilisation import Resource, time_lines
+from slipstream.telemetry.levels import machine_lines
+from slipstream.telemetry.utilisation import Resource, time_lines
 from slipstream.types import Failure, JobKey, Json, Rollout, Span, SpanKind
 
 JOBS, QUEUE, IN_USE = 1, 2, 3

@@ -19,7 +19,7 @@ from slipstream.errors import GraderError, SandboxBroken, SandboxFileError, Sand
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.sandbox.base import ExecResult
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import Artifact, File, Grading, Json, Verdict
 
 _SHOWN_CHARS = 2_000

@@ -43,9 +43,9 @@ from slipstream.graders.testing.spec import TestsSpec
 from slipstream.graders.testing.trial import Doubt, Doubtful, Outcome, check_program, hidden_files, run_tests, set_up
 from slipstream.graders.testing.twin_run import Twinned, TwinRuns
 from slipstream.graders.testing.work import Look, Refused, Work, looking_into, put, take_work
+from slipstream.patches.apply import Entry
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.opening import open_sandbox
-from slipstream.sandbox.patch import Entry
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import Artifact, Grading, Json, Verdict
 
 NO_PROGRAM = (126, 127)

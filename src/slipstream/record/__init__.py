@@ -1,7 +1,7 @@
 """The run's memory: events enter through the Journal, and viewers, resume and exports read them back.
 
 `RunStore` keeps a run in one SQLite file; `MemoryJournal` keeps the same in memory, for tests and the virtual clock;
-`plan_resume` says what of a stopped run is done and what goes on; `sampling` puts beside it how busy the machine is;
+`plan_resume` says what of a stopped run is done and what goes on;
 `new_run_folder`, `find_run` and `latest_run` name the folders.
 """
 
@@ -9,7 +9,6 @@ from slipstream.record.memory import MemoryJournal
 from slipstream.record.reader import RunCounts, RunReader
 from slipstream.record.resume import ResumePlan, plan_resume
 from slipstream.record.runs import find_run, latest_run, new_run_folder
-from slipstream.record.sampler import sampling
 from slipstream.record.steps import StepRecord
 from slipstream.record.store import RunStore
 
@@ -24,5 +23,4 @@ __all__ = [
     "latest_run",
     "new_run_folder",
     "plan_resume",
-    "sampling",
 ]

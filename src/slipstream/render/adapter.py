@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.errors import ConfigError
-from slipstream.render.chatml import about_tools, reply_text
+from slipstream.render.formats.chatml import about_tools, reply_text
 from slipstream.render.template import ChatTemplate
 from slipstream.types import Message, Role, ToolCall, ToolSpec
 

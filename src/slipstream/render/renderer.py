@@ -17,17 +17,17 @@ from slipstream.errors import ConfigError
 from slipstream.names import load_object
 from slipstream.render.base import ChatFormat, Tokenizer, Traits, same_reply, tools_of
 from slipstream.render.families import TRAITS
-from slipstream.render.own_templates import OWN_TEMPLATES
+from slipstream.render.formats.own_templates import OWN_TEMPLATES
 from slipstream.render.tokenizers import ShieldedTokenizer
 from slipstream.types import Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
 
 Thinking = Literal["keep", "template"]
 
 _OWN = {
-    "chatml": "slipstream.render.chatml:ChatMLFormat",
-    "qwen2.5": "slipstream.render.qwen25:Qwen25Format",
-    "gpt-oss": "slipstream.render.harmony:HarmonyFormat",
-    "template": "slipstream.render.jinja:JinjaFormat",
+    "chatml": "slipstream.render.formats.chatml:ChatMLFormat",
+    "qwen2.5": "slipstream.render.formats.qwen25:Qwen25Format",
+    "gpt-oss": "slipstream.render.formats.harmony:HarmonyFormat",
+    "template": "slipstream.render.formats.jinja:JinjaFormat",
 }
 
 
@@ -156,12 +156,12 @@ class Renderer:
 
 def _make_format(family: str, tokenizer: ShieldedTokenizer, thinking: Thinking, args: dict[str, Json]) -> ChatFormat:
     if own := OWN_TEMPLATES.get(family):
-        from slipstream.render.jinja import JinjaFormat
+        from slipstream.render.formats.jinja import JinjaFormat
 
         given: dict[str, Any] = {"source": own.source, "special_tokens": own.special_tokens, **args}
         return JinjaFormat(tokenizer, keep_thinking=thinking == "keep", **given)
     if family not in _OWN and ":" not in family:
-        from slipstream.render.library import LibraryFormat
+        from slipstream.render.formats.library import LibraryFormat
 
         return LibraryFormat(family, tokenizer, keep_thinking=thinking == "keep", args=args)
     made = load_object(_OWN.get(family, family), "model.family")

@@ -29,7 +29,7 @@ from slipstream.errors import (
 )
 from slipstream.graders.base import GradeContext, Grader, grade_work
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
 from slipstream.types import Artifact, Ending, EndReason, Job, Message, Rollout, SandboxSpec, Span, Task, Turn
 

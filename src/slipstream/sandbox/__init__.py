@@ -6,8 +6,8 @@ Always holds: importing this loads the standard library alone, on every system; 
 
 from slipstream.sandbox.base import Captured, ExecResult, Sandbox, SandboxProvider, Shell, ShellResult
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.ready import open_sandbox
 
 __all__ = [
     "Captured",

@@ -6,7 +6,7 @@ kills what that call started and leaves the sandbox usable; whoever reads or wri
 link out of the sandbox, never opens a FIFO or a device, and never runs a program on the agent's files on the host.
 
 What every provider gives is `Sandbox`. `Changes`, `Snapshots`, `Endpoints` and `Rooted` are capabilities beside it: a
-provider names those that its sandboxes have, and `slipstream.sandbox.conformance` tests what it names.
+provider names those that its sandboxes have, and `slipstream.sandbox.conformance.suite` tests what it names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from slipstream.types import File, SandboxSpec
+from slipstream.types import File, FileTree, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +61,6 @@ class ShellResult:
     restarted: bool = False
     """The shell itself had to be replaced (it exited, or would not be interrupted): the working directory was kept
     where possible, its variables are gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """The files below a folder, as data. Paths are relative to it."""
-
-    files: Mapping[str, File] = field(default_factory=dict)
-    links: Mapping[str, str] = field(default_factory=dict)
-    """Symbolic links and where they point, which was not looked at."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """What is there and is not told, and why: FIFOs, sockets, devices, what is too large or unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +135,7 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> FileTree:
         """The files below a folder, links neither followed nor left out. What does not fit any more is left out, in
         the order of the paths, and named.
 
@@ -213,7 +202,7 @@ class Rooted(Protocol):
     """A sandbox on this machine whose files can be looked at without asking it, and so quickly."""
 
     def root(self) -> AbstractContextManager[int]:
-        """A descriptor of its root folder, for `slipstream.sandbox.walk`. Raises OSError if the sandbox is gone."""
+        """A descriptor of its root folder, for `sandbox.files.safe_walk`. Raises OSError if the sandbox is gone."""
         ...
 
     def rights(self) -> AbstractContextManager[None]:

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
-from slipstream.sandbox.base import Capability, Captured, ExecResult, ShellResult, Tree
-from slipstream.sandbox.capture import Capture
-from slipstream.types import File, SandboxSpec
+from slipstream.sandbox.base import Capability, Captured, ExecResult, ShellResult
+from slipstream.sandbox.supervisor.capture import Capture
+from slipstream.types import File, FileTree, SandboxSpec
 
 Command: TypeAlias = str | Sequence[str]
 """What a shell was told, or the argument list of an exec."""
@@ -128,7 +128,7 @@ class FakeSandbox:
             raise SandboxFileError(f"{place}: larger than {max_bytes} bytes")
         return data
 
-    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> Tree:
+    async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> FileTree:
         await self._alive()
         above = self._place(path).rstrip("/") + "/"
         below = sorted((name, file) for name, file in self.files.items() if name.startswith(above))
@@ -143,7 +143,7 @@ class FakeSandbox:
             else:
                 files[name.removeprefix(above)] = file
                 room -= len(file.data)
-        return Tree(files=files, left_out=left_out)
+        return FileTree(files=files, left_out=left_out)
 
     async def write(self, files: Mapping[str, File]) -> None:
         await self._alive()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from slipstream.dispatch.base import Deadlines, Retries
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
-from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
 
 

@@ -19,10 +19,10 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.errors import ConfigError
 from slipstream.seams import Event
-from slipstream.simulate.attempts import Plant, WorkloadPlacement
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.engine import Fleet, SimEngine
-from slipstream.simulate.host import Front, Host
+from slipstream.simulate.machine.attempts import Plant, WorkloadPlacement
+from slipstream.simulate.machine.engine import Fleet, SimEngine
+from slipstream.simulate.machine.host import Front, Host
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from slipstream.dispatch.base import Deadlines, Retries
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
-from slipstream.simulate.engine import EngineSpec
+from slipstream.simulate.machine.engine import EngineSpec
 
 SimFault = Literal["raise", "hang", "lose"]
 """`raise` and `lose` (the sandbox is gone) come half-way through a stage, `hang` never ends."""

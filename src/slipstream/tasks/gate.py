@@ -22,10 +22,10 @@ from slipstream.errors import InfrastructureError, SandboxFileError, SlipstreamE
 from slipstream.graders.base import GradeContext, grade_work
 from slipstream.graders.registry import find_grader
 from slipstream.graders.testing.work import paths_of
+from slipstream.patches.apply import Entry, PatchError, apply_patch, make_patch
+from slipstream.patches.parse import sections
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.sandbox.opening import open_sandbox
-from slipstream.sandbox.patch import Entry, PatchError, apply_patch, make_patch
-from slipstream.sandbox.patch_text import sections
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.tasks.cheats.base import Target
 from slipstream.tasks.cheats.suite import changed_by_cheats, cheats_of
 from slipstream.tasks.jsonl import read_tasks

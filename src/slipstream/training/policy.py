@@ -19,8 +19,8 @@ from slipstream.aio import task_group
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object, user_code
-from slipstream.prompt_settings import folder_prompt, read_folder_prompt, write_folder_prompt
 from slipstream.settings import TrainConfig
+from slipstream.settings.prompt import folder_prompt, read_folder_prompt, write_folder_prompt
 from slipstream.training.learner import PolicyLearner
 from slipstream.wiring import make_renderer, model_folder
 

@@ -19,10 +19,11 @@ from slipstream.config import to_json
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
-from slipstream.record import RunStore, plan_resume, sampling
+from slipstream.record import RunStore, plan_resume
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.telemetry.sampler import sampling
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.curve_file import CurveFile
 from slipstream.training.disk import check_room

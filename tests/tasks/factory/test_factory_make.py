@@ -13,15 +13,15 @@ from slipstream.bench.localise import run as localise
 from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.tests import TestsGrader
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.recipes.swe.oracle import demonstration, mends_of, program_of
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import Report, make_tasks
+from slipstream.tasks.factory.package.runner import open_workers
+from slipstream.tasks.factory.package.sources import Requirement
+from slipstream.tasks.factory.package.suite import Suite, find_suite
 from slipstream.tasks.factory.plant import Planted
 from slipstream.tasks.factory.plant import plant as plant_bugs
-from slipstream.tasks.factory.running import open_workers
-from slipstream.tasks.factory.sources import Requirement
-from slipstream.tasks.factory.suite import Suite, find_suite
 from slipstream.tasks.gate import check_task, check_tasks
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Artifact, Task, Verdict

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.tasks.factory.mutate import Edit, Mistake, apply, edits_of
-from slipstream.tasks.factory.suite import functions_of
+from slipstream.tasks.factory.package.suite import functions_of
 
 
 def texts_of(source: str) -> dict[str, set[Mistake]]:

@@ -9,12 +9,12 @@ import pytest
 from tiny_package import fetch_tiny, write_source
 
 from slipstream.graders.replay.judge import SessionSpec
-from slipstream.sandbox.local import LocalProvider
-from slipstream.tasks.factory.fresh import varied, varied_session
-from slipstream.tasks.factory.replays import Replay, open_replays
-from slipstream.tasks.factory.running import open_workers
-from slipstream.tasks.factory.shorten import shortened
-from slipstream.tasks.factory.sources import Requirement
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.tasks.factory.package.runner import open_workers
+from slipstream.tasks.factory.package.sources import Requirement
+from slipstream.tasks.factory.replay.fresh import varied, varied_session
+from slipstream.tasks.factory.replay.make import Replay, open_replays
+from slipstream.tasks.factory.replay.shorten import shortened
 
 MODULE = """
 import time

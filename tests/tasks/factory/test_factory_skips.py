@@ -12,12 +12,12 @@ import pytest
 from tiny_package import fetch_tiny, write_source
 
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.sandbox.local import LocalProvider
-from slipstream.tasks.factory.fetch import Package, built_wheel
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import make_tasks
-from slipstream.tasks.factory.running import first_error, open_workers, spec_of
-from slipstream.tasks.factory.sources import Requirement, Skipped
-from slipstream.tasks.factory.suite import find_suite
+from slipstream.tasks.factory.package.fetch import Package, built_wheel
+from slipstream.tasks.factory.package.runner import first_error, open_workers, spec_of
+from slipstream.tasks.factory.package.sources import Requirement, Skipped
+from slipstream.tasks.factory.package.suite import find_suite
 
 needs_sandboxes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from slipstream.graders.testing.work import paths_of
-from slipstream.sandbox.patch import Entry, apply_patch
+from slipstream.patches.apply import Entry, apply_patch
 from slipstream.tasks.cheats.base import CheatKind, Target
 from slipstream.tasks.cheats.suite import CHEATS, changed_by_cheats, cheats_of
 

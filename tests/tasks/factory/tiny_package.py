@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.tasks.factory.fetch import Package
-from slipstream.tasks.factory.layout import read_layout
-from slipstream.tasks.factory.running import DEPS
-from slipstream.tasks.factory.sources import Requirement
+from slipstream.tasks.factory.package.fetch import Package
+from slipstream.tasks.factory.package.layout import read_layout
+from slipstream.tasks.factory.package.runner import DEPS
+from slipstream.tasks.factory.package.sources import Requirement
 
 SOURCE = '''"""Sums and words."""
 

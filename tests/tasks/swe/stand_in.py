@@ -14,10 +14,10 @@ from typing import Any
 
 from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.sandbox.base import Changes
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.opening import open_sandbox
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import Artifact, SandboxLimits, Task, Verdict
 
 BROKEN = "def total(values):\n    return sum(values[1:])\n\n\ndef largest(values):\n    return max(values)\n"

@@ -25,7 +25,7 @@ from stand_in import (
 )
 
 from slipstream.errors import ConfigError, GraderError, SandboxError
-from slipstream.sandbox.patch import Entry, apply_patch, make_patch
+from slipstream.patches.apply import Entry, apply_patch, make_patch
 from slipstream.tasks.cheats.base import Target
 from slipstream.tasks.cheats.suite import cheats_of
 from slipstream.tasks.source import load_tasks

@@ -10,9 +10,9 @@ import pytest
 
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch import CodeSearch, Mode, Store, host_folder
-from slipstream.tools.codesearch.facts import BadReply, decode
 from slipstream.tools.codesearch.files import FolderFiles
-from slipstream.tools.codesearch.parsers import Job, Lost, Parsers, Reply
+from slipstream.tools.codesearch.parsing.facts import BadReply, decode
+from slipstream.tools.codesearch.parsing.parsers import Job, Lost, Parsers, Reply
 from slipstream.types import Json
 
 from .small_repository import opened, written

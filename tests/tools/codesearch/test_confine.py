@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from slipstream.tools.codesearch import confine
+from slipstream.tools.codesearch.parsing import confine
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="filters of system calls are Linux's")
 

@@ -6,8 +6,8 @@ import pytest
 
 from slipstream.errors import ConfigError
 from slipstream.tools.codesearch import Mode, Store, need_grammars
-from slipstream.tools.codesearch.languages import GRAMMARS, installed_grammars, language_of
-from slipstream.tools.codesearch.uses import CALLS
+from slipstream.tools.codesearch.answers.uses import CALLS
+from slipstream.tools.codesearch.parsing.languages import GRAMMARS, installed_grammars, language_of
 
 from .small_repository import opened, written
 

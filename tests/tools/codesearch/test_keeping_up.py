@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slipstream.errors import SandboxFileError
 from slipstream.tools.codesearch import CodeSearch, Store, host_folder
 from slipstream.tools.codesearch.files import FolderFiles, Read, Stamp
-from slipstream.tools.codesearch.languages import language_of
+from slipstream.tools.codesearch.parsing.languages import language_of
 from slipstream.tools.codesearch.tree import Tree
 
 from .small_repository import FILES, opened, written

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.tools.codesearch import python_source
-from slipstream.tools.codesearch.python_source import KINDS, Said, parse
+from slipstream.tools.codesearch.parsing import python_source
+from slipstream.tools.codesearch.parsing.python_source import KINDS, Said, parse
 
 from .small_repository import FILES
 
@@ -150,7 +150,7 @@ def test_every_definition_of_the_standard_library_has_the_lines_that_ast_gives()
 
 def test_it_runs_on_old_pythons_without_anything_of_ours() -> None:
     """Its syntax is that of Python 3.8; as such a one may not be there, its own grammar is asked."""
-    for name in ("python_source.py", "inside.py"):
+    for name in ("parsing/python_source.py", "sandbox_program.py"):
         source = Path(python_source.__file__).with_name(name).read_text("utf-8")
         tree = ast.parse(source, feature_version=(3, 8))
         imported = {

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch import CodeSearch, Mode, Store
-from slipstream.tools.codesearch.ranking import words
-from slipstream.tools.codesearch.terms import PathFilter, close_names, read_term
+from slipstream.tools.codesearch.answers.ranking import words
+from slipstream.tools.codesearch.answers.terms import PathFilter, close_names, read_term
 
 from .small_repository import FILES, opened, written
 

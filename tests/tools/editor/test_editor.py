@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slipstream.errors import SandboxLimitError
 from slipstream.sandbox.base import Sandbox
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox, few_programs
-from slipstream.sandbox.local import LocalProvider
+from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import CallResult, OpenToolset, Toolset
 from slipstream.tools.editor.text import NotText, common_ends, decode, find_places, fold

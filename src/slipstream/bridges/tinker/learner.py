@@ -30,7 +30,7 @@ from slipstream.bridges.tinker.data import Datum, Masked, demonstrated, to_datum
 from slipstream.bridges.tinker.figures import Tally, mean_cost, trained_differences
 from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
 from slipstream.bridges.tinker.seam import AdamStep, Loss, PassResult, Sampler, Service, Trainee
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.types import Batch, SampleParams, UpdateResult, token_ids
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from slipstream.bridges.tinker.data import Datum
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 
 
 def minibatches(datums: Sequence[Datum], config: LearnerConfig, chance: random.Random) -> Iterator[list[Datum]]:

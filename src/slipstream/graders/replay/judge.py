@@ -29,7 +29,7 @@ from slipstream.graders.replay.compare import same_answer, shown_answer, shown_c
 from slipstream.graders.spec import GraderSpec
 from slipstream.graders.testing.work import Look, Refused, Work, looking_into, put
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import Json, Verdict
 
 MAX_OUTPUT_BYTES = 1 << 20

@@ -18,8 +18,8 @@ from slipstream.graders.testing.rules import Comparison, Expected, Ran, compare,
 from slipstream.graders.testing.spec import REPORT, TestsSpec
 from slipstream.graders.testing.work import TEST_SETTINGS, Look, Refused, applied
 from slipstream.offload import WorkTooLarge, apart
+from slipstream.patches.apply import Entry, PatchError
 from slipstream.sandbox.base import ExecResult, Sandbox
-from slipstream.sandbox.patch import Entry, PatchError
 from slipstream.types import File
 
 MAX_LOG_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from slipstream.graders.testing.twin import Twin, TwinResult, judge, make_twin
 from slipstream.graders.testing.work import Look, Refused
-from slipstream.sandbox.patch import Entry
+from slipstream.patches.apply import Entry
 from slipstream.types import Verdict
 
 NUM_VARIANTS = 4

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from slipstream.errors import SandboxError, SlipstreamError
 from slipstream.graders.testing.paths import any_of
 from slipstream.offload import WorkTooLarge, by_size
+from slipstream.patches.apply import Entry, PatchError, apply_patch
+from slipstream.patches.parse import FILE, LINK, PROGRAM, sections
 from slipstream.sandbox.base import Sandbox
-from slipstream.sandbox.patch import Entry, PatchError, apply_patch
-from slipstream.sandbox.patch_text import FILE, LINK, PROGRAM, sections
 from slipstream.types import File
 
 ALWAYS_DROPPED = (

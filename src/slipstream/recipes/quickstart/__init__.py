@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slipstream.agent.config import AgentConfig, StuckRules
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.settings import DemonstrationsConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 

@@ -21,7 +21,7 @@ from slipstream.model.scripted import Scene, Script
 from slipstream.recipes.demo.tasks import Split, demo_tasks
 from slipstream.recipes.quickstart import FAMILY_ARGS
 from slipstream.recipes.quickstart.teacher import teacher
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.tools import Toolset
 from slipstream.types import File, JobKey, Message, Role, SampleParams, Task, TokenIds, job_seed

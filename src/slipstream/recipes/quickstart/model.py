@@ -9,7 +9,7 @@ from pathlib import Path
 from slipstream.hub.tiny import SHAPE, Shape, make_tiny_model
 from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
-from slipstream.render.chatml import reply_text
+from slipstream.render.formats.chatml import reply_text
 
 PIECES = r" [a-z]+|\b[a-z]+(?= )"
 """A word with a space before it or after it: so that a choice (a folder, an operation, a format) is a token of its

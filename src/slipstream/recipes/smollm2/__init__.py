@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.settings import DemonstrationsConfig, ModelConfig, TasksConfig, TrainConfig
 
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"

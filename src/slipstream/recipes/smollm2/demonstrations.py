@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slipstream.recipes.quickstart.demonstrations import Demonstration, play
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 
 
 def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list[Demonstration]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from slipstream.agent.config import AgentConfig, HintRules
 from slipstream.dispatch.base import Deadlines, Limits
-from slipstream.engine.config import EngineConfig
-from slipstream.engine.learner_config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.settings import (
     DemonstrationsConfig,
     DispatchConfig,

@@ -18,11 +18,11 @@ from slipstream.agent.loop import briefed, opening
 from slipstream.errors import ConfigError
 from slipstream.recipes.swe import AGENT
 from slipstream.recipes.swe.oracle import demonstration
-from slipstream.render.opening import open_renderer
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.sandbox.base import SandboxProvider
-from slipstream.sandbox.local import LocalProvider
-from slipstream.sandbox.opening import open_sandbox
+from slipstream.sandbox.local.provider import LocalProvider
+from slipstream.sandbox.ready import open_sandbox
 from slipstream.tasks.factory.parts import Part, read_part
 from slipstream.tools import Toolset
 from slipstream.types import Message, Role, Task, TokenIds

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from slipstream.errors import ConfigError, ModelError
 from slipstream.model.scripted import Scene, Script, act
-from slipstream.sandbox.patch_text import sections
+from slipstream.patches.parse import sections
+from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
-from slipstream.tasks.factory.suite import Function, functions_of
 from slipstream.tasks.gate import file_of, oracle_of
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Message, Role, Task, ToolCall

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slipstream.sandbox.patch import Entry
+from slipstream.patches.apply import Entry
 
 
 class CheatKind(StrEnum):

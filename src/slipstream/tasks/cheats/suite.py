@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.tasks.cheats.answering import ANSWERING
 from slipstream.tasks.cheats.base import Cheat, Files, Target
 from slipstream.tasks.cheats.ending import ENDING

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from slipstream.sandbox.patch import Entry, make_patch
+from slipstream.patches.apply import Entry, make_patch
 from slipstream.tasks.factory.difficulty import Difficulty, Tier
-from slipstream.tasks.factory.fetch import CONFIGURATION, Package
 from slipstream.tasks.factory.hiding import command_of, cuts_of
-from slipstream.tasks.factory.layout import TEST_FOLDERS
+from slipstream.tasks.factory.package.fetch import CONFIGURATION, Package
+from slipstream.tasks.factory.package.layout import TEST_FOLDERS
+from slipstream.tasks.factory.package.runner import DEPS, WORKDIR, environment
+from slipstream.tasks.factory.package.suite import Suite
 from slipstream.tasks.factory.plant import Bug
-from slipstream.tasks.factory.replays import Replay
-from slipstream.tasks.factory.running import DEPS, WORKDIR, environment
+from slipstream.tasks.factory.replay.make import Replay
 from slipstream.tasks.factory.statement import Statement
-from slipstream.tasks.factory.suite import Suite
 from slipstream.types import Json
 
 COMMAND = ("python3", "-q", "-o", "addopts=", "-W", "ignore::pytest.PytestWarning")

@@ -22,13 +22,13 @@ from slipstream.errors import ConfigError, SandboxBroken, SandboxError
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.tasks.factory.building import Made, build
 from slipstream.tasks.factory.difficulty import difficulty_of
-from slipstream.tasks.factory.fetch import Package, fetch
+from slipstream.tasks.factory.package.fetch import Package, fetch
+from slipstream.tasks.factory.package.runner import Workers, open_workers
+from slipstream.tasks.factory.package.sources import Requirement, Skipped, read_requirement
+from slipstream.tasks.factory.package.suite import Suite, find_suite
 from slipstream.tasks.factory.plant import Bug, plant
-from slipstream.tasks.factory.replays import open_replays
-from slipstream.tasks.factory.running import Workers, open_workers
-from slipstream.tasks.factory.sources import Requirement, Skipped, read_requirement
+from slipstream.tasks.factory.replay.make import open_replays
 from slipstream.tasks.factory.statement import Statement, state
-from slipstream.tasks.factory.suite import Suite, find_suite
 from slipstream.tasks.gate import TASKS, Checked, check_task
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Json, Task

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 
-from slipstream.tasks.factory.fetch import Package
 from slipstream.tasks.factory.mutate import Edit, Mistake, apply, edits_of
-from slipstream.tasks.factory.running import Answer, Workers
-from slipstream.tasks.factory.suite import Function, Suite
+from slipstream.tasks.factory.package.fetch import Package
+from slipstream.tasks.factory.package.runner import Answer, Workers
+from slipstream.tasks.factory.package.suite import Function, Suite
 
 AT_A_TIME = 8
 """Mutants that one sandbox runs in a row."""

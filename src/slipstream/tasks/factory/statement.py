@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from slipstream.tasks.factory.fetch import Package
+from slipstream.tasks.factory.package.fetch import Package
+from slipstream.tasks.factory.package.runner import Answer, Workers
 from slipstream.tasks.factory.plant import Bug
-from slipstream.tasks.factory.running import Answer, Workers
 from slipstream.tasks.factory.snippet import lines_of, snippet_of
 
 MAX_TRIES = 4

@@ -3,9 +3,9 @@
 `search` in `tool.py` is the tool. `CodeSearch(host_folder(path), Store()).ask(["QuerySet.filter"])` asks without one.
 """
 
-from slipstream.tools.codesearch.answer import Answer
+from slipstream.tools.codesearch.answers.answer import Answer
 from slipstream.tools.codesearch.files import Files, FolderFiles, host_folder
-from slipstream.tools.codesearch.languages import need_grammars
+from slipstream.tools.codesearch.parsing.languages import need_grammars
 from slipstream.tools.codesearch.session import CodeSearch, Mode
 from slipstream.tools.codesearch.store import Store
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 
-from slipstream.tools.codesearch.facts import Facts
+from slipstream.tools.codesearch.parsing.facts import Facts
 
 DEF_BITS = 18
 

@@ -1,7 +1,7 @@
 """Files: where the index reads from.
 
 Enters: a folder, as a descriptor of a root and a path below it. Leaves: stamps and bytes. Always holds: no link is
-followed and nothing but regular files is opened, by way of `slipstream.sandbox.beneath` and `walk`; nothing is written.
+followed and nothing but regular files is opened, by way of `sandbox.files`; nothing is written.
 
 A stamp says whether a file is as it was without a look into it. It has the time of the inode's last change, which a
 program cannot set, unlike that of the file's.
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Protocol
 
 from slipstream.errors import ConfigError, SandboxFileError
-from slipstream.sandbox.beneath import FOLDER, open_inside
-from slipstream.sandbox.walk import read_file
-from slipstream.tools.codesearch.languages import SKIPPED_FOLDERS, is_binary_name, language_of
+from slipstream.sandbox.files.safe_open import FOLDER, open_inside
+from slipstream.sandbox.files.safe_walk import read_file
+from slipstream.tools.codesearch.parsing.languages import SKIPPED_FOLDERS, is_binary_name, language_of
 
 MAX_FILE_BYTES = 1_000_000
 MAX_FILES = 100_000

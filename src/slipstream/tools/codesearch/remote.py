@@ -1,4 +1,4 @@
-"""The files of any sandbox, by way of a small program that runs inside it (`inside.py`).
+"""The files of any sandbox, by way of a small program that runs inside it (`sandbox_program.py`).
 
 Enters: a Sandbox with python3 in it. Leaves: Files for one query. Always holds: a file travels only if no tree of this
 process has that content already; what the program says is not trusted: it is bounded, checked, and can only be about
@@ -20,7 +20,7 @@ from slipstream.errors import SandboxFileError, ToolError
 from slipstream.offload import WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, MAX_FILES, Read, Stamp
-from slipstream.tools.codesearch.languages import BINARY_SUFFIXES, SKIPPED_FOLDERS, language_of
+from slipstream.tools.codesearch.parsing.languages import BINARY_SUFFIXES, SKIPPED_FOLDERS, language_of
 from slipstream.tools.codesearch.store import Store
 from slipstream.tools.codesearch.tree import Tree
 from slipstream.types import Json
@@ -28,7 +28,7 @@ from slipstream.types import Json
 MAX_REPLY_BYTES = 64 << 20
 BATCH_BYTES = 8 << 20
 PYTHON = "python3"
-_PROGRAM = Path(__file__).with_name("inside.py")
+_PROGRAM = Path(__file__).with_name("sandbox_program.py")
 _HASH = re.compile(r"(?:[0-9a-f]{32})?")
 
 

@@ -13,18 +13,18 @@ from enum import StrEnum
 from typing import TypeGuard
 
 from slipstream.errors import ToolError
-from slipstream.tools.codesearch import answer
-from slipstream.tools.codesearch.answer import Answer
-from slipstream.tools.codesearch.facts import Facts
+from slipstream.tools.codesearch.answers import answer
+from slipstream.tools.codesearch.answers.answer import Answer
+from slipstream.tools.codesearch.answers.ranking import rank
+from slipstream.tools.codesearch.answers.resolve import Found, Resolver
+from slipstream.tools.codesearch.answers.terms import Form, PathFilter, Term, close_names, read_term
+from slipstream.tools.codesearch.answers.text_search import Matches, find_regex, find_substring
+from slipstream.tools.codesearch.answers.uses import callees, sites
 from slipstream.tools.codesearch.files import SKIPPED, Files
-from slipstream.tools.codesearch.languages import language_of
-from slipstream.tools.codesearch.ranking import rank
-from slipstream.tools.codesearch.resolve import Found, Resolver
+from slipstream.tools.codesearch.parsing.facts import Facts
+from slipstream.tools.codesearch.parsing.languages import language_of
 from slipstream.tools.codesearch.store import BINARY, Store, summary
-from slipstream.tools.codesearch.terms import Form, PathFilter, Term, close_names, read_term
-from slipstream.tools.codesearch.text_search import Matches, find_regex, find_substring
 from slipstream.tools.codesearch.tree import Place, Tree
-from slipstream.tools.codesearch.uses import callees, sites
 
 MAX_TERMS = 8
 MAX_TERM_CHARS = 1000

@@ -15,10 +15,10 @@ from weakref import WeakValueDictionary
 
 from slipstream.errors import SandboxError
 from slipstream.tools.codesearch.base import Base, key_of
-from slipstream.tools.codesearch.facts import BadReply, Facts, decode, plain
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, Files, Read, Stamp
-from slipstream.tools.codesearch.languages import installed_grammars, language_of
-from slipstream.tools.codesearch.parsers import NO_TIME, Job, Lost, Parsers
+from slipstream.tools.codesearch.parsing.facts import BadReply, Facts, decode, plain
+from slipstream.tools.codesearch.parsing.languages import installed_grammars, language_of
+from slipstream.tools.codesearch.parsing.parsers import NO_TIME, Job, Lost, Parsers
 
 MAX_TREE_BYTES = 512 << 20
 NEAR_SHARE = 0.2

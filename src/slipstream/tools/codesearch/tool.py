@@ -19,7 +19,7 @@ from pydantic import Field
 from slipstream.errors import InfrastructureError, ToolError, ToolFailure, boundary
 from slipstream.sandbox.base import Rooted, Sandbox
 from slipstream.tools.base import Effect, Hint, Observation, ToolContext
-from slipstream.tools.codesearch.answer import Answer
+from slipstream.tools.codesearch.answers.answer import Answer
 from slipstream.tools.codesearch.files import FolderFiles
 from slipstream.tools.codesearch.remote import FetchedFiles
 from slipstream.tools.codesearch.session import CodeSearch, Mode

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slipstream.tools.codesearch.base import DEF_BITS, Base, by_lower, by_stem, module_of
-from slipstream.tools.codesearch.facts import Definition, Facts
 from slipstream.tools.codesearch.files import DOUBT_NS, Files, Stamp
-from slipstream.tools.codesearch.languages import language_of
+from slipstream.tools.codesearch.parsing.facts import Definition, Facts
+from slipstream.tools.codesearch.parsing.languages import language_of
 from slipstream.tools.codesearch.store import NEAR_SHARE, PENDING, Loaded, Store, differences
 
 MAX_PENDING = 5000

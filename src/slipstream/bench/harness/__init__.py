@@ -1,0 +1,1 @@
+"""What Slipstream itself costs a rollout, and how long hostile input holds up the event loop."""

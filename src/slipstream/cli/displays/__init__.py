@@ -1,0 +1,1 @@
+"""What runs look like in a terminal: live displays, tables, transcripts."""

@@ -1,0 +1,104 @@
+"""How a session is carried out in a terminal, whichever command it is of.
+
+Enters: a session, a display, and what plans, does and tells of it. Leaves: a report, in the store and on standard
+output. Always holds: however it ends, the last word says how to go on with the run, once there is one; a new run in
+which nothing was done, because a setting is wrong, leaves no folder behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import typer
+from rich.console import Console
+
+from slipstream.aio import collect_rarely, run_stoppable
+from slipstream.cli.displays.display import Display
+from slipstream.cli.output import OutputRefused
+from slipstream.cli.sessions import Config, Session, check_tasks
+from slipstream.errors import ConfigError, InfrastructureError
+from slipstream.record import RunStore
+
+T = TypeVar("T")
+
+
+class Planned(Protocol):
+    """What is about to be carried out."""
+
+    @property
+    def tasks_digest(self) -> str: ...
+
+
+Plan = TypeVar("Plan", bound=Planned)
+OpenStore = Callable[[], RunStore]
+
+
+def carry_out_session(
+    session: Session[Config],
+    display: Display,
+    plan_it: Callable[[Config], Plan],
+    do_it: Callable[[Plan, OpenStore], Coroutine[Any, Any, T]],
+) -> T:
+    """Plan what the session asks for and do it. Ends in typer.Exit where it is stopped or fails."""
+
+    with _last_word(session, display):
+        plan = plan_it(session.config)
+        if session.past is not None:
+            check_tasks(session.past, plan.tasks_digest)
+
+        def open_store() -> RunStore:
+            store = session.open_store(plan.tasks_digest)
+            display.say(f"run: {store.folder}")
+            for change in session.changes:
+                display.say(f"changed: {change}")
+            return store
+
+        with display:
+            collect_rarely()
+            return run_stoppable(do_it(plan, open_store))
+
+
+def print_result(
+    session: Session[Config],
+    display: Display,
+    *,
+    as_json: bool,
+    text: Callable[[Path], str],
+    table: Callable[[Console, Path], None],
+) -> None:
+    """What the run came to, as JSON or for people."""
+    assert session.folder is not None
+    try:
+        if as_json:
+            print(text(session.folder), flush=True)
+        else:
+            table(Console(), session.folder)
+    except OutputRefused as raised:
+        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session)}")
+        raise typer.Exit(1) from raised
+
+
+@contextmanager
+def _last_word(session: Session[Config], display: Display) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        session.forget_if_empty()
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        display.say("stopped" + _how_to_go_on(session))
+        raise typer.Exit(130) from None
+    except InfrastructureError as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session)}")
+        raise typer.Exit(1) from raised
+
+
+def _how_to_go_on(session: Session[Config]) -> str:
+    if session.folder is None or not RunStore.exists(session.folder):
+        return ""
+    return f"; go on with: slipstream {session.command} --resume {shlex.quote(str(session.folder))}"

@@ -1,0 +1,1 @@
+"""The engine on a GPU: Triton kernels, CUDA graphs and the thread that launches them."""

@@ -1,0 +1,1 @@
+"""Continuous batching in this process: requests, the cache's slots, the decoder, sampling."""

@@ -1,0 +1,1 @@
+"""Model folders: what they hold, read and written, and the operations with weights."""

@@ -1,0 +1,1 @@
+"""The embedded learner: updates, supervised training, checkpoints."""

@@ -1,0 +1,208 @@
+"""The learner in a process of its own, beside a run on a GPU: its thousands of small operations, each of which needs
+Python's lock, do not wait there for the engine's and the agents'.
+
+    python -m slipstream.engine.training.process FD
+
+Enters: over a link, what a TorchLearner is to do. Leaves: what comes of it. Weights on a GPU are not sent: the other
+process is told where they lie, and copies them on the device.
+Always holds: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError;
+whoever is cancelled waits for the end of what is under way, and a process that takes too long over it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from slipstream.aio import outlast
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.thread import InThread, OnWarmStep, Weights, ignore_step
+from slipstream.errors import LearnerError
+from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
+from slipstream.types import Batch, Sample, UpdateResult
+
+CLOSE_S = 30.0
+"""So long may a process take over what was cancelled, and to end."""
+
+
+class LearnerProcess:
+    """The run's end of the link: a Learning."""
+
+    def __init__(self, link: Link, process: subprocess.Popen[bytes], *, close_s: float = CLOSE_S) -> None:
+        self._link = link
+        self._process = process
+        self._close_s = close_s
+        self._on_step: OnWarmStep = ignore_step
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @staticmethod
+    async def open(
+        folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
+    ) -> LearnerProcess:
+        """Raises what making a TorchLearner raises."""
+        tells: dict[str, Callable[..., None]] = {}
+        link = Link(calls={}, tells=tells, whom="the learner's process")
+        process = await start_linked(__name__, link)
+        learner = LearnerProcess(link, process)
+        tells["warm_step"] = learner._heard
+        try:
+            await learner._call("open", folder, config, device, seed, num_threads)
+        except BaseException:
+            await learner.aclose()
+            raise
+        return learner
+
+    async def update(self, batch: Batch) -> UpdateResult:
+        result: UpdateResult = await self._call("update", batch)
+        return result
+
+    async def warm_start(
+        self,
+        demonstrations: Sequence[Sample],
+        config: WarmStartConfig,
+        *,
+        on_step: OnWarmStep = ignore_step,
+        keep: Path | None = None,
+    ) -> Mapping[str, float]:
+        self._on_step = on_step
+        metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config, keep)
+        return metrics
+
+    def _heard(self, step: int, steps: int, loss: float) -> None:
+        self._on_step(step, steps, loss)
+
+    async def weights(self) -> Weights:
+        told = await self._call("weights")
+        return await asyncio.to_thread(lambda: [(name, _found(portable)) for name, portable in told])
+
+    async def save(self, folder: Path) -> None:
+        await self._call("save", folder)
+
+    async def load(self, folder: Path) -> None:
+        await self._call("load", folder)
+
+    async def export(self, folder: Path) -> None:
+        await self._call("export", folder)
+
+    async def aclose(self) -> None:
+        self._link.close()
+        await outlast([asyncio.ensure_future(wait_or_kill(self._process, self._close_s))])
+
+    async def _call(self, what: str, *arguments: Any) -> Any:
+        calling = asyncio.ensure_future(self._link.call(what, *arguments))
+        try:
+            await asyncio.wait([calling])
+            return calling.result()
+        except asyncio.CancelledError:
+            calling.cancel()
+            await outlast([asyncio.ensure_future(self._ended(calling))])
+            raise
+        except LinkLost:
+            code = await asyncio.to_thread(self._process.wait)
+            raise LearnerError(f"the learner's process ended ({_spoken(code)}): see what it printed") from None
+
+    async def _ended(self, calling: asyncio.Future[Any]) -> None:
+        """The call ends by itself soon, or with the process."""
+        _, late = await asyncio.wait([calling], timeout=self._close_s)
+        if late:
+            self._process.kill()
+            self._link.close()
+            await asyncio.wait(late)
+        if not calling.cancelled():
+            calling.exception()  # whoever cancelled does not care what it was
+
+
+def _spoken(code: int) -> str:
+    return f"killed by signal {-code}; was there not enough memory?" if code < 0 else f"exit code {code}"
+
+
+# ---------------------------------------------------------------- weights between processes
+
+
+def _portable(tensor: torch.Tensor) -> Any:
+    """What to send of a tensor: itself, or where it lies on the device."""
+    share: Any = reductions.reduce_tensor
+    return share(tensor) if tensor.is_cuda else tensor.clone()
+
+
+def _found(portable: Any) -> torch.Tensor:
+    if isinstance(portable, torch.Tensor):
+        return portable
+    rebuild, arguments = portable
+    tensor: torch.Tensor = rebuild(*arguments)
+    return tensor
+
+
+# ---------------------------------------------------------------- the process
+
+
+class _Served:
+    def __init__(self) -> None:
+        self._learner: InThread | None = None
+        self._lent: Weights = ()
+        """What the other process may be copying from."""
+        names = ("update", "save", "load", "export")
+        self.link = Link(
+            calls={
+                "open": self._open,
+                "weights": self._weights,
+                "warm_start": self._warm_start,
+                **{name: self._work(name) for name in names},
+            },
+            tells={},
+            whom="the run's own process",
+        )
+
+    async def _open(self, folder: Path, config: LearnerConfig, device: str, seed: int, num_threads: int | None) -> None:
+        learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
+        self._learner = InThread(learner, num_threads=num_threads)
+
+    def _work(self, name: str) -> Any:
+        async def work(*arguments: Any) -> Any:
+            assert self._learner is not None, "it is opened first"
+            self._lent = ()
+            return await getattr(self._learner, name)(*arguments)
+
+        return work
+
+    async def _warm_start(
+        self, demonstrations: Sequence[Sample], config: WarmStartConfig, keep: Path | None
+    ) -> Mapping[str, float]:
+        assert self._learner is not None, "it is opened first"
+        self._lent = ()
+        on_step = partial(self.link.tell, "warm_step")
+        return await self._learner.warm_start(demonstrations, config, on_step=on_step, keep=keep)
+
+    async def _weights(self) -> list[tuple[str, Any]]:
+        assert self._learner is not None, "it is opened first"
+        self._lent = await self._learner.weights()
+        if any(tensor.is_cuda for _, tensor in self._lent):
+            await asyncio.to_thread(torch.cuda.synchronize)
+        return [(name, _portable(tensor)) for name, tensor in self._lent]
+
+
+async def _serve() -> None:
+    served = _Served()
+    await served.link.connect(own_end(sys.argv))
+    try:
+        await served.link.over(grace_s=CLOSE_S / 2)
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # torch would wait for a thread that is still at work, and complain of what it has lent
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

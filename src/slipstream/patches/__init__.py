@@ -1,0 +1,1 @@
+"""Patches as git writes them, made, read and applied without git."""

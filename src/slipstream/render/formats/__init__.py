@@ -1,0 +1,1 @@
+"""The chat formats, one module each, and what they share."""

@@ -1,0 +1,1 @@
+"""Leases, and the reaper of what killed runs left behind."""

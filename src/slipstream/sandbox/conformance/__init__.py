@@ -1,0 +1,1 @@
+"""A suite that any sandbox provider can be checked with."""

@@ -1,0 +1,1 @@
+"""The `local` provider: sandboxes on this machine, made with bubblewrap."""

@@ -1,0 +1,284 @@
+"""Our side of the keeper: layers to write to, views, and the processes of sandboxes.
+
+Enters: how large a layer is to be, what to show, or what to start. Leaves: a Layer, or a process known by its pidfd.
+Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more; one that does not
+answer in time is lost and killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from slipstream.errors import SandboxError
+from slipstream.sandbox.local import bwrap
+from slipstream.sandbox.local.process import Passed, end_of, kill, readable, runnable, spawn_unprivileged, visible_home
+from slipstream.sandbox.local.view import View
+from slipstream.sandbox.supervisor.channel import Channel, Reply, Request, memory_file
+
+LAYERS = "/slipstream/layers"
+OWN_LAYER = f"{LAYERS}/own"
+"""Where the bwrap of a sandbox finds the layer that this sandbox alone has."""
+OWN_VIEW = f"{LAYERS}/own-view"
+"""Where it finds its view, through overlays that this sandbox alone has."""
+VIEW_BYTES = 64 << 20
+PROGRAM = "/slipstream/keeper.py"
+END_GRACE_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+EXIT_OF_KILLED = 128 + signal.SIGKILL
+"""What bwrap ends with if the sandbox's first process was killed."""
+CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
+"""In its own namespaces: to mount layers, and to copy files that an agent made unreadable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Where a sandbox writes to, or a view. `path` is how bwrap finds it; `fd` is ours, and leads to the same place."""
+
+    name: str
+    """How the keeper knows it; empty of a sandbox's own, which goes with the sandbox."""
+    path: str
+    fd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a sandbox's own layer is to be, and which view it is shown."""
+
+    num_bytes: int
+    folders: dict[str, int]
+    """With their modes; outer ones first."""
+    terminals: str
+    """The folder for pseudo-terminals."""
+    view: str
+    """The name of a layer that `furnish` made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawned:
+    pid: int
+    pidfd: int
+    layer: Layer
+
+
+def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
+    """bwrap's, before the command: this machine as it is, and a place for layers."""
+    args = ["--unshare-user", "--uid", str(bwrap.INSIDE_UID), "--gid", str(bwrap.INSIDE_UID), "--new-session"]
+    for name in CAPABILITIES:
+        args += ["--cap-add", name]
+    for entry in sorted(Path("/").iterdir()):
+        if entry.is_symlink():
+            args += ["--symlink", str(entry.readlink()), str(entry)]
+        elif entry.is_dir():
+            args += ["--dev-bind-try", str(entry), str(entry)]
+    args += ["--perms", "0755", "--dir", LAYERS, "--ro-bind-data", str(program_fd), PROGRAM]
+    home = visible_home(interpreter)
+    return args if home is None else [*args, "--setenv", "LD_LIBRARY_PATH", f"{home}/lib"]
+
+
+def python_of(interpreter: bwrap.Interpreter) -> str:
+    """The interpreter as it is found outside of a sandbox."""
+    home = visible_home(interpreter)
+    return interpreter.path if home is None else str(home / "bin" / Path(interpreter.path).name)
+
+
+def start(
+    program: bwrap.Program, interpreter: bwrap.Interpreter, lease: str, stderr: int
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Run a keeper: its process, and the socket that leads to it. It has not answered yet."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    source = memory_file(Path(__file__).with_name("keeper.py").read_bytes())
+    passed = Passed(renumbered=False)
+    try:
+        with runnable(program, bwrap.own_interpreter(), passed) as (path, env):
+            argv = [path, *arguments(interpreter, passed.add(source)), "--", python_of(interpreter)]
+            argv += ["-I", "-S", "-B", PROGRAM, str(passed.add(theirs.fileno())), LAYERS, f"slipstream-lease={lease}"]
+            # Whichever Python the keeper itself runs on, sandboxes on another base may need ours.
+            process = spawn_unprivileged(
+                argv, env=env, passed=passed, stderr=stderr, interpreter=bwrap.own_interpreter()
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        os.close(source)
+        theirs.close()
+    return process, ours
+
+
+class Keeper:
+    """One running keeper. `timeout_s` is how long it may take to answer."""
+
+    def __init__(
+        self,
+        program: bwrap.Program,
+        interpreter: bwrap.Interpreter,
+        lease: str,
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        open_files: int | None = None,
+    ) -> None:
+        """`open_files`: the soft limit of what is started; None is our own."""
+        self.program = program
+        self.interpreter = interpreter
+        self._numbers = itertools.count(1)
+        self.timeout_s = timeout_s
+        self._open_files = open_files
+        self._holders: dict[str, int] = {}
+        self._stderr = memory_file()
+        try:
+            self._process, control = start(program, interpreter, lease, self._stderr)
+        except (OSError, subprocess.SubprocessError) as error:
+            os.close(self._stderr)
+            raise SandboxError(f"bwrap could not be started: {error}") from error
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._channel = Channel(
+            control, takes_fds=True, on_end=lambda: f"the keeper of sandboxes has ended: {self.stderr()}"
+        )
+
+    @property
+    def is_lost(self) -> bool:
+        return self._channel.is_lost
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stderr(self) -> str:
+        return end_of(self._stderr)
+
+    async def make(self, num_bytes: int, folders: dict[str, int]) -> Layer:
+        """A layer of that size to share, with folders of those modes in it."""
+        return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders})
+
+    async def furnish(self, view: View) -> Layer:
+        """A layer with that view in it."""
+        return await self._layer({"op": "furnish", "num_bytes": VIEW_BYTES, "folders": {}, "view": asdict(view)})
+
+    async def _layer(self, message: Request) -> Layer:
+        name = str(next(self._numbers))
+        try:
+            (fd,) = await self._fds(self._ask({**message, "layer": name}), 1)
+        except BaseException:
+            with contextlib.suppress(SandboxError):  # whatever was made of it, nobody can come to it
+                self._ask({"op": "drop", "layer": name})
+            raise
+        return Layer(name=name, path=f"{LAYERS}/{name}", fd=fd)
+
+    async def listen(self, layer: Layer, path: str) -> socket.socket:
+        """A Unix socket that listens at a path in a layer."""
+        (fd,) = await self._fds(self._ask({"op": "listen", "path": path}, [layer.fd]), 1)
+        return socket.socket(fileno=fd)
+
+    async def copy(self, source: Layer, target: Layer, folders: Sequence[str]) -> None:
+        """Copy folders of one layer into those of another."""
+        asked = self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
+        while not (await asyncio.wait([asked], timeout=self.timeout_s))[0]:
+            await self._reply(self._ask({"op": "hello"}))  # it may take long, while the keeper does other things
+        asked.result()
+
+    def hold(self, layer: Layer) -> None:
+        """Count one more who needs a layer that is shared."""
+        self._holders[layer.name] = self.num_holders(layer) + 1
+
+    def num_holders(self, layer: Layer) -> int:
+        return self._holders.get(layer.name, 0)
+
+    async def release(self, layer: Layer) -> None:
+        """Count one less; the layer goes with the last."""
+        self._holders[layer.name] -= 1
+        if not self._holders[layer.name]:
+            del self._holders[layer.name]
+            await self.drop(layer)
+
+    async def drop(self, layer: Layer) -> None:
+        """Let a layer go. If the keeper is gone, it went with it."""
+        os.close(layer.fd)
+        if layer.name:
+            with contextlib.suppress(SandboxError):
+                await self._reply(self._ask({"op": "drop", "layer": layer.name}))
+
+    async def spawn(
+        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: Room
+    ) -> Spawned:
+        """Run bwrap with `args`, in which its layer is at OWN_LAYER and its view at OWN_VIEW. `passed` is renumbered;
+        `doors` are a meter's."""
+        with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                message = {"op": "spawn", "argv": [path, *args], "env": env, "targets": [0, 1, 2, *passed.numbers]}
+                limited = {**message, **asdict(room), "open_files": self._open_files}
+                asked = self._ask(limited, [null, null, stderr, *passed.fds, *doors])
+            finally:
+                os.close(null)
+        pidfd, fd = await self._fds(asked, 2)
+        return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=Layer(name="", path=OWN_LAYER, fd=fd))
+
+    async def was_killed(self, pid: int) -> bool:
+        """Of a bwrap that it started, and that has ended: whether somebody outside of the sandbox killed it, or the
+        first process of the sandbox, which no signal from inside can kill."""
+        told = await self._reply(self._ask({"op": "status", "pid": pid}))
+        return "signal" in told or told.get("exit") == EXIT_OF_KILLED
+
+    def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
+        return self._channel.request(message, fds)[1]
+
+    async def _reply(self, asked: asyncio.Future[Reply]) -> Reply:
+        """What is answered. A keeper that does not answer in time is given up: sandboxes that it started go on."""
+        await asyncio.wait([asked], timeout=self.timeout_s)
+        if not asked.done():
+            self._channel.lose(f"the keeper of sandboxes did not answer within {self.timeout_s:g} s")
+            kill(self._pidfd)
+        return asked.result()
+
+    async def _fds(self, asked: asyncio.Future[Reply], num: int) -> list[int]:
+        """So many descriptors, which come with a reply. They are closed if nobody waits for them any more."""
+        try:
+            fds = _fds_in(await self._reply(asked))
+        except asyncio.CancelledError:
+            asked.add_done_callback(_close_fds)
+            raise
+        if len(fds) != num:
+            _close_fds(asked)
+            raise SandboxError(
+                f"{len(fds)} of {num} descriptors came from the keeper of sandboxes: this process may open no more "
+                "files, so raise its limit (ulimit -n)"
+            )
+        return fds
+
+    async def aclose(self) -> None:
+        self._channel.lose("the keeper of sandboxes was closed")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_GRACE_S):
+                await readable(self._pidfd)
+        kill(self._pidfd)
+        self._process.wait()
+        os.close(self._pidfd)
+        os.close(self._stderr)
+
+
+def _fds_in(reply: Reply) -> list[int]:
+    fds = reply.get("fds")
+    return [int(str(fd)) for fd in fds] if isinstance(fds, list) else []
+
+
+def _close_fds(asked: asyncio.Future[Reply]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        for fd in _fds_in(asked.result()):
+            os.close(fd)
+
+
+def wait_for(pidfd: int, timeout_s: float) -> bool:
+    """Whether a process ends in time. Blocks."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))

@@ -1,0 +1,1 @@
+"""Limits on memory, processes and CPU time: control groups, or a watchdog."""

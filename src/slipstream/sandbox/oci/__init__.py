@@ -1,0 +1,1 @@
+"""The `oci` provider: sandboxes that are containers of podman or docker."""

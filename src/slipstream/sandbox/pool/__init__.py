@@ -1,0 +1,1 @@
+"""Sandboxes that are started before they are asked for."""

@@ -1,0 +1,53 @@
+"""What a pool knows of sandboxes that are alike: who waits for one, which are starting, which are warm.
+
+Enters: how one is opened, and the demand for them. Leaves: counts. Always holds: whoever was served, or gave up, is no
+longer among those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Hashable
+
+from slipstream.sandbox.base import Sandbox
+from slipstream.sandbox.pool.demand import Demand
+
+Opener = Callable[[], Awaitable[Sandbox]]
+
+
+class Waiter:
+    """Somebody who waits for a sandbox."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.handed: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+        self.num_failures = 0
+        self.not_before_s = -math.inf
+
+
+class Kind:
+    """Sandboxes that are alike."""
+
+    def __init__(self, key: Hashable, opener: Opener, demand: Demand) -> None:
+        self.key = key
+        self.opener = opener
+        self.demand = demand
+        self.warm: list[Sandbox] = []
+        self.starts: set[asyncio.Task[None]] = set()
+        self.waiters: list[Waiter] = []
+        self.num_failures = 0
+        """Of starts that nobody waited for, in a row."""
+        self.not_before_s = -math.inf
+
+    def waiting(self, now_s: float) -> list[Waiter]:
+        """Those who still wait, and for whom one may be started now."""
+        return [waiter for waiter in self.waiters if not waiter.handed.done() and waiter.not_before_s <= now_s]
+
+    def num_spare(self, now_s: float) -> int:
+        """Starts that nobody waits for."""
+        return max(0, len(self.starts) - len(self.waiting(now_s)))
+
+    def num_kept(self, now_s: float) -> int:
+        """Warm ones, and those that will be."""
+        return len(self.warm) + self.num_spare(now_s)

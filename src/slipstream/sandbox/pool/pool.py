@@ -1,0 +1,444 @@
+"""The pool: sandboxes that are started before they are asked for.
+
+    pool = Pool(LocalProvider(), max_warm=8)
+    pool.expect(spec, 64)
+    sandbox = await pool.open(spec)
+
+Enters: a provider, and what is coming. Leaves: sandboxes; the pool is a SandboxProvider itself.
+Always holds: a sandbox belongs to one rollout at most and is closed after it, never handed on, and nothing has run in
+one that is warm. Sandboxes that are leased, warm, starting or closing together are never more than `max_live`. Warm
+ones are of one kind: a spec without its files and its setup. Whoever waits goes before what is kept warm, and they go
+in the order they came. After `aclose` nothing is left but starts and closes that ignore their cancellation, which are
+counted.
+
+Everything but `open` and `aclose` is synchronous, so no await comes between a check and its count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import fields, replace
+
+from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SandboxLimitError, SlipstreamError, boundary
+from slipstream.sandbox.base import Capability, Changes, Sandbox, SandboxProvider
+from slipstream.sandbox.pool.closing import Endings, result_of
+from slipstream.sandbox.pool.demand import Demand, shares
+from slipstream.sandbox.pool.kinds import Kind, Opener, Waiter
+from slipstream.sandbox.pool.pooled_sandbox import leased_type
+from slipstream.types import SandboxSpec
+
+logger = logging.getLogger(__name__)
+
+MAX_BACKOFF_S = 30.0
+REFILL_S = 0.01
+"""How long after a lease others are started in its place: a burst of leases is not to wait for their starts."""
+
+
+class Pool:
+    """Keeps up to `max_warm` sandboxes of `provider` warm, where they are worth it.
+
+    `max_live` bounds all there are. `attempts` is how many failed starts whoever waits bears; between them the pool
+    pauses, `backoff_s` at first and twice as long each time. A start that takes longer than `start_timeout_s` is
+    cancelled, and `grace_s` later given up. A kind that nobody asked for in `idle_s` is let go.
+    """
+
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        *,
+        max_warm: int,
+        max_live: int | None = None,
+        max_starting: int = 4,
+        attempts: int = 3,
+        backoff_s: float = 0.25,
+        start_timeout_s: float = 30.0,
+        health_timeout_s: float = 5.0,
+        grace_s: float = 10.0,
+        idle_s: float = 60.0,
+    ) -> None:
+        """`max_starting`: starts at once that nobody waits for."""
+        if max_warm < 0 or attempts < 1 or max_starting < 1 or (max_live is not None and max_live < 1):
+            raise ConfigError(
+                f"a pool of max_warm={max_warm}, max_live={max_live}, max_starting={max_starting} and "
+                f"attempts={attempts} cannot work: max_warm must be 0 or more, the others 1 or more"
+            )
+        self._provider = provider
+        self._max_warm = max_warm
+        self._max_live = max_live
+        self._max_starting = max_starting
+        self._attempts = attempts
+        self._backoff_s = backoff_s
+        self._start_timeout_s = start_timeout_s
+        self._health_timeout_s = health_timeout_s
+        self._idle_s = idle_s
+        self._kinds: dict[Hashable, Kind] = {}
+        self._leased: set[Sandbox] = set()
+        self._stopping: set[asyncio.Task[None]] = set()
+        """Starts that were told to stop and have not heard it yet."""
+        self._endings = Endings(grace_s=grace_s, on_over=self._balance_soon)
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._refill: asyncio.TimerHandle | None = None
+        self._is_balancing = False
+        self._closing: asyncio.Task[None] | None = None
+        self.num_unhealthy = 0
+        """Warm sandboxes that were found dead when they were wanted."""
+        self.num_from_warm = 0
+        """Leases that were served at once."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._provider.capabilities
+
+    @property
+    def num_warm(self) -> int:
+        return sum(len(kind.warm) for kind in self._kinds.values())
+
+    @property
+    def num_starting(self) -> int:
+        return sum(len(kind.starts) for kind in self._kinds.values())
+
+    @property
+    def num_leased(self) -> int:
+        return len(self._leased)
+
+    @property
+    def num_live(self) -> int:
+        """All there are: leased, warm, starting, and on their way out."""
+        return self.num_leased + self.num_warm + self.num_starting + self._num_leaving
+
+    @property
+    def num_abandoned(self) -> int:
+        """Starts and closes that ignored their cancellation and were left behind."""
+        return self._endings.num_abandoned
+
+    def check(self) -> None:
+        self._provider.check()
+
+    def check_spec(self, spec: SandboxSpec) -> None:
+        self._provider.check_spec(spec)
+
+    def expect(self, spec: SandboxSpec, num: int) -> None:
+        """So many opens of this kind are coming, whatever was said before; each one that comes counts one off."""
+        if self._closing is None:
+            self._kind(spec).demand.expect(max(0, num))
+            self._balance_soon()
+
+    def expect_more(self, specs: Iterable[SandboxSpec]) -> None:
+        """These are coming besides what was said before, each once."""
+        for spec in specs:
+            self.expect(spec, self._kind(spec).demand.num_expected + 1)
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        self._provider.check_spec(spec)
+        self._refuse_if_closed()
+        kind = self._kind(spec)
+        kind.demand.arrived(asyncio.get_running_loop().time())
+        self._balance_soon()
+        return await self._lease(kind, spec)
+
+    async def aclose(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    # ------------------------------------------------------------ leases
+
+    def _kind(self, spec: SandboxSpec) -> Kind:
+        bare = replace(spec, files={}, setup=())
+        key = tuple(_hashable(getattr(bare, field.name)) for field in fields(bare))
+        if key not in self._kinds:
+            self._kinds[key] = Kind(key, lambda: self._provider.open(bare), Demand(idle_s=self._idle_s))
+        return self._kinds[key]
+
+    async def _fork(self, opener: Opener) -> Sandbox:
+        """A sandbox from a snapshot: it waits and counts like all others, and none like it is kept."""
+        self._refuse_if_closed()
+        return await self._lease(Kind(object(), opener, Demand(idle_s=0.0)), None)
+
+    async def _lease(self, kind: Kind, spec: SandboxSpec | None) -> Sandbox:
+        """Take a sandbox that is in order, and write the spec's files into it."""
+        num_failures = 0
+        while True:
+            sandbox, was_warm = await self._take(kind)
+            try:
+                if not await self._is_healthy(sandbox):
+                    raise SandboxError(f"sandbox {sandbox.id} came up and does not answer")
+                if spec is not None and spec.files:
+                    await sandbox.write(spec.files)
+                    if isinstance(sandbox, Changes):  # what it was given is no change
+                        await sandbox.mark()
+                self._refuse_if_closed()
+            except (SandboxFileError, SandboxLimitError):
+                await self._give_back(sandbox)
+                raise
+            except SandboxError:
+                self._dispose(sandbox)
+                self._refuse_if_closed()
+                self.num_unhealthy += was_warm
+                num_failures += not was_warm
+                if num_failures >= self._attempts:
+                    raise
+            except BaseException:
+                self._dispose(sandbox)
+                raise
+            else:
+                self.num_from_warm += was_warm
+                return leased_type(self.capabilities)(sandbox, self._give_back, self._fork)
+
+    async def _take(self, kind: Kind) -> tuple[Sandbox, bool]:
+        """A sandbox that counts as leased, and whether it was warm: the newest warm one, or the next that starts."""
+        self._refuse_if_closed()
+        kind = self._kinds.setdefault(kind.key, kind)  # it may have been let go meanwhile
+        if kind.warm:
+            sandbox = kind.warm.pop()
+            self._leased.add(sandbox)
+            return sandbox, True
+        waiter = Waiter(next(self._numbers))
+        kind.waiters.append(waiter)
+        self._balance_soon()
+        try:
+            return await waiter.handed, False
+        except asyncio.CancelledError:
+            if not waiter.handed.cancelled() and waiter.handed.exception() is None:
+                self._put_back(kind, waiter.handed.result())
+            raise
+        finally:
+            kind.waiters.remove(waiter)
+            self._balance_soon()
+
+    def _put_back(self, kind: Kind, sandbox: Sandbox) -> None:
+        """Nobody has had it: it goes to the next."""
+        if self._closing is None:
+            self._leased.discard(sandbox)
+            self._came(kind, sandbox)
+        else:
+            self._dispose(sandbox)
+
+    async def _is_healthy(self, sandbox: Sandbox) -> bool:
+        try:
+            async with asyncio.timeout(self._health_timeout_s):
+                return await sandbox.healthy()
+        except TimeoutError:
+            return False
+
+    def _dispose(self, sandbox: Sandbox) -> asyncio.Task[None] | None:
+        """Have a leased sandbox closed; None if that is done."""
+        if sandbox not in self._leased:
+            return self._endings.closing(sandbox)
+        self._leased.discard(sandbox)
+        return self._endings.close(sandbox)
+
+    async def _give_back(self, sandbox: Sandbox) -> None:
+        """Close a leased sandbox; the closing goes on if the caller is cancelled."""
+        ending = self._dispose(sandbox)
+        if ending is not None:
+            await asyncio.shield(ending)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing is not None:
+            raise SandboxError("the pool is closed: open no more sandboxes from it")
+
+    async def _close(self) -> None:
+        for timer in (self._timer, self._refill):
+            if timer is not None:
+                timer.cancel()
+        for kind in self._kinds.values():
+            for waiter in kind.waiters:
+                if not waiter.handed.done():
+                    waiter.handed.set_exception(SandboxError("the pool is closed: open no more sandboxes from it"))
+            while kind.starts:
+                self._stop(kind)
+            while kind.warm:
+                self._endings.close(kind.warm.pop())
+        for sandbox in list(self._leased):
+            self._dispose(sandbox)
+        while tasks := self._stopping | self._endings.tasks:
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0)  # so that their callbacks have run
+        await self._provider.aclose()
+
+    # ------------------------------------------------------------ starts
+
+    def _begin(self, kind: Kind) -> None:
+        start = asyncio.create_task(self._start(kind), name="starting a sandbox")
+        kind.starts.add(start)
+
+    def _stop(self, kind: Kind) -> None:
+        """Stop one of a kind's starts. It counts until that has happened; then its ending counts."""
+        start = kind.starts.pop()
+        self._stopping.add(start)
+        start.add_done_callback(self._stopped)
+        start.cancel()
+
+    def _stopped(self, start: asyncio.Task[None]) -> None:
+        self._stopping.discard(start)
+        self._balance_soon()
+
+    async def _start(self, kind: Kind) -> None:
+        """One start: whoever waits longest gets what comes of it."""
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        assert me is not None
+        begin_s = loop.time()
+        opening = asyncio.ensure_future(kind.opener())
+        try:
+            await asyncio.wait([opening], timeout=self._start_timeout_s)
+        except asyncio.CancelledError:
+            self._stopping.discard(me)
+            self._endings.give_up(opening)
+            raise
+        finally:
+            kind.starts.discard(me)
+        if not opening.done():
+            self._endings.give_up(opening)
+            self._failed(kind, SandboxError(f"a sandbox did not start within {self._start_timeout_s:g} s"))
+            return
+        try:
+            with boundary(SandboxError, "the provider failed"):
+                sandbox = result_of(opening)
+        except SlipstreamError as raised:
+            self._failed(kind, raised)
+            return
+        kind.demand.started(loop.time() - begin_s)
+        kind.num_failures, kind.not_before_s = 0, -math.inf
+        self._came(kind, sandbox)
+
+    def _came(self, kind: Kind, sandbox: Sandbox) -> None:
+        """A sandbox that is ready: for the first who waits, or to be kept."""
+        kind = self._kinds.setdefault(kind.key, kind)
+        waiting = kind.waiting(math.inf)
+        if waiting:
+            self._leased.add(sandbox)
+            waiting[0].handed.set_result(sandbox)
+        else:
+            kind.warm.append(sandbox)
+        self._balance_soon()
+
+    def _failed(self, kind: Kind, raised: SlipstreamError) -> None:
+        """A start failed, and whoever has borne the fewest failures bears it."""
+        now_s = asyncio.get_running_loop().time()
+        waiting = kind.waiting(now_s)
+        if not waiting:
+            kind.num_failures += 1
+            kind.not_before_s = now_s + self._pause_s(kind.num_failures)
+            logger.warning("a sandbox could not be started ahead of time: %s", raised)
+        else:
+            bearer = min(waiting, key=lambda waiter: waiter.num_failures)
+            bearer.num_failures += 1
+            bearer.not_before_s = now_s + self._pause_s(bearer.num_failures)
+            if bearer.num_failures >= self._attempts or not isinstance(raised, SandboxError):
+                bearer.handed.set_exception(raised)
+        self._balance_soon()
+
+    def _pause_s(self, num_failures: int) -> float:
+        return min(MAX_BACKOFF_S, self._backoff_s * 2.0 ** (min(num_failures, 30) - 1))
+
+    # ------------------------------------------------------------ balance
+
+    def _balance_soon(self) -> None:
+        """Decide once, after all that happens at this instant."""
+        if not self._is_balancing and self._closing is None:
+            self._is_balancing = True
+            asyncio.get_running_loop().call_soon(self._balance)
+
+    def _balance(self) -> None:
+        self._is_balancing = False
+        if self._closing is not None:
+            return
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if self._serve(now_s) and self._refill is None:
+            self._refill = loop.call_later(REFILL_S, self._fill)
+        for kind in list(self._kinds.values()):
+            if not (kind.warm or kind.starts or kind.waiters) and now_s >= kind.demand.idle_at_s:
+                del self._kinds[kind.key]
+        self._wake_later(now_s)
+
+    def _fill(self) -> None:
+        self._refill = None
+        now_s = asyncio.get_running_loop().time()
+        if self._closing is None and self._serve(now_s):
+            self._keep_warm(now_s)
+            self._wake_later(now_s)
+
+    @property
+    def _num_leaving(self) -> int:
+        return len(self._stopping) + len(self._endings.tasks)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._max_live is None or self.num_live < self._max_live
+
+    def _serve(self, now_s: float) -> bool:
+        """Start what is waited for, in the order of those who wait. False if there is no room for all of them."""
+        short = [
+            (waiter.number, kind) for kind in self._kinds.values() for waiter in kind.waiting(now_s)[len(kind.starts) :]
+        ]
+        short.sort(key=lambda pair: pair[0])
+        for num_begun, (_, kind) in enumerate(short):
+            if not self._has_room:
+                self._make_room(len(short) - num_begun - self._num_leaving, now_s)
+                return False
+            self._begin(kind)
+        return True
+
+    def _make_room(self, num: int, now_s: float) -> None:
+        """Take down so many that nobody waits for, where there are most."""
+        for _ in range(num):
+            kind = max(self._kinds.values(), key=lambda kind: kind.num_kept(now_s))
+            if kind.num_kept(now_s) == 0:
+                return
+            self._take_down(kind)
+
+    def _take_down(self, kind: Kind) -> None:
+        """Let one go that nobody waits for: the oldest warm one, else one that is starting."""
+        if kind.warm:
+            self._endings.close(kind.warm.pop(0))
+        else:
+            self._stop(kind)
+
+    def _keep_warm(self, now_s: float) -> None:
+        """Start what will be wanted, let go what is idle, and move the budget to where the demand is."""
+        kinds = list(self._kinds.values())
+        for kind in kinds:
+            if now_s >= kind.demand.idle_at_s:
+                for _ in range(kind.num_kept(now_s)):
+                    self._take_down(kind)
+        num_kept = sum(kind.num_kept(now_s) for kind in kinds)
+        num_spare = sum(kind.num_spare(now_s) for kind in kinds)
+        budget = self._max_warm
+        if self._max_live is not None:  # what is leaving makes room
+            num_taken = self.num_live - self._num_leaving - num_kept
+            budget = max(0, min(budget, self._max_live - num_taken))
+        given = shares({kind.key: kind.demand.wanted(now_s) for kind in kinds}, budget)
+        for kind in kinds:
+            while kind.num_kept(now_s) < given[kind.key] and num_spare < self._max_starting:
+                if kind.not_before_s > now_s:
+                    break
+                if num_kept >= budget:
+                    over = [other for other in kinds if other.num_kept(now_s) > given[other.key]]
+                    if not over:
+                        break
+                    self._take_down(max(over, key=lambda other: other.num_kept(now_s) - given[other.key]))
+                    num_kept -= 1
+                if not self._has_room:
+                    break
+                self._begin(kind)
+                num_kept, num_spare = num_kept + 1, num_spare + 1
+
+    def _wake_later(self, now_s: float) -> None:
+        """Decide again when a pause ends or a kind becomes idle."""
+        times = [waiter.not_before_s for kind in self._kinds.values() for waiter in kind.waiters]
+        times += [at_s for kind in self._kinds.values() for at_s in (kind.not_before_s, kind.demand.idle_at_s)]
+        coming = [at_s for at_s in times if now_s < at_s < math.inf]
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(min(coming), self._balance_soon) if coming else None
+
+
+def _hashable(value: object) -> Hashable:
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value

@@ -1,0 +1,27 @@
+"""The settings of a run, as data: what a recipe returns, what the command line changes, what a run's store keeps."""
+
+from slipstream.settings.configs import (
+    DemonstrationsConfig,
+    DispatchConfig,
+    EvalConfig,
+    HardwareConfig,
+    ModelConfig,
+    SandboxConfig,
+    TasksConfig,
+    TinkerConfig,
+    TrainConfig,
+    check_settings,
+)
+
+__all__ = [
+    "DemonstrationsConfig",
+    "DispatchConfig",
+    "EvalConfig",
+    "HardwareConfig",
+    "ModelConfig",
+    "SandboxConfig",
+    "TasksConfig",
+    "TinkerConfig",
+    "TrainConfig",
+    "check_settings",
+]

@@ -1,0 +1,347 @@
+"""The settings of a run, as data. A recipe is a function that returns an EvalConfig; the command line changes it.
+
+Nothing here imports a model, a sandbox or a trainer: `wiring` turns settings into live parts, late.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import JsonValue
+
+from slipstream.agent.config import AgentConfig
+from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.engine.inference.config import EngineConfig
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig, run_settings
+from slipstream.errors import ConfigError
+from slipstream.feed import SolveRateFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    MAIN: ClassVar[str] = "source"
+    """What `tasks=x` sets."""
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
+    """Another source begins with the defaults of these: those of the old one are not meant for it."""
+    source: str = ""
+    """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
+    returns tasks."""
+    num: int | None = None
+    """How many of them; None is all."""
+    args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Handed to the function: `tasks.args.seed=3`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    kind: Literal["local", "tokens", "chat", "scripted"] = "chat"
+    """`local`: the model in `folder`, run by the embedded engine. `tokens`: an OpenAI-compatible server that takes and
+    returns token ids, as vLLM does; what is recorded can be trained on. `chat`: any OpenAI-compatible server;
+    evaluation only. `scripted`: a script, for demos and tests."""
+    base_url: str = "http://localhost:8000/v1"
+    name: str = ""
+    """The model's name on the server; empty if it serves just one."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key, if the server wants one."""
+    extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Put into the body of every request to a server, last: `model.extra_body.reasoning_effort=low`,
+    `model.extra_body.chat_template_kwargs.enable_thinking=false`. A null leaves a field out."""
+    extra_headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request to a server. A value `env:NAME` is read from that environment variable, so that no secret
+    is recorded with the run."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Of `chat`: what the server calls the limit of a reply."""
+    resend_thinking: bool = False
+    """Of `chat`: send the thinking of earlier replies back, for models that think between tool calls."""
+    folder: str = "bytes"
+    """The model's folder, its tokenizer.json alone (for `tokens`), or the name of a fetched model; `bytes` is the
+    tokenizer of scripts."""
+    family: str = "auto"
+    """The chat format: a family of `docs/rendering.md`, `template` (the folder's own Jinja template), or `module:Class`
+    of one's own; `auto` goes by the model folder."""
+    template_mismatch: Literal["stop", "allow"] = "stop"
+    """What happens at the start if the family does not write what the folder's own chat template writes."""
+    family_args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the family's template takes besides: `model.family_args.enable_thinking=false`."""
+    thinking: Literal["auto", "keep", "template"] = "auto"
+    """`keep`: thinking stays in the history, and a rollout stays one sample. `template`: it is left out where the
+    family's own template does that, and every such place is a fork. `auto`: as the model was trained with, which its
+    folder says; else `keep`."""
+    logprobs: Literal["processed", "raw", "none"] = "raw"
+    """What the server's logprobs are: vLLM reports raw ones unless started with `--logprobs-mode
+    processed_logprobs`."""
+    script: str = ""
+    """`package.module:function` that returns a script, for `scripted`."""
+    script_args: Mapping[str, JsonValue] = field(default_factory=dict)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 4_096
+    """Of one reply."""
+    context_tokens: int | None = None
+    """The model's window; a task's own limit holds if it is smaller."""
+    timeout_s: float = 900.0
+    """Of one call, its retries included."""
+    max_retries: int = 5
+    engine: EngineConfig = EngineConfig()
+    """Of `local`."""
+    make: str = ""
+    """`package.module:function` that makes the model of a training run: it is called with the folder and the seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig:
+    provider: Literal["local", "oci"] = "local"
+    """`local`: bubblewrap, on this machine. `oci`: containers of podman or docker; the base of a task is an image."""
+    warm: int = 4
+    """Sandboxes that are kept started for jobs to come; they count towards `dispatch.limits.sandboxes`."""
+    start_timeout_s: float = 60.0
+    engine: str = ""
+    """Of `oci`: podman or docker; empty for whichever is here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchConfig:
+    policy: Literal["batch", "bounded", "pipeline", "adaptive"] = "pipeline"
+    slots: int = 32
+    """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `adaptive` needs no number: it goes by
+    the engine's cache, and by what it sees."""
+    limits: Limits = Limits(sandboxes=64)
+    """Not for `batch`, which has none by definition."""
+    deadlines: Deadlines = Deadlines()
+    retries: Retries = Retries()
+    processes: int = 0
+    """Helper processes that agents, tools, sandboxes and graders live in; model, learner and run store stay in this
+    one. 0: all in this one. Worth it where many cores wait for the Python of one, as beside a GPU: `docs/dispatch.md`
+    says when."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareConfig:
+    MAIN: ClassVar[str] = "every_s"
+    every_s: float = 0.5
+    """Between two samples of how busy the GPUs and the processors are; 0: none are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    name: str
+    tasks: TasksConfig
+    model: ModelConfig = ModelConfig()
+    agent: AgentConfig = AgentConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    dispatch: DispatchConfig = DispatchConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    samples: int = 1
+    """Rollouts of each task."""
+    seed: int = 0
+    solved_at: float = 1.0
+    """The reward from which a rollout counts as a success, for pass@k."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstrationsConfig:
+    """Learning by example, before learning by reward."""
+
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("args",)}
+    source: str = ""
+    """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called
+    with the model's folder and the seed. Empty: no warm start."""
+    args: Mapping[str, JsonValue] = field(default_factory=dict)
+    learning: WarmStartConfig = WarmStartConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinkerConfig:
+    """Of `bridge=tinker`."""
+
+    timeout_s: float = 1_800.0
+    """Of one request, but for sampling, which `model.timeout_s` is for. A server may compile before it answers."""
+    overlap: bool = False
+    """Sample while an update is under way, for a server that keeps what it samples from apart from what it trains.
+    Else rollouts wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    name: str
+    tasks: TasksConfig
+    held_out: TasksConfig = TasksConfig()
+    """Never trained on; evaluated before, after and every `eval_every` steps."""
+    model: ModelConfig = ModelConfig(kind="local")
+    agent: AgentConfig = AgentConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    dispatch: DispatchConfig = DispatchConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    bridge: Literal["local", "tinker"] = "local"
+    """Who trains, and samples. `local`: the embedded learner and engine. `tinker`: a server of the Tinker API."""
+    base_url: str = ""
+    """Of the Tinker server: `http://127.0.0.1:8000`. Empty with `bridge=tinker`: the service of the SDK's makers."""
+    tinker: TinkerConfig = TinkerConfig()
+    learner: LearnerConfig = run_settings()
+    warm_start: DemonstrationsConfig = DemonstrationsConfig()
+    steps: int = 100
+    groups: int = 16
+    """Tasks of a step."""
+    samples: int = 8
+    """Rollouts of each of them."""
+    advantages: Literal["leave_one_out", "grpo", "dr_grpo", "reinforce"] = "leave_one_out"
+    staleness: int = 0
+    """How many versions behind its update a rollout may begin. 0: on policy, one thing after the other. Above: rollouts
+    go on while the learner works."""
+    max_sample_tokens: int | None = None
+    """Longer samples are cut between turns."""
+    solve_rate: SolveRateFilter | None = None
+    oversample: int = 0
+    """Rollouts of a task started besides `samples`. The first `samples` with a verdict are learnt from, the others are
+    cancelled. That favours short rollouts."""
+    carry: bool = False
+    """With `oversample`: nothing is cancelled. What is still under way when `samples` of every group are in counts for
+    the next step, so `staleness` has to allow for it."""
+    replace_flat: int = 0
+    """Groups of a step, at most, whose place a fresh task takes because their rewards are all equal."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 is before and after alone."""
+    eval_samples: int = 1
+    solved_at: float = 1.0
+    checkpoint_every: int = 1
+    keep_checkpoints: int = 2
+    deterministic: bool = False
+    """A killed and resumed run ends with the same weights as an unbroken one, if the tools answer the same every time;
+    slower, and on policy only."""
+    shuffle_rewards: bool = False
+    """A control: rewards are dealt anew among the rollouts of a batch."""
+    controls: bool = False
+    """After the run, two controls: the warm start continued for as long, and a run with shuffled rewards."""
+    tensorboard: bool = False
+    """Write the metrics of every step and evaluation for TensorBoard too, below the run's folder."""
+    seed: int = 0
+
+
+_FROM_ZERO = frozenset(
+    {
+        *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
+        *("oversample", "replace_flat", "hardware.every_s", "dispatch.processes", "sandbox.warm"),
+        *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
+        *(
+            "learner.weight_decay",
+            "learner.warmup_steps",
+            "learner.decay_steps",
+            "warm_start.learning.warmup_steps",
+            "solve_rate.above",
+        ),
+    }
+)
+_ANY = frozenset({"seed", "solved_at", "warm_start.learning.seed"})
+
+
+def check_settings(config: EvalConfig | TrainConfig) -> None:
+    """Refuse a number that no run can go by. All must be above 0, but for a few."""
+    for key, value in _numbers(config, ""):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key}={value}: give a finite number")
+        if key not in _ANY and value < 0:
+            raise ConfigError(f"{key}={value}: give a number {'from' if key in _FROM_ZERO else 'above'} 0")
+        if key not in _ANY | _FROM_ZERO and value == 0:
+            raise ConfigError(f"{key}=0: give a number above 0")
+    if config.model.top_p > 1:
+        raise ConfigError(f"model.top_p={config.model.top_p}: give a probability, at most 1")
+    if isinstance(config, TrainConfig):
+        _check_training(config)
+
+
+def _check_training(config: TrainConfig) -> None:
+    if config.model.kind != "local":
+        raise ConfigError(
+            f"model.kind={config.model.kind}: `train` updates the weights in model.folder, so set it to local; a model "
+            "that the embedded engine does not run is trained with bridge=tinker, or inside verl or SkyRL "
+            "(docs/bridges.md)"
+        )
+    if config.bridge == "tinker":
+        _check_tinker(config)
+    elif config.base_url:
+        raise ConfigError(
+            f"base_url={config.base_url}: bridge={config.bridge} has no server; did you mean bridge=tinker?"
+        )
+    if config.model.top_p < 1:
+        raise ConfigError(
+            f"model.top_p={config.model.top_p}: training needs the logprobs of what was sampled from, so set it to 1"
+        )
+    if config.model.temperature == 0:
+        raise ConfigError("model.temperature=0: training needs something to choose from, so set it above 0")
+    _check_decided(config)
+    if config.samples < 2:
+        raise ConfigError(f"samples={config.samples}: a baseline needs at least two rollouts of a task")
+    _check_group_rules(config)
+    if config.controls and not config.held_out.source:
+        raise ConfigError(
+            "controls=true: controls are compared on held-out tasks, so set held_out.source, or controls=false"
+        )
+    if config.deterministic and config.staleness:
+        raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
+
+
+def _check_decided(config: TrainConfig) -> None:
+    """Refuse another value for what a setting of the run decides."""
+    learner, warm = config.learner, config.warm_start.learning
+    decided = [
+        ("learner.temperature", learner.temperature, "model.temperature", config.model.temperature, LearnerConfig()),
+        ("warm_start.learning.seed", warm.seed, "seed", config.seed, WarmStartConfig()),
+    ]
+    for key, value, by, needed, defaults in decided:
+        if value not in (needed, getattr(defaults, key.rpartition(".")[2])):
+            raise ConfigError(f"{key}={value}: {by} decides it, so leave it out, or set {by}, which is {needed}")
+
+
+def _check_tinker(config: TrainConfig) -> None:
+    """What the API has no word for."""
+    learner, default = config.learner, LearnerConfig()
+    refused = [
+        ("model.temperature", config.model.temperature, 1.0, "its losses know of no other"),
+        ("deterministic", config.deterministic, False, "what the server does is not in our hands"),
+        ("learner.recompute_proximal", learner.recompute_proximal, False, "ratios are to the sampled logprobs"),
+        ("learner.loss.normaliser", learner.loss.normaliser, default.loss.normaliser, "the server decides it"),
+        ("learner.lora.alpha", learner.lora.alpha, default.lora.alpha, "the server decides it"),
+        ("learner.lora.targets", learner.lora.targets, default.lora.targets, "the server decides them"),
+    ]
+    for key, value, needed, why in refused:
+        if value != needed:
+            raise ConfigError(f"{key}={value}: bridge=tinker takes {needed} alone, since {why}")
+    if learner.loss.kind == "sequence":
+        raise ConfigError("learner.loss.kind=sequence: bridge=tinker has importance_sampling and ppo_clip")
+
+
+def _check_group_rules(config: TrainConfig) -> None:
+    if config.deterministic and config.oversample:
+        raise ConfigError(
+            f"oversample={config.oversample}: which rollouts come first differs from run to run, so set it to 0, or "
+            "deterministic=false"
+        )
+    if config.carry and not config.oversample:
+        raise ConfigError("carry=true: it is for rollouts besides `samples`, so set oversample above 0")
+    if config.carry and not config.staleness:
+        raise ConfigError(
+            "carry=true: what is carried over is a version old at its update, so set staleness to 1 or more"
+        )
+    if config.carry and config.replace_flat:
+        raise ConfigError(
+            f"replace_flat={config.replace_flat}: with carry=true a group may get its signal a step later, so set "
+            "replace_flat to 0"
+        )
+    if config.replace_flat and config.advantages == "reinforce":
+        raise ConfigError(
+            f"replace_flat={config.replace_flat}: advantages=reinforce learns from such groups too, so set it to 0"
+        )
+
+
+def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, int | float]]:
+    """Every number in a dataclass and those within it, by its dotted key."""
+    for item in dataclasses.fields(group):
+        value = getattr(group, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{item.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{item.name}", value

@@ -1,0 +1,1 @@
+"""The simulated machine: an engine, cores and attempts on virtual time."""

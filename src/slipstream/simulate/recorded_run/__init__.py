@@ -1,0 +1,1 @@
+"""Recorded runs: read, fitted, and replayed under other settings."""

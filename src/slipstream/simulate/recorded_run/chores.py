@@ -1,0 +1,205 @@
+"""What tools, sandboxes and gradings would take on an idle machine, from what they took on a busy one.
+
+Enters: the pieces of time of a recorded run, and the cores of its machine. Leaves: for each kind the share that is work
+on the cores, and each piece as a Chore. A piece of which a share is such work takes `1 - share + share * stretch` times
+what it takes alone, where the stretch is how many times more cores were wanted than there are, at least 1. Those shares
+are taken under which pieces of one kind and task come out most alike and, where the engine works on the same cores, its
+calls are explained best.
+
+What the agents themselves do has one thread in every process of the run: of what it took where many were at it, most
+was waiting for the others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slipstream.simulate.recorded_run.mean_level import Interval, Level
+from slipstream.simulate.recorded_run.recorded import Kind, Life, Piece, Recorded
+from slipstream.simulate.workload import Chore
+
+GRID = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Shares that are tried. The first is the usual one: a sandbox on the same machine works on its cores."""
+WORTH = 0.995
+"""A share other than the usual one must explain the run at least so much better."""
+ROUNDS = 2
+LEAST_ALIKE = 3
+SOUGHT = (Kind.INIT, Kind.TOOL, Kind.GRADE)
+"""Of the others the first two are too short to tell."""
+
+QUICKEST = 10
+"""One of so many pieces of work is as quick as the quickest that did not wait."""
+FULL_PERCENT = 95.0
+"""From so much on the cores of a machine count as full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How busy the machine was for a while."""
+
+    start_s: float
+    end_s: float
+    percent: float
+    own_cores: float
+    """Cores that the process of the run had, its engine included."""
+
+
+Explain = Callable[[Level], float]
+"""How far off an engine's calls are, if the machine was stretched so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """How busy the cores of a recorded run were, and what that made of its pieces."""
+
+    stretch: Level
+    """1 where nobody had to share; outside what was measured, 0."""
+    shares: Mapping[Kind, float]
+    wanted: Level
+    """Cores that the run itself wanted."""
+    harness: Level = field(default_factory=lambda: Level(()))
+    """Agents that were at work themselves, between calls and tools."""
+    threads: int = 1
+    """For them."""
+    own_s: float | None = None
+    """What they need for a piece of that, where the rest is known to be waiting for the run's own process, which a
+    replay makes its own of."""
+
+    def alone(self, pieces: Sequence[Piece]) -> Chore:
+        """These pieces, on an idle machine."""
+        wait_s = cpu_s = 0.0
+        for piece in pieces:
+            share = self.shares[piece.kind]
+            if piece.kind is Kind.OWN and self.own_s is not None:
+                cpu_s += min(self.own_s, piece.seconds)
+                continue
+            if piece.kind is Kind.OWN:
+                at_once = max(1.0, self.harness.mean(piece.start_s, piece.end_s))
+                share *= min(1.0, self.threads / at_once)
+            alone_s = piece.seconds / _slowdown(share, self.stretch_of(piece.start_s, piece.end_s))
+            wait_s += (1 - share) * alone_s
+            cpu_s += share * alone_s
+        return Chore(wait_s=wait_s, cpu_s=cpu_s)
+
+    def stretch_of(self, start_s: float, end_s: float) -> float:
+        return max(1.0, self.stretch.mean(start_s, end_s))
+
+
+def fit_cores(
+    run: Recorded,
+    *,
+    cores: float,
+    engine_cores: float,
+    explain: Explain | None = None,
+    others: float = 0.0,
+    threads: int = 1,
+    own_s: float | None = None,
+) -> Cores:
+    """`engine_cores`: what the engine takes of the same machine while it works; 0 if it has one of its own. `others`:
+    what somebody else wanted of it all the while. `threads`: those that agents work in. `own_s`: see `Cores`."""
+    own = [
+        (piece.start_s, piece.end_s, 1.0 if own_s is None else min(1.0, own_s / piece.seconds))
+        for life in run.lives
+        for piece in life.pieces
+        if piece.kind is Kind.OWN and piece.seconds > 0
+    ]
+    harness = Level(own)
+    pieces = {kind: _grouped(run.lives, kind) for kind in SOUGHT}
+
+    def made(shares: Mapping[Kind, float]) -> Cores:
+        wanted = _wanted(run, shares, engine_cores, Level(own, lambda level: min(threads, level)))
+        stretch = Level(wanted.pieces(), lambda level: max(1.0, (level + others) / cores))
+        return Cores(stretch=stretch, shares=shares, wanted=wanted, harness=harness, threads=threads, own_s=own_s)
+
+    def off(found: Cores) -> float:
+        spreads = [_spread(groups, kind, found) for kind, groups in pieces.items() if groups]
+        calls = explain(found.stretch) if explain is not None and engine_cores else 0.0
+        return calls + statistics.fmean(spreads or [0.0])
+
+    best = made(dict.fromkeys(Kind, GRID[0]))
+    if max((level for _, _, level in best.stretch.pieces()), default=1.0) <= 1.0:
+        return best  # nobody ever had to share
+    least = off(best)
+    for _ in range(ROUNDS):
+        for kind in SOUGHT:
+            for share in GRID:
+                tried = made({**best.shares, kind: share})
+                if (found := off(tried)) < WORTH * least:
+                    best, least = tried, found
+    return best
+
+
+def own_work(run: Recorded, *, apart: bool) -> float:
+    """What agents need for a piece of their own work, where they wait for the run's own process. `apart`: they live in
+    others, and the quickest of their pieces tell; else it is all that process's."""
+    found = sorted(piece.seconds for life in run.lives for piece in life.pieces if piece.kind is Kind.OWN)
+    return found[len(found) // QUICKEST] if apart and found else 0.0
+
+
+def wanted_by_others(samples: Sequence[Sample], found: Cores, *, cores: float, engine: Level) -> float:
+    """What somebody else wanted of the cores, on average, by how much less this process got than it asked for.
+
+    While it samples, the engine asks for its cores, `engine`; if it got half of them, twice as much was wanted of the
+    machine as there is. What the run itself wanted is taken off that. On a machine that was not full it is 0."""
+    full = [sample for sample in samples if sample.percent >= FULL_PERCENT]
+    if not full or len(full) < len(samples) / 2:
+        return 0.0
+    left = []
+    for sample in full:
+        asked = engine.mean(sample.start_s, sample.end_s)
+        if asked > 0 and sample.own_cores > 0:
+            stretch = max(1.0, asked / sample.own_cores)
+            left.append(max(0.0, stretch * cores - found.wanted.mean(sample.start_s, sample.end_s)))
+    return statistics.median(left) if left else 0.0
+
+
+def engine_level(run: Recorded, engine_cores: float) -> Level:
+    """Cores that the engine asked for."""
+    calls = ((call.start_s, call.end_s, 1.0) for call in run.calls)
+    return Level(calls, lambda level: engine_cores if level else 0.0)
+
+
+def _wanted(run: Recorded, shares: Mapping[Kind, float], engine_cores: float, harness: Level) -> Level:
+    intervals: list[Interval] = [
+        (piece.start_s, piece.end_s, shares[piece.kind])
+        for life in run.lives
+        for piece in life.pieces
+        if piece.kind is not Kind.OWN
+    ]
+    intervals += harness.pieces()
+    if engine_cores:
+        intervals += engine_level(run, engine_cores).pieces()
+    return Level(intervals)
+
+
+def _slowdown(share: float, stretch: float) -> float:
+    return 1.0 - share + share * stretch
+
+
+def _grouped(lives: Sequence[Life], kind: Kind) -> list[list[Piece]]:
+    """Pieces that would take about as long if nobody were in the way: of one kind, task and place."""
+    groups: defaultdict[tuple[str, int], list[Piece]] = defaultdict(list)
+    for life in lives:
+        of_kind = [piece for piece in life.pieces if piece.kind is kind and piece.seconds > 0]
+        for place, piece in enumerate(of_kind):
+            groups[life.key.task_id, place].append(piece)
+    large = [pieces for pieces in groups.values() if len(pieces) >= LEAST_ALIKE]
+    pooled = [piece for pieces in groups.values() for piece in pieces]
+    return large if 2 * sum(map(len, large)) >= len(pooled) else [pooled]
+
+
+def _spread(groups: Sequence[Sequence[Piece]], kind: Kind, found: Cores) -> float:
+    """How far pieces are from the middle of their group, once the others' part is taken out."""
+    apart: list[float] = []
+    for pieces in groups:
+        logs = [
+            math.log(piece.seconds / _slowdown(found.shares[kind], found.stretch_of(piece.start_s, piece.end_s)))
+            for piece in pieces
+        ]
+        middle = statistics.median(logs)
+        apart += [abs(log - middle) for log in logs]
+    return statistics.fmean(apart)

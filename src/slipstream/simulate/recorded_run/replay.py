@@ -1,0 +1,381 @@
+"""A recorded run as a workload: what its rollouts would ask for on an idle machine, and a machine fitted on them.
+
+Enters: a Recorded, and what is known of its settings. Leaves: a Model, which makes the workload of the same run with
+other numbers of samples, engines, cores.
+Always holds: the same arguments give the same workload; where more rollouts of a task are asked for than were recorded
+they are drawn from those of the same task, by a seed; one that was cancelled is gone on with as another one that got
+at least as far.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.simulate.machine.engine import EngineSpec
+from slipstream.simulate.recorded_run.chores import Cores, Sample, engine_level, fit_cores, own_work, wanted_by_others
+from slipstream.simulate.recorded_run.cpu_use import CpuUse
+from slipstream.simulate.recorded_run.fit import Fit, explain, fit_engine, fit_steps
+from slipstream.simulate.recorded_run.recorded import Life, Piece, Recorded, recorded
+from slipstream.simulate.run import HELD_OUT, MakePolicy, Trace, trace
+from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
+from slipstream.types import EndReason, EngineWork
+
+CALIBRATIONS = 6
+"""How often the fitted model is held against the run it was fitted on, and scaled."""
+NEAR = 0.02
+"""How far off, as a logarithm, the sums may be together when it is near enough."""
+FURTHEST = 3.0
+"""No scale goes further than this, up or down."""
+UNKNOWN_CACHE = 1 << 50
+"""Tokens of a cache that nothing is known of: whatever it is asked to hold fits."""
+CACHE_TRIES = 10
+DUTY_TRIES = 5
+LEAST_DUTY = 0.05
+"""Of an engine that leaves the run's own process to the event loop for nearly all of its time."""
+DUTY_NEAR = 0.1
+"""How far off a makespan may be before the engine's duty is doubted."""
+STEP = 0.7
+"""How much of the way a scale goes at once, as what the one gains the other loses. Halved where that led away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the settings of a run say of its machine."""
+
+    engine: EngineSpec
+    """Its cache, slots and cores; the speeds in it are not looked at."""
+    cores: float
+    processes: int = 1
+    """Those that agents are at work in."""
+    reuses: bool = True
+    """Whether the engine keeps what it computed from call to call."""
+    staleness: int | None = None
+    """Of a training run."""
+    deadlines: Deadlines = Deadlines()
+    retries: Retries = Retries()
+    samples: tuple[Sample, ...] = ()
+    """How busy the machine was."""
+    work: tuple[EngineWork, ...] = ()
+    """What the engine told of its steps."""
+    apart: bool = False
+    """Whether agents live in other processes than the run's own."""
+    use: CpuUse | None = None
+    """What was needed of that one, and of the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a replay does otherwise. None: as it was."""
+
+    samples: int | None = None
+    """Rollouts of a task that are started."""
+    keep: int | None = None
+    """Of these, how many are enough."""
+    staleness: int | None = None
+    slots: int | None = None
+    """Of the engine."""
+    engines: int = 1
+    cores: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A run and the machine fitted on it."""
+
+    run: Recorded
+    known: Known
+    cores: Cores
+    fit: Fit
+    engine_scale: float = 1.0
+    """By which the fitted times of the engine were multiplied to match the recorded run as a whole."""
+    chore_scale: float = 1.0
+    """The same of tools, sandboxes and gradings."""
+    others: float = 0.0
+    """Cores that somebody else wanted, on average."""
+    use: CpuUse | None = None
+    """What the run needed of the cores, where that is on record."""
+
+    @property
+    def spec(self) -> EngineSpec:
+        spec, scale = self.fit.spec, self.engine_scale
+        return replace(
+            spec,
+            step_s=spec.step_s * scale,
+            row_s=spec.row_s * scale,
+            token_s=spec.token_s * scale,
+            call_s=spec.call_s * scale,
+            prompt_s=spec.prompt_s * scale,
+            prefill_tokens_s=spec.prefill_tokens_s / scale,
+        )
+
+    def workload(self, change: Change, *, seed: int = 0) -> Workload:
+        jobs = tuple(self._job(life) for life in _chosen(self.run.lives, change.samples, seed))
+        spec = self.spec
+        if change.slots is not None and spec.slots is not None and spec.contexts is not None:
+            each = spec.kv_tokens // spec.contexts
+            spec = replace(spec, slots=change.slots, contexts=change.slots, kv_tokens=each * change.slots)
+        largest = max(tokens for job in jobs for tokens in _sizes(job))
+        machine = Machine(
+            engine=replace(spec, kv_tokens=max(spec.kv_tokens, largest)),
+            cores=change.cores or self.known.cores,
+            agents=1,
+            sandbox_cap=1,
+            slots=1,
+            deadlines=self.known.deadlines,
+            retries=self.known.retries,
+            others=self.others,
+            front_s=0.0 if self.use is None else self.use.front_s,
+        )
+        return checked(
+            Workload(
+                name=self.run.name,
+                machine=machine,
+                jobs=jobs,
+                staleness=self.known.staleness if change.staleness is None else change.staleness,
+                keep=change.keep,
+                update_s=self.run.update_s,
+                engines=change.engines,
+            )
+        )
+
+    def _job(self, life: Life) -> SimJob:
+        return SimJob(
+            task=life.key.task_id,
+            sample=life.key.sample,
+            step=life.key.step,
+            phase=life.key.phase,
+            prompt=life.calls[0].context,
+            init=self._chore(life.init),
+            start=self._chore(life.start),
+            turns=tuple(self._turns(life)),
+            release_s=sum(piece.seconds for piece in life.release),
+            grade=self._chore(life.grade),
+            shared=min(life.calls[0].cached or 0, life.calls[0].context),
+            weight=life.weight,
+            grade_weight=life.grade_weight,
+            verdict=life.reason.trust.graded,
+        )
+
+    def _turns(self, life: Life) -> Sequence[SimTurn]:
+        turns, before = [], 0
+        for call, pieces in zip(life.calls, life.between, strict=True):
+            chore = self._chore(pieces)
+            goes_on = call.kept >= min(before, call.context) and self.known.reuses
+            turns.append(
+                SimTurn(
+                    sampled=call.sampled,
+                    tool_s=chore.wait_s,
+                    tool_cpu_s=chore.cpu_s,
+                    context=call.context,
+                    kept=None if goes_on else call.kept if self.known.reuses else 0,
+                )
+            )
+            before = call.context + call.sampled
+        return turns
+
+    def _chore(self, pieces: Sequence[Piece]) -> Chore:
+        chore = self.cores.alone(pieces)
+        return Chore(wait_s=chore.wait_s * self.chore_scale, cpu_s=chore.cpu_s * self.chore_scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How rollouts are dispatched."""
+
+    make: MakePolicy
+    limits: Limits
+    change: Change = Change()
+
+
+def fit_run(run: Recorded, known: Known, own: Way) -> Model:
+    """The machine of a run. `own` is the way it was recorded: the model is held against it."""
+    engine, others = known.engine, 0.0
+    use = known.use
+    steps = fit_steps(
+        known.work,
+        on_cores=engine.cores > 0,
+        name=run.name,
+        num_prompts=len(run.calls),
+        alone=use.alone if use else 1.0,
+    )
+    if steps is None:
+        use = None
+    own_s = None if use is None else own_work(run, apart=known.apart)
+    off = explain(run.calls, engine.slots, steps) if engine.cores else None
+    cores = fit_cores(
+        run, cores=known.cores, engine_cores=engine.cores, explain=off, threads=known.processes, own_s=own_s
+    )
+    if known.samples and engine.cores:
+        level = engine_level(run, engine.cores)
+        others = wanted_by_others(known.samples, cores, cores=known.cores, engine=level)
+    if others:
+        cores = fit_cores(
+            run,
+            cores=known.cores,
+            engine_cores=engine.cores,
+            explain=off,
+            others=others,
+            threads=known.processes,
+            own_s=own_s,
+        )
+    fit = fit_engine(run.calls, known.engine, cores, name=run.name, steps=steps, use=use)
+    model = Model(run=run, known=known, cores=cores, fit=fit, others=others, use=use)
+    if known.engine.kv_tokens == UNKNOWN_CACHE and run.again:
+        model = _with_cache(model, own)
+    if use is not None:
+        return _with_duty(replace(model, chore_scale=_as_measured(model, use)), own)
+    return calibrated(model, lambda tried: _totals(recorded(replay(tried, own).rollouts, name=run.name)))
+
+
+def _as_measured(model: Model, use: CpuUse) -> float:
+    """The scale of chores under which they need the cores for no longer than all processes but the run's own had them.
+    These may have been others' processes, so nothing becomes longer by it."""
+    found_s = sum(model.cores.alone(life.pieces).cpu_s for life in model.run.lives)
+    return min(1.0, use.rest_s * len(model.run.calls) / found_s) if found_s > 0 and use.rest_s > 0 else 1.0
+
+
+def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> Model:
+    """The model, its two speeds scaled until calls and chores take as long in all as they took. `again` is how long
+    they take in a replay."""
+    calls_s, chores_s = _totals(model.run)
+    best, least, ways, step = model, math.inf, (0.0, 0.0), STEP
+    for _ in range(CALIBRATIONS):
+        calls_again_s, chores_again_s = again(model)
+        found = _way(calls_s, calls_again_s), _way(chores_s, chores_again_s)
+        off = sum(map(abs, found))
+        if off < least:
+            best, least, ways = model, off, found
+        else:
+            step /= 2
+        if least < NEAR:
+            break
+        model = replace(
+            best,
+            engine_scale=_within(best.engine_scale * math.exp(step * ways[0])),
+            chore_scale=_within(best.chore_scale * math.exp(step * ways[1])),
+        )
+    return best
+
+
+def replay(model: Model, way: Way, *, seed: int = 0) -> Trace:
+    return trace(model.workload(way.change, seed=seed), way.make, way.limits)
+
+
+def _with_duty(model: Model, own: Way) -> Model:
+    """The model, in which the engine leaves the run's own process to others for some of its time, if the recorded
+    makespan tells so. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
+    low, high = LEAST_DUTY, model.fit.spec.duty
+    for tries in range(DUTY_TRIES):
+        again = recorded(replay(model, own).rollouts, name=model.run.name)
+        off = again.makespan_s / model.run.makespan_s - 1.0
+        if abs(off) < DUTY_NEAR or (off < 0 and not tries):
+            break
+        duty = model.fit.spec.duty
+        low, high = (low, duty) if off > 0 else (duty, high)
+        spec = replace(model.fit.spec, duty=(low * high) ** 0.5)
+        model = replace(model, fit=replace(model.fit, spec=spec))
+    return model
+
+
+def _with_cache(model: Model, own: Way) -> Model:
+    """The size of cache with which a replay computes about as many tokens again as the recorded run did."""
+    sizes = [call.context + call.sampled for call in model.run.calls]
+    low, high = max(sizes), sum(max(call.context + call.sampled for call in life.calls) for life in model.run.lives)
+    for _ in range(CACHE_TRIES):
+        middle = int((low * high) ** 0.5)
+        tried = replace(model, fit=replace(model.fit, spec=replace(model.fit.spec, kv_tokens=middle)))
+        if replay(tried, own).outcome.reprefill_tokens > (model.run.again or 0):
+            low = middle
+        else:
+            high = middle
+    return replace(model, fit=replace(model.fit, spec=replace(model.fit.spec, kv_tokens=high)))
+
+
+def _totals(run: Recorded) -> tuple[float, float]:
+    """Seconds of all calls, and of all chores."""
+    return (
+        sum(call.seconds for call in run.calls),
+        sum(piece.seconds for life in run.lives for piece in life.pieces),
+    )
+
+
+def _way(recorded_s: float, again_s: float) -> float:
+    """How far it is from the one to the other, as a logarithm."""
+    return math.log(recorded_s / again_s) if recorded_s > 0 and again_s > 0 else 0.0
+
+
+def _within(scale: float) -> float:
+    return min(FURTHEST, max(1.0 / FURTHEST, scale))
+
+
+def call_error(run: Recorded, again: Trace) -> float:
+    """The median of how far the length of a call is off in a replay, as a share of the recorded one."""
+    recorded_s = {life.key: [call.seconds for call in life.calls] for life in run.lives}
+    off = [
+        abs(call.seconds / before - 1.0)
+        for life in recorded(again.rollouts, name=run.name).lives
+        for call, before in zip(life.calls, recorded_s.get(life.key, ()), strict=False)
+        if before > 0
+    ]
+    return statistics.median(off) if off else 0.0
+
+
+# ---------------------------------------------------------------- which rollouts
+
+
+def num_drawn(lives: Sequence[Life], samples: int | None) -> int:
+    """How many of the lives to replay are beyond those on record."""
+    return sum(
+        max(0, _num_wanted(phase, members, samples) - len(members)) for (phase, _, _), members in _groups(lives).items()
+    )
+
+
+def _num_wanted(phase: str, members: Sequence[Life], samples: int | None) -> int:
+    return len(members) if samples is None or phase == HELD_OUT else samples
+
+
+def _groups(lives: Sequence[Life]) -> dict[tuple[str, int, str], list[Life]]:
+    groups: defaultdict[tuple[str, int, str], list[Life]] = defaultdict(list)
+    for life in sorted(lives, key=lambda life: life.key):
+        groups[life.key.phase, life.key.step, life.key.task_id].append(life)
+    return groups
+
+
+def _chosen(lives: Sequence[Life], samples: int | None, seed: int) -> list[Life]:
+    """The lives to replay, in the order in which jobs are submitted."""
+    whole: defaultdict[str, list[Life]] = defaultdict(list)
+    for life in lives:
+        if life.reason is not EndReason.CANCELLED:
+            whole[life.key.task_id].append(life)
+    found: list[tuple[float, Life]] = []
+    for (phase, step, task_id), members in _groups(lives).items():
+        num = _num_wanted(phase, members, samples)
+        last = members[-1].key
+        for place in range(num):
+            chance = random.Random(f"{seed} {phase} {step} {task_id} {place}")
+            if place < len(members):
+                life, key = _gone_on(members[place], whole[task_id], chance), members[place].key
+            else:
+                life = chance.choice(whole[task_id] or members)
+                key = replace(last, sample=last.sample + 1 + place - len(members))
+            at_s = members[min(place, len(members) - 1)].first_s
+            found.append((at_s, replace(life, key=key)))
+    return [life for _, life in sorted(found, key=lambda each: (each[1].key.step, each[0], each[1].key))]
+
+
+def _gone_on(life: Life, whole: Sequence[Life], chance: random.Random) -> Life:
+    """A cancelled rollout as it might have gone on: as one of its task that took at least as many turns."""
+    if life.reason is not EndReason.CANCELLED or not whole:
+        return life
+    as_far = [other for other in whole if len(other.calls) >= len(life.calls)]
+    return chance.choice(as_far) if as_far else max(whole, key=lambda other: len(other.calls))
+
+
+def _sizes(job: SimJob) -> list[int]:
+    return [context + turn.sampled for context, turn in zip(job.contexts, job.turns, strict=True)]

@@ -1,0 +1,251 @@
+"""From a requirement to a tree: the source of a package with all that its tests need, ready to be used offline.
+
+Enters: a Requirement, a folder for downloads, the place of the tree. Leaves: a Package, whose tree holds the source at
+its top and what it requires in `.deps`.
+Always holds: the network is used to download alone, and nothing that was downloaded runs outside a sandbox without one;
+the tree holds one copy of the package's own source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import SandboxFileError
+from slipstream.sandbox.base import SandboxProvider
+from slipstream.sandbox.ready import open_sandbox
+from slipstream.tasks.factory.package.layout import Layout, read_layout
+from slipstream.tasks.factory.package.runner import DEPS, START_TIMEOUT_S, WORKDIR, first_error, last_line, spec_of
+from slipstream.tasks.factory.package.sources import (
+    Requirement,
+    Skipped,
+    download_source,
+    download_wheels,
+    normal_name,
+    unpack_source,
+    unpack_wheel,
+)
+from slipstream.types import SandboxSpec
+
+BASE_REQUIRES = ("pytest>=8,<9",)
+RUNNERS_OWN = {"pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli", "colorama"}
+"""Projects that the test runner itself is made of."""
+BUILD_TIMEOUT_S = 300.0
+IMPORT_TIMEOUT_S = 60.0
+BUILD_TOOLS = ".build"
+DROPPED = ("build", "dist", ".git", ".github", ".tox", "debian", ".hypothesis", ".pytest_cache")
+CONFIGURATION = ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "conftest.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package that is ready to be tested."""
+
+    layout: Layout
+    tree: Path
+
+    @property
+    def label(self) -> str:
+        return f"{normal_name(self.layout.name)}-{self.layout.version}"
+
+    @property
+    def spec(self) -> SandboxSpec:
+        return spec_of(self.tree, self.layout.root)
+
+    def text(self, path: str) -> str:
+        """A file of the tree; bytes that are no UTF-8 survive a round trip."""
+        return (self.tree / path).read_bytes().decode("utf-8", "surrogateescape")
+
+
+async def fetch(wanted: Requirement, trees: Path, downloads: Path, *, provider: SandboxProvider) -> Package:
+    """Make the tree of a package. Raises Skipped, with the reason, where none can be made."""
+    if normal_name(wanted.name) in RUNNERS_OWN:
+        raise Skipped("the test runner itself needs it: a bug in it would be a bug in the runner")
+    await asyncio.to_thread(downloads.mkdir, parents=True, exist_ok=True)
+    archive = wanted.path
+    if archive is None:
+        archive = await asyncio.to_thread(download_source, wanted, downloads)
+    with tempfile.TemporaryDirectory(dir=trees, prefix=".part-") as part:
+        unpacked = Path(part, "source")
+        await asyncio.to_thread(unpack_source, archive, unpacked)
+        layout = read_layout(unpacked, name=wanted.name, version=wanted.version or "0")
+        _clear(unpacked)
+        python = await _python_inside(layout, provider)
+        await _add_requirements(unpacked, layout, downloads, python)
+        _add_metadata(unpacked, layout)
+        unpacked = await _importable(unpacked, layout, downloads, python, provider)
+        await _compile_requirements(unpacked, layout, provider)
+        tree = trees / f"{normal_name(layout.name)}-{layout.version}"
+        shutil.rmtree(tree, ignore_errors=True)
+        unpacked.rename(tree)
+    return Package(layout=layout, tree=tree)
+
+
+def _clear(folder: Path) -> None:
+    """Leave out what would be a second copy of the source, or is of no use."""
+    for name in DROPPED:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for cache in list(folder.rglob("__pycache__")):
+        shutil.rmtree(cache, ignore_errors=True)
+    for place in (folder, *folder.rglob("*")):
+        place.chmod(0o755 if place.is_dir() or place.stat().st_mode & 0o100 else 0o644)
+
+
+async def _add_requirements(tree: Path, layout: Layout, downloads: Path, python: str) -> None:
+    wheels = downloads / f"wheels-{python}-{normal_name(layout.name)}"
+    shutil.rmtree(wheels, ignore_errors=True)
+    needed = (*BASE_REQUIRES, *layout.requires)
+    await asyncio.to_thread(download_wheels, needed, wheels, python=python)
+    if extra := [one for one in layout.test_requires if normal_name(one) != normal_name(layout.name)]:
+        try:
+            await asyncio.to_thread(download_wheels, (*needed, *extra), wheels, python=python)
+        except Skipped:
+            for one in extra:
+                with contextlib.suppress(Skipped):  # tests that need it will not work, and be left out
+                    await asyncio.to_thread(download_wheels, (*needed, one), wheels, python=python)
+    deps = tree / DEPS
+    deps.mkdir()
+    for wheel in sorted(wheels.glob("*.whl")):
+        if normal_name(wheel.name.partition("-")[0]) == normal_name(layout.name):
+            continue
+        try:
+            await asyncio.to_thread(unpack_wheel, wheel, deps)
+        except (zipfile.BadZipFile, OSError) as raised:
+            raise Skipped(f"{wheel.name} cannot be unpacked: {raised}") from raised
+    for module in layout.modules:
+        if (deps / module).exists() or (deps / f"{module}.py").exists():
+            raise Skipped(f"what it requires brings a second copy of its module {module}")
+
+
+async def _python_inside(layout: Layout, provider: SandboxProvider) -> str:
+    """The version of the sandbox's own Python, which must not have the package."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    exit_code, said = await _inside(SandboxSpec(), provider, ["python3", "-I", "-c", code])
+    if exit_code != 0:
+        raise Skipped(f"the sandbox has no Python: {last_line(said)}")
+    for module in layout.modules:
+        exit_code, _ = await _inside(SandboxSpec(), provider, ["python3", "-I", "-c", f"import {module}"])
+        if exit_code == 0:
+            raise Skipped(f"the sandbox's own Python has a module {module}, which would be a second copy of it")
+    return said.strip()
+
+
+def _add_metadata(tree: Path, layout: Layout) -> None:
+    """What `importlib.metadata` tells of a package that is installed."""
+    info = tree / DEPS / f"{layout.name.replace('-', '_')}-{layout.version}.dist-info"
+    info.mkdir(exist_ok=True)
+    told = tree / "PKG-INFO"
+    head = f"Metadata-Version: 2.1\nName: {layout.name}\nVersion: {layout.version}\n"
+    (info / "METADATA").write_bytes(told.read_bytes() if told.is_file() else head.encode())
+    for points in tree.glob("**/*.egg-info/entry_points.txt"):
+        shutil.copy(points, info / "entry_points.txt")
+
+
+async def _importable(tree: Path, layout: Layout, downloads: Path, python: str, provider: SandboxProvider) -> Path:
+    """See that it can be imported; build it, in a sandbox, where it cannot be as it is. Returns where it lies then:
+    sandboxes see a tree as it was when the first of them opened, so a changed one has another name."""
+    command = ["python3", "-c", "; ".join(f"import {module}" for module in layout.modules)]
+    exit_code, said = await _inside(spec_of(tree, layout.root), provider, command)
+    if exit_code == 0:
+        return tree
+    tree = await asyncio.to_thread(tree.rename, tree.with_name("building"))
+    await _build(tree, layout, downloads, python, provider)
+    tree = await asyncio.to_thread(tree.rename, tree.with_name("built"))
+    exit_code, said = await _inside(spec_of(tree, layout.root), provider, command)
+    if exit_code != 0:
+        raise Skipped(f"it cannot be imported: {last_line(said)}")
+    return tree
+
+
+async def _build(tree: Path, layout: Layout, downloads: Path, python: str, provider: SandboxProvider) -> None:
+    """Build a wheel offline, and take from it the files that the source does not have."""
+    asked = _build_system(tree)
+    needs = [str(one) for one in asked.get("requires", ["setuptools"])] + ["wheel"]
+    wheels = downloads / f"build-{python}-{normal_name(layout.name)}"
+    await asyncio.to_thread(download_wheels, needs, wheels, python=python)
+    tools = tree / BUILD_TOOLS
+    try:
+        for wheel in sorted(wheels.glob("*.whl")):
+            await asyncio.to_thread(unpack_wheel, wheel, tools)
+        built = await built_wheel(spec_of(tree, layout.root), asked, provider)
+    finally:
+        shutil.rmtree(tools, ignore_errors=True)
+    archive = downloads / f"{normal_name(layout.name)}-built.whl"
+    await asyncio.to_thread(_take_missing, built, archive, tree / layout.root)
+
+
+async def built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: SandboxProvider) -> bytes:
+    """What the package's own build program makes, in a sandbox without a network."""
+    backend, _, inner = str(asked.get("build-backend", "setuptools.build_meta:__legacy__")).partition(":")
+    paths = [f"{WORKDIR}/{BUILD_TOOLS}", ".", *map(str, asked.get("backend-path", []))]
+    code = (
+        f"import sys; sys.path[:0] = {paths!r}; import {backend} as backend; "
+        f"print('BUILT', backend{'.' + inner if inner else ''}.build_wheel('/tmp'))"
+    )
+    sandbox = await open_sandbox(provider, spec, timeout_s=START_TIMEOUT_S)
+    try:
+        done = await sandbox.exec(["/usr/bin/env", "python3", "-c", code], timeout_s=BUILD_TIMEOUT_S)
+        said = done.stdout.text()
+        if done.exit_code != 0 or "BUILT " not in said:
+            raise Skipped(f"it does not build without a network: {first_error(done.stderr.text() or said)}")
+        return await sandbox.read(f"/tmp/{said.rsplit('BUILT ', 1)[1].split()[0]}", max_bytes=64 << 20)
+    except SandboxFileError as raised:
+        raise Skipped(f"it does not build: {raised}") from raised
+    finally:
+        await sandbox.aclose()
+
+
+def _take_missing(wheel: bytes, archive: Path, root: Path) -> None:
+    archive.write_bytes(wheel)
+    with tempfile.TemporaryDirectory() as place:
+        made = Path(place, "made")
+        try:
+            unpack_wheel(archive, made)
+        except zipfile.BadZipFile as raised:
+            raise Skipped(f"it does not build: its wheel cannot be read ({raised})") from raised
+        for path in sorted(made.rglob("*")):
+            target = root / path.relative_to(made)
+            if path.is_file() and ".dist-info" not in path.as_posix() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
+
+
+def _build_system(tree: Path) -> dict[str, Any]:
+    try:
+        asked = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
+    except (OSError, ValueError):
+        return {}
+    return asked if isinstance(asked, dict) else {}
+
+
+async def _compile_requirements(tree: Path, layout: Layout, provider: SandboxProvider) -> None:
+    """Compiled files of what it requires, so that no sandbox has to make them; they hold whatever the files' times."""
+    sandbox = await open_sandbox(provider, spec_of(tree, layout.root), timeout_s=START_TIMEOUT_S)
+    command = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", f"{WORKDIR}/{DEPS}"]
+    try:
+        await sandbox.exec(["/usr/bin/env", *command], timeout_s=BUILD_TIMEOUT_S)
+        found = await sandbox.read_tree(DEPS, max_bytes=512 << 20, max_files=100_000)
+    finally:
+        await sandbox.aclose()
+    for path, file in found.files.items():
+        if path.endswith(".pyc"):
+            place = tree / DEPS / path
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(file.data)
+
+
+async def _inside(spec: SandboxSpec, provider: SandboxProvider, argv: list[str]) -> tuple[int | None, str]:
+    sandbox = await open_sandbox(provider, spec, timeout_s=START_TIMEOUT_S)
+    try:
+        done = await sandbox.exec(["/usr/bin/env", *argv], timeout_s=IMPORT_TIMEOUT_S)
+    finally:
+        await sandbox.aclose()
+    return done.exit_code, done.stdout.text() + done.stderr.text()

@@ -1,0 +1,114 @@
+"""Sampling the machine into a run's store while the run goes on.
+
+Enters: a store, and how often. Leaves: samples in the store, with its next commit. Always holds: everything happens in
+a thread of its own, so the event loop never waits for a driver; it ends with the context, with the store, or with the
+process; and whatever goes wrong with it, the run goes on. On virtual time nothing is sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from slipstream.record.hardware import HardwareSample
+from slipstream.telemetry.cpus import Cpus
+from slipstream.telemetry.nvml import Gpus
+from slipstream.types import EngineWork
+
+_log = logging.getLogger(__name__)
+
+TakeWork = Callable[[], tuple[EngineWork, ...]]
+"""What an engine did since it was asked last."""
+
+_END_S = 2.0
+"""How long the end of a run waits for a driver that hangs; the thread is then left to the end of the process."""
+
+
+class Machine:
+    """This machine, as far as this process may use it, to be asked again and again by one thread. The first answer only
+    begins the counting."""
+
+    def __init__(
+        self, *, cpus: Cpus | None = None, gpus: Gpus | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cpus = Cpus() if cpus is None else cpus
+        self._gpus = Gpus.find(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if gpus is None else gpus
+        self._clock = clock
+        self._last_s: float | None = None
+
+    def read(self) -> HardwareSample | None:
+        """What happened since the last call; None the first time."""
+        now_s = self._clock()
+        cpu = self._cpus.read()
+        last_s, self._last_s = self._last_s, now_s
+        if last_s is None or now_s <= last_s:
+            return None
+        return HardwareSample(at_s=now_s, seconds=now_s - last_s, cpu=cpu, gpus=self._gpus.read())
+
+    def close(self) -> None:
+        self._gpus.close()
+
+
+class SampleStore(Protocol):
+    def add_sample(self, sample: HardwareSample) -> bool:
+        """Keep a sample, from any thread; False once nothing is kept any more."""
+        ...
+
+
+@asynccontextmanager
+async def sampling(
+    store: SampleStore,
+    every_s: float,
+    *,
+    take_work: TakeWork = lambda: (),
+    open_machine: Callable[[], Machine] = Machine,
+) -> AsyncIterator[None]:
+    """Sample while the context is open; not at all if `every_s` is 0."""
+    if every_s <= 0 or not _on_the_real_clock():
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_sample, args=(store, every_s, open_machine, take_work, stop), name="hardware sampler", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.to_thread(thread.join, _END_S)
+
+
+def _on_the_real_clock() -> bool:
+    return abs(asyncio.get_running_loop().time() - time.monotonic()) < 1.0
+
+
+def _sample(
+    store: SampleStore,
+    every_s: float,
+    open_machine: Callable[[], Machine],
+    take_work: TakeWork,
+    stop: threading.Event,
+) -> None:
+    try:
+        machine = open_machine()
+        try:
+            machine.read()
+            take_work()
+            is_over = False
+            while not is_over:
+                is_over = stop.wait(every_s)  # then what is left of the last stretch
+                sample = machine.read()
+                if sample is not None and not store.add_sample(replace(sample, work=take_work())):
+                    return
+        finally:
+            machine.close()
+    except Exception as raised:  # the thread's own boundary: no figure is worth a run
+        _log.warning("the machine is not sampled any more: %s: %s", type(raised).__name__, raised)

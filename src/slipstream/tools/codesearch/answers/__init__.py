@@ -1,0 +1,1 @@
+"""From a search term to an answer sized for a model."""

@@ -1,0 +1,217 @@
+"""Answers sized for a model: in full when short, a preview when long, folded to one line each when many.
+
+Enters: Places and lines of files. Leaves: text with line numbers. Always holds: every definition is named with its path
+and its lines; what is not shown is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.tools.codesearch.answers.resolve import CONTAINERS
+from slipstream.tools.codesearch.answers.uses import Site
+from slipstream.tools.codesearch.parsing.facts import Definition, Facts
+from slipstream.tools.codesearch.tree import Place
+
+FULL_LINES = 150
+FULL_CHARS = 7000
+PREVIEW_LINES = 12
+HEAD_LINES = 40
+MAX_FOLDED = 25
+MAX_MEMBERS = 80
+MAX_ATTRIBUTES = 20
+MAX_LINE_CHARS = 240
+ANSWER_CHARS = 12_000
+WITH_BODY = ("class", "function", "method", "interface", "struct", "enum", "trait", "impl", "module", "macro")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    text: str
+    next_step: str = ""
+    """What to ask next, in a sentence."""
+    kind: str = ""
+    """Of the next step, in a word: `rest`, `narrow`, `callers`, `nothing`."""
+    is_empty: bool = False
+
+
+def numbered(lines: Sequence[str], first: int, last: int) -> str:
+    """Lines `first` to `last` with their numbers."""
+    width = len(str(last))
+    return "\n".join(
+        f"{number:>{width}}| {cut_line(line)}" for number, line in enumerate(lines[first - 1 : last], first)
+    )
+
+
+def cut_line(line: str) -> str:
+    line = line.rstrip()
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} [... {len(line) - MAX_LINE_CHARS} more]"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def where(path: str, first: int, last: int) -> str:
+    return f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
+
+
+def headline(place: Place) -> str:
+    definition = place.definition
+    kind = "" if definition.kind == "impl" else f"{definition.kind} "
+    return f"{where(place.path, definition.first, definition.last)} {kind}{'.'.join(place.qualified)}"
+
+
+def full(place: Place) -> tuple[str, str]:
+    """A definition in full if it is short, else folded; and a part of it that was not shown, as a term to ask for."""
+    definition = place.definition
+    lines = place.facts.lines()
+    last = min(definition.last, len(lines))
+    body = numbered(lines, definition.first, last)
+    head = headline(place)
+    if last - definition.first < FULL_LINES and len(body) <= FULL_CHARS:
+        return f"{head}\n{body}", ""
+    if definition.kind in CONTAINERS and (members := place.facts.children(definition.number)):
+        shown_to = max(definition.line, min(members[0].first - 1, definition.line + PREVIEW_LINES))
+        shown = numbered(lines, definition.first, shown_to)
+        outline, rest = outlined(place.facts, members, lines)
+        return f"{head}\n{shown}\n{outline}", f"{place.path}:{'.'.join(place.qualified)}.{rest or members[0].name}"
+    shown_to = min(definition.line + HEAD_LINES, last)
+    shown = numbered(lines, definition.first, shown_to)
+    more = f"[lines {shown_to + 1}-{last} are not shown]"
+    return f"{head}\n{shown}\n{more}", f"{place.path}:{shown_to + 1}-{last}"
+
+
+def preview(place: Place) -> str:
+    definition = place.definition
+    lines = place.facts.lines()
+    last = min(definition.last, len(lines))
+    shown_to = min(last, max(definition.first + PREVIEW_LINES - 1, definition.line))
+    text = f"{headline(place)}\n{numbered(lines, definition.first, shown_to)}"
+    return text if shown_to >= last else f"{text}\n[lines {shown_to + 1}-{last} are not shown]"
+
+
+def folded(places: Sequence[Place], most: int = MAX_FOLDED) -> str:
+    """One line for each, with the line that defines it."""
+    shown = []
+    texts: dict[str, list[str]] = {}
+    for place in places[:most]:
+        if place.path not in texts:
+            texts[place.path] = place.facts.lines()
+        shown.append(f"{headline(place)}: {signature(texts[place.path], place.definition)}")
+    if len(places) > most:
+        shown.append(f"[{len(places) - most} more]")
+    return "\n".join(shown)
+
+
+def signature(lines: Sequence[str], definition: Definition) -> str:
+    line = lines[definition.line - 1].strip() if definition.line <= len(lines) else definition.name
+    return line if len(line) <= 100 else f"{line[:100]}..."
+
+
+def outlined(facts: Facts, members: Sequence[Definition], lines: Sequence[str], indent: str = "  ") -> tuple[str, str]:
+    """Members, one line each, and the members of classes below them; the first with a body, to ask for next."""
+    shown: list[str] = []
+    first_body = ""
+    num_hidden = 0
+    attributes = [member.name for member in members if member.kind == "attribute"]
+    if attributes:
+        more = f" and {len(attributes) - MAX_ATTRIBUTES} more" if len(attributes) > MAX_ATTRIBUTES else ""
+        shown.append(f"{indent}attributes: {', '.join(attributes[:MAX_ATTRIBUTES])}{more}")
+
+    def add(definition: Definition, depth: int) -> None:
+        nonlocal first_body, num_hidden
+        if definition.kind == "attribute":
+            return
+        if len(shown) >= MAX_MEMBERS:
+            num_hidden += 1
+            return
+        if definition.kind in WITH_BODY and not first_body:
+            first_body = definition.name
+        place = where("", definition.first, definition.last)[1:]
+        doc = facts.docs.get(definition.number, "")
+        told = f"  # {doc}" if doc else ""
+        shown.append(f"{indent * (depth + 1)}{place}: {signature(lines, definition)}{told}")
+        if definition.kind in CONTAINERS and depth < 3:
+            for child in facts.children(definition.number):
+                add(child, depth + 1)
+
+    for member in members:
+        add(member, 0)
+    if num_hidden:
+        shown.append(f"{indent}[{num_hidden} more]")
+    return "\n".join(shown), first_body
+
+
+def file_outline(path: str, facts: Facts) -> str:
+    lines = facts.lines()
+    tops = facts.children(-1)
+    if not tops:
+        shown_to = min(len(lines), HEAD_LINES)
+        more = f"\n[lines {shown_to + 1}-{len(lines)} are not shown]" if shown_to < len(lines) else ""
+        return f"{path} ({len(lines)} lines)\n{numbered(lines, 1, shown_to)}{more}"
+    text = f"{path} ({len(lines)} lines)"
+    if facts.error:
+        text += f"\n[{facts.error}]"
+    return f"{text}\n{outlined(facts, tops, lines)[0]}"
+
+
+def entity(place: Place) -> str:
+    """The term that asks for one definition."""
+    return f"{place.path}:{'.'.join(place.qualified)}"
+
+
+def shown_lines(path: str, facts: Facts, lines: Sequence[int], most: int) -> str:
+    """Some lines of a file, each group under the definition it stands in."""
+    text = facts.lines()
+    shown = []
+    before = None
+    for line in lines[:most]:
+        around = facts.enclosing(line)
+        inside = f" in {'.'.join(facts.qualified(around))}" if around >= 0 else ""
+        if inside != before:
+            shown.append(f"{path}{inside}")
+            before = inside
+        shown.append(f"  {line}| {cut_line(text[line - 1]).strip() if line <= len(text) else ''}")
+    if len(lines) > most:
+        shown.append(f"  [{len(lines) - most} more lines]")
+    return "\n".join(shown)
+
+
+def shown_sites(some: Sequence[Site], most: int) -> str:
+    """Uses of a name, one line each."""
+    shown: list[str] = []
+    texts: dict[str, list[str]] = {}
+    for site in some[:most]:
+        if site.path not in texts:
+            texts[site.path] = site.facts.lines()
+        lines = texts[site.path]
+        inside = f" in {'.'.join(site.facts.qualified(site.use.owner))}" if site.use.owner >= 0 else ""
+        code = lines[site.use.line - 1].strip() if site.use.line <= len(lines) else ""
+        shown.append(f"  {site.path}:{site.use.line}{inside}: {code[:120]}")
+    if len(some) > most:
+        rest = some[most:]
+        shown.append(f"  [{len(rest)} more in {len({site.path for site in rest})} files]")
+    return "\n".join(shown)
+
+
+def joined(terms: Sequence[str], answers: Sequence[Answer], notes: Sequence[str]) -> Answer:
+    """One answer of several, each cut to its share."""
+    share = ANSWER_CHARS // max(1, len(answers))
+    texts = []
+    for number, each in enumerate(answers):
+        text = each.text
+        if len(text) > share:
+            end = text.rfind("\n", 0, share)
+            kept = text[: end if end > 0 else share]
+            text = f"{kept}\n[{text.count(chr(10), len(kept))} more lines of this answer: narrow the query]"
+        heading = " ".join(terms[number].split()) if terms else ""
+        texts.append(f"== {heading}\n{text}" if len(answers) > 1 else text)
+    first = next((each for each in answers if each.next_step), answers[0])
+    return Answer(
+        text="\n".join([*texts, *notes]),
+        next_step=first.next_step,
+        kind=first.kind,
+        is_empty=all(each.is_empty for each in answers),
+    )

@@ -1,0 +1,199 @@
+"""From a name to the definitions it stands for: by qualified name, through imports and re-exports, through bases.
+
+Enters: the parts of a dotted name. Leaves: Places in a fixed order, and how they were found. Always holds: what is
+defined under the whole of what was asked for comes before one that needs an import or a base class to be followed; no
+chain of imports or bases, however it loops, takes more than a bounded number of steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.tools.codesearch.base import is_test, module_of
+from slipstream.tools.codesearch.parsing.facts import Facts, Import
+from slipstream.tools.codesearch.tree import Place, Tree
+
+MAX_STEPS = 400
+MAX_DEPTH = 8
+CONTAINERS = frozenset({"class", "interface", "struct", "enum", "trait", "impl", "type", "module"})
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    places: tuple[Place, ...] = ()
+    how: str = ""
+    """"" where it is defined under that very name, else what had to be followed."""
+
+
+class Resolver:
+    """For one query: what was worked out is remembered."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._code = tree.code
+        self._steps = 0
+        self._members: dict[tuple[str, int, str], tuple[Place, ...]] = {}
+        self._globals: dict[tuple[str, str], tuple[Place, ...]] = {}
+
+    # ---------------------------------------------------------------- what was asked for
+
+    def find(self, parts: Parts) -> Found:
+        self._steps = 0
+        if places := self.exact(parts):
+            return Found(places=places)
+        if len(parts) > 1:
+            for owner in self.exact(parts[:-1]):
+                if places := self.member(owner, parts[-1]):
+                    of = ".".join(owner.qualified)
+                    return Found(places=places, how=f"{of} inherits {parts[-1]} from there")
+            for cut in range(len(parts) - 1, 0, -1):
+                if places := self.in_module(parts[:cut], parts[cut:]):
+                    return Found(places=places, how=f"{'.'.join(parts)} is re-exported from there")
+        elif places := self._by_alias(parts[0]):
+            return Found(places=places, how=f"{parts[0]} is another name for it in an import")
+        if places := self._in_other_case(parts):
+            return Found(places=places, how="found in another spelling of upper and lower case")
+        return Found()
+
+    def exact(self, parts: Parts) -> tuple[Place, ...]:
+        """The definitions whose module and name end with these parts."""
+        places = self._code.defined(parts[-1])
+        if len(parts) > 1:
+            places = [place for place in places if place.full[-len(parts) :] == parts]
+        return _in_order(places)
+
+    def _in_other_case(self, parts: Parts) -> tuple[Place, ...]:
+        lower = tuple(part.lower() for part in parts)
+        places = [place for name in self._code.spelt(parts[-1]) for place in self._code.defined(name)]
+        return _in_order([p for p in places if tuple(part.lower() for part in p.full[-len(parts) :]) == lower])
+
+    def _by_alias(self, name: str) -> tuple[Place, ...]:
+        for path, facts in sorted(self._code.items(), key=lambda item: item[0]):
+            for found in facts.imports:
+                if found.as_name == name and found.name not in ("", name) and (places := self._follow(path, found, ())):
+                    return places
+        return ()
+
+    # ---------------------------------------------------------------- modules and imports
+
+    def in_module(self, module: Parts, parts: Parts, depth: int = 0) -> tuple[Place, ...]:
+        """What a module calls by that name, whether it defines or imports it."""
+        for path in self._paths_of(module):
+            if places := self.in_file(path, parts, depth):
+                return places
+        return ()
+
+    def in_file(self, path: str, parts: Parts, depth: int = 0) -> tuple[Place, ...]:
+        facts = self._code.get(path)
+        if facts is None or depth > MAX_DEPTH or not self._may_go_on() or not parts:
+            return ()
+        tops = [Place(path, facts, n) for n in facts.defined(parts[0]) if facts.definition(n).parent < 0]
+        if tops:
+            return self._below(tops, parts[1:])
+        stars = []
+        for found in facts.imports:
+            if found.as_name == parts[0] and found.name != "*":
+                if places := self._follow(path, found, parts[1:], depth + 1):
+                    return places
+            elif found.name == "*":
+                stars.append(found)
+        for star in stars:
+            if places := self.in_module(_absolute(path, star), parts, depth + 1):
+                return places
+        return ()
+
+    def _follow(self, path: str, found: Import, rest: Parts, depth: int = 0) -> tuple[Place, ...]:
+        """What an import stands for, and below it `rest`."""
+        module = _absolute(path, found)
+        if not found.name:
+            bound = found.as_name.split(".")
+            # `import a.b` binds `a`; `import a.b as c` binds the whole.
+            start = module if found.as_name != module[:1][0] else tuple(bound)
+            for cut in range(len(rest) - 1, -1, -1):
+                if places := self.in_module(start + rest[:cut], rest[cut:], depth):
+                    return places
+            return ()
+        if places := self.in_module(module, (found.name, *rest), depth):
+            return places
+        return self.in_module((*module, found.name), rest, depth) if rest else ()
+
+    def _paths_of(self, module: Parts) -> list[str]:
+        """The files that a module may be: those whose path ends with it, shortest first."""
+        if not module:
+            return []
+        paths = [path for path in self._code.modules(module[-1]) if module_of(path)[-len(module) :] == module]
+        return sorted(paths, key=lambda path: (len(module_of(path)), path))[:5]
+
+    def _below(self, places: list[Place], rest: Parts) -> tuple[Place, ...]:
+        for name in rest:
+            places = [below for place in places for below in self.member(place, name)]
+        return tuple(places)
+
+    def seen_from(self, path: str, facts: Facts, name: str) -> tuple[Place, ...]:
+        """What a plain or dotted name means at the top of a file."""
+        key = (path, name)
+        if key not in self._globals:
+            self._steps = 0
+            self._globals[key] = self.in_file(path, tuple(name.split(".")))
+        return self._globals[key]
+
+    # ---------------------------------------------------------------- classes
+
+    def member(self, owner: Place, name: str) -> tuple[Place, ...]:
+        """A member of a class: its own, or that of the nearest base that has one."""
+        key = (owner.path, owner.number, name)
+        if key not in self._members:
+            self._members[key] = ()  # a class that derives from itself ends here
+            self._members[key] = self._look_for_member(owner, name)
+        return self._members[key]
+
+    def _look_for_member(self, owner: Place, name: str) -> tuple[Place, ...]:
+        facts = owner.facts
+        own = [Place(owner.path, facts, n) for n in facts.defined(name) if facts.definition(n).parent == owner.number]
+        if own:
+            return tuple(own)
+        for base in self.bases(owner):
+            if places := self.member(base, name):
+                return places
+        return ()
+
+    def bases(self, owner: Place) -> list[Place]:
+        if not self._may_go_on():
+            return []
+        found: list[Place] = []
+        for name in owner.facts.bases.get(owner.number, ()):
+            places = self.in_file(owner.path, tuple(name.split(".")))
+            if not places and owner.facts.language != "python":
+                places = tuple(p for p in self._code.defined(name) if p.definition.kind in CONTAINERS)[:3]
+            found += [place for place in places if place.definition.kind in CONTAINERS and place != owner]
+        return found
+
+    def class_around(self, path: str, facts: Facts, number: int) -> Place | None:
+        """The class in whose method a definition is, or that it is itself."""
+        while number >= 0:
+            definition = facts.definition(number)
+            if definition.kind in CONTAINERS:
+                return Place(path, facts, number)
+            number = definition.parent
+        return None
+
+    def _may_go_on(self) -> bool:
+        self._steps += 1
+        return self._steps <= MAX_STEPS
+
+
+def _absolute(path: str, found: Import) -> Parts:
+    """The module that an import names, as parts."""
+    module = tuple(part for part in found.module.split(".") if part)
+    if not found.dots:
+        return module
+    here = path.split("/")[:-1]
+    above = here[: len(here) - (found.dots - 1)]
+    return (*above, *module)
+
+
+def _in_order(places: list[Place]) -> tuple[Place, ...]:
+    """What is not for tests first, then what is nested least. Blocks that only stand for a type are left out where the
+    type itself is there."""
+    real = [place for place in places if place.definition.kind != "impl"]
+    return tuple(sorted(real or places, key=lambda place: (is_test(place.path), len(place.qualified), place.order)))

@@ -1,0 +1,108 @@
+"""Finds text in files: by substring here, by regular expression in a parsing process with a deadline.
+
+Enters: files with their Facts. Leaves: the lines that match, by file, and what was not looked through. Always holds: a
+regular expression, however it behaves, costs at most its deadline; nothing is searched twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slipstream.errors import ToolError
+from slipstream.tools.codesearch.parsing.facts import Facts
+from slipstream.tools.codesearch.parsing.parsers import Job, Lost, Parsers, Reply
+from slipstream.types import Json
+
+MAX_LINES = 200
+FILE_TIMEOUT_S = 1.0
+REGEX_TIMEOUT_S = 5.0
+MAX_PATTERN_CHARS = 1000
+_NEWLINES = re.compile(b"\r\n?")
+
+
+class Match(NamedTuple):
+    path: str
+    facts: Facts
+    lines: tuple[int, ...]
+    """At most MAX_LINES."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    files: tuple[Match, ...] = ()
+    not_searched: tuple[tuple[str, str], ...] = ()
+    """(path, why)."""
+    is_other_case: bool = False
+    """Nothing matched as it was spelt, and case was not looked at."""
+
+
+def find_substring(items: Sequence[tuple[str, Facts]], text: str) -> Matches:
+    needle = text.replace("\r\n", "\n").encode()
+    found = tuple(Match(path, facts, lines) for path, facts in items if (lines := _lines_of(facts.text, needle)))
+    if found:
+        return Matches(files=found)
+    lower = needle.lower()
+    found = tuple(Match(path, facts, lines) for path, facts in items if (lines := _lines_of(facts.text.lower(), lower)))
+    return Matches(files=found, is_other_case=bool(found))
+
+
+def _lines_of(text: bytes, needle: bytes) -> tuple[int, ...]:
+    if b"\r" in text:
+        text = _NEWLINES.sub(b"\n", text)
+    at = text.find(needle)
+    lines: list[int] = []
+    line, seen = 1, 0
+    while at >= 0 and len(lines) < MAX_LINES:
+        line += text.count(b"\n", seen, at)
+        seen = at
+        lines.append(line)
+        after = text.find(b"\n", at)
+        if after < 0:
+            break
+        at = text.find(needle, after + 1 if b"\n" not in needle else at + 1)
+    return tuple(dict.fromkeys(lines))
+
+
+def find_regex(parsers: Parsers, items: Sequence[tuple[str, Facts]], pattern: str) -> Matches:
+    """Raises ToolError for a pattern that is none, or that cannot even be read in time."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise ToolError(f"search: the pattern has more than {MAX_PATTERN_CHARS} characters: make it shorter")
+    header: dict[str, Json] = {"pattern": pattern, "most": MAX_LINES}
+    literal = _literal(parsers, header)
+    needle = literal.encode()
+    items = [(path, facts) for path, facts in items if needle in facts.text]
+    by_path = dict(items)
+    jobs = (Job(key=path, header={**header, "op": "match"}, data=facts.text) for path, facts in items)
+    found: list[Match] = []
+    lost: list[tuple[str, str]] = []
+    width = 1 + len(items) // 200
+    replies = parsers.run(jobs, job_timeout_s=FILE_TIMEOUT_S, timeout_s=REGEX_TIMEOUT_S, width=width)
+    for job, reply in replies:
+        if isinstance(reply, Lost):
+            lost.append((job.key, reply.reason))
+        elif lines := _checked_lines(reply):
+            found.append(Match(job.key, by_path[job.key], lines))
+    return Matches(files=tuple(sorted(found, key=lambda match: match.path)), not_searched=tuple(sorted(lost)))
+
+
+def _literal(parsers: Parsers, header: dict[str, Json]) -> str:
+    """What every match contains. The pattern is compiled there for the first time."""
+    job = Job(key="", header={**header, "op": "literal"})
+    for _, reply in parsers.run([job], job_timeout_s=FILE_TIMEOUT_S):
+        if isinstance(reply, Lost):
+            raise ToolError("search: the regular expression is too costly: make it simpler")
+        if isinstance(error := reply.header.get("error"), str):
+            raise ToolError(f'search: "{header["pattern"]}" is no regular expression: {error[:200]}')
+        if isinstance(literal := reply.header.get("literal"), str):
+            return literal
+    return ""
+
+
+def _checked_lines(reply: Reply) -> tuple[int, ...]:
+    lines = reply.header.get("lines")
+    if not isinstance(lines, list):
+        return ()
+    return tuple(line for line in lines[:MAX_LINES] if isinstance(line, int) and line > 0)
