@@ -46,7 +46,7 @@ tasks = [
 ]
 
 
-def reader(scene: ss.Scene) -> ss.Message:
+def reader(scene: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it notes the password when it sees it."""
     text = scene.messages[-1].content
     if text.startswith("That was the last"):

@@ -42,7 +42,7 @@ tasks = [
 ]
 
 
-def halving(scene: ss.Scene) -> ss.Message:
+def halving(scene: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it halves what is left."""
     low, high = 1, 100
     guesses = [call.arguments["number"] for message in scene.messages for call in message.calls]

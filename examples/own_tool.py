@@ -32,7 +32,7 @@ tasks = [
 ]
 
 
-def script(scene: ss.Scene) -> ss.Message:
+def script(scene: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it asks the tool, then finishes with what the tool said."""
     if len(scene.messages) > 1:
         return ss.act("finish", answer=scene.messages[-1].content)

@@ -13,7 +13,7 @@ def grade(answer: str, task: ss.Task) -> float:
     return float(answer == task.extra["expected"])  # the agent never sees `extra`
 
 
-def teacher(scene: ss.Scene) -> ss.Message:  # knows the form, and mistakes the letter half of the time
+def teacher(scene: ss.ScriptedCall) -> ss.Message:  # knows the form, and mistakes the letter half of the time
     if len(scene.messages) > 1:
         return ss.act("finish", answer=scene.messages[-1].content)
     letter, word = scene.messages[0].content.split("/")

@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Results": ("EvalResult", "TrainResult", "Run", "open_run", "Rollout", "Turn"),
     "Learning by example": ("demonstrations", "WarmStartConfig", "tiny_model"),
-    "Models for tests": ("act", "replies", "Scene", "Message", "Role"),
+    "Models for tests": ("act", "replies", "ScriptedCall", "Message", "Role"),
     "Errors": ("SlipstreamError", "ConfigError"),
 }
 SHOWN_FIELDS = 40

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from slipstream.errors import GraderError, InfrastructureError
-from slipstream.offload import SMALL_BYTES, Limits, WorkTooLarge, apart, by_size
+from slipstream.offload import SMALL_BYTES, OffloadLimits, WorkTooLarge, apart, by_size
 
 
 def where() -> int:
@@ -75,7 +75,7 @@ def test_only_large_work_needs_a_process() -> None:
     ],
 )
 def test_work_that_takes_too_much_is_too_large(function: Callable[[], object], said: str) -> None:
-    limits = Limits(cpu_s=1, memory_bytes=512 << 20, result_bytes=1 << 20)
+    limits = OffloadLimits(cpu_s=1, memory_bytes=512 << 20, result_bytes=1 << 20)
     with pytest.raises(WorkTooLarge, match=said):
         asyncio.run(apart(function, limits=limits))
 
@@ -89,7 +89,7 @@ def test_a_process_that_ends_by_itself_or_gets_no_time_is_a_fault_of_the_host() 
     with pytest.raises(InfrastructureError, match=r"test_offload\.end ended with 3"):
         asyncio.run(apart(end))
     with pytest.raises(InfrastructureError, match="no result"):
-        asyncio.run(apart(signal.pause, limits=Limits(timeout_s=0.0)))
+        asyncio.run(apart(signal.pause, limits=OffloadLimits(timeout_s=0.0)))
 
 
 def test_cancelling_ends_the_process() -> None:

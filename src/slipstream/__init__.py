@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
     from slipstream.errors import ConfigError, SlipstreamError, ToolError
     from slipstream.graders.base import Judge
-    from slipstream.model.scripted import Scene, act, replies
+    from slipstream.model.scripted import ScriptedCall, act, replies
     from slipstream.settings import EvalConfig, ModelConfig, TrainConfig
     from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, ToolContext
     from slipstream.tools.bash import bash
@@ -53,7 +53,7 @@ _HOME = {
     "slipstream.engine.training.config": ("LearnerConfig", "WarmStartConfig"),
     "slipstream.errors": ("ConfigError", "SlipstreamError", "ToolError"),
     "slipstream.graders.base": ("Judge",),
-    "slipstream.model.scripted": ("Scene", "act", "replies"),
+    "slipstream.model.scripted": ("ScriptedCall", "act", "replies"),
     "slipstream.settings": ("EvalConfig", "ModelConfig", "TrainConfig"),
     "slipstream.tools.base": ("ContextEdit", "Effect", "Finish", "Observation", "ToolContext"),
     "slipstream.tools.bash": ("bash",),
@@ -88,7 +88,7 @@ __all__ = [
     "Run",
     "SandboxLimits",
     "SandboxSpec",
-    "Scene",
+    "ScriptedCall",
     "SlipstreamError",
     "Task",
     "ToolContext",

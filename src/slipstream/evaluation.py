@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from slipstream.aio import task_group
 from slipstream.batch.drift import Drift, drift
-from slipstream.dispatch.base import Placement, View
+from slipstream.dispatch.base import DispatchView, Placement
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.model.base import ChatModel, Completer
@@ -45,7 +45,7 @@ _STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvalReport:
     """What a run came to. Rewards are over rollouts with a verdict; the others are counted, never taken for 0."""
 
     num_tasks: int
@@ -72,13 +72,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class EvalProgress:
     """Where a running evaluation stands."""
 
     total: int
     before: int
     """Done in earlier sessions."""
-    view: View
+    view: DispatchView
     """Of this session."""
     num_solved: int
     """Of the whole run, as is the next."""
@@ -127,8 +127,8 @@ def _job(config: EvalConfig, task: Task, sample: int) -> Job:
 
 
 async def evaluate(
-    config: EvalConfig, store: RunStore, *, on_progress: Callable[[Progress], None] = lambda progress: None
-) -> Report:
+    config: EvalConfig, store: RunStore, *, on_progress: Callable[[EvalProgress], None] = lambda progress: None
+) -> EvalReport:
     """Run whatever of the run is not in the store yet, then report on all of it."""
     return await carry_out(plan_evaluation(config), lambda: nullcontext(store), past=store, on_progress=on_progress)
 
@@ -138,9 +138,9 @@ async def carry_out(
     open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
     *,
     past: RunReader | None,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[EvalProgress], None],
     model: Completer | ChatModel | None = None,
-) -> Report:
+) -> EvalReport:
     """`evaluate` for a run that may not exist yet: `open_store` is called when model and sandboxes are there and all
     that can be checked was, so bad input leaves no run behind. `past` is the run so far, where there is one;
     `model` is asked in place of what the settings name."""
@@ -156,7 +156,7 @@ async def carry_out(
 
 
 async def _run_missing(
-    plan: Plan, placement: Placement, pacing: Pacing, store: RunStore, on_progress: Callable[[Progress], None]
+    plan: Plan, placement: Placement, pacing: Pacing, store: RunStore, on_progress: Callable[[EvalProgress], None]
 ) -> None:
     await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
     before = list(store.rollouts(with_turns=False))
@@ -197,8 +197,8 @@ class _Tally:
         self._num_solved += _solved(rollout, self._plan.config)
         self._num_untrusted += rollout.trust is Trust.UNTRUSTED
 
-    def progress(self, view: View) -> Progress:
-        return Progress(
+    def progress(self, view: DispatchView) -> EvalProgress:
+        return EvalProgress(
             total=len(self._plan.jobs),
             before=self._num_before,
             view=view,
@@ -221,7 +221,7 @@ async def _tick(tell: Callable[[], None]) -> None:
         tell()
 
 
-def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
+def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
     """The figures of a run."""
     rewards: dict[str, list[float]] = defaultdict(list)
     endings: Counter[str] = Counter()
@@ -250,7 +250,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> Report:
 
     drifted = drift(counted())
     means = [statistics.fmean(values) for values in rewards.values()]
-    return Report(
+    return EvalReport(
         num_tasks=len(task_ids),
         num_rollouts=num_rollouts,
         num_trusted=sum(len(values) for values in rewards.values()),

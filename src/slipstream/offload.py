@@ -5,7 +5,7 @@ loop or in a thread of this process, such work would hold up every other rollout
 
 Input: a module-level function and arguments that can be pickled, and descriptors that the function may use under the
 same numbers. Output: what it returned, or the error that it raised.
-Invariants: a function that needs more CPU time, memory or room for its result than `Limits` allow raises
+Invariants: a function that needs more CPU time, memory or room for its result than `OffloadLimits` allow raises
 WorkTooLarge, which is the doing of whoever made the data; a process that cannot start, or waits for longer than
 `timeout_s`, raises InfrastructureError, which is not. Cancelling kills the process. No more run at once than there are
 cores, at a lower priority than this process.
@@ -44,7 +44,7 @@ class WorkTooLarge(SlipstreamError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class OffloadLimits:
     cpu_s: int = 30
     memory_bytes: int = 2 << 30
     result_bytes: int = 256 << 20
@@ -52,12 +52,14 @@ class Limits:
     """Of the clock on the wall, for a host that gives the process no CPU time."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = OffloadLimits()
 
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-async def by_size(function: Callable[..., T], *args: object, num_bytes: int, limits: Limits = DEFAULT_LIMITS) -> T:
+async def by_size(
+    function: Callable[..., T], *args: object, num_bytes: int, limits: OffloadLimits = DEFAULT_LIMITS
+) -> T:
     """Call the function here if its data is small, else in a process. Raises WorkTooLarge in both cases alike."""
     if num_bytes > SMALL_BYTES:
         return await apart(function, *args, limits=limits)
@@ -68,7 +70,7 @@ async def by_size(function: Callable[..., T], *args: object, num_bytes: int, lim
 
 
 async def apart(
-    function: Callable[..., T], *args: object, fds: Sequence[int] = (), limits: Limits = DEFAULT_LIMITS
+    function: Callable[..., T], *args: object, fds: Sequence[int] = (), limits: OffloadLimits = DEFAULT_LIMITS
 ) -> T:
     """Call the function in a process of its own. Raises what it raised, WorkTooLarge or InfrastructureError."""
     loop = asyncio.get_running_loop()
@@ -100,7 +102,7 @@ class _Running:
     """The process, with its input and its output in memory files."""
 
     def __init__(
-        self, function: Callable[..., object], args: Sequence[object], fds: Sequence[int], limits: Limits
+        self, function: Callable[..., object], args: Sequence[object], fds: Sequence[int], limits: OffloadLimits
     ) -> None:
         with contextlib.ExitStack() as stack:
             given = stack.enter_context(_memory_file())
@@ -157,7 +159,7 @@ def _memory_file() -> Any:
     return os.fdopen(os.memfd_create("slipstream", os.MFD_CLOEXEC), "w+b")
 
 
-def _result(function: Callable[..., T], outcome: tuple[int, Any], limits: Limits) -> T:
+def _result(function: Callable[..., T], outcome: tuple[int, Any], limits: OffloadLimits) -> T:
     code, came = outcome
     if code == 0:
         is_good, value = came

@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import outlast, task_group
 from slipstream.config import checked_arguments
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.adaptive import Adaptive
 from slipstream.dispatch.admission import check_job
-from slipstream.dispatch.base import Limits, PacingGate, Placement, Policy
+from slipstream.dispatch.base import DispatchLimits, PacingGate, Placement, SchedulingPolicy
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
@@ -30,14 +30,14 @@ from slipstream.errors import ConfigError
 from slipstream.graders.base import TimedGrader
 from slipstream.graders.registry import find_grader
 from slipstream.hub import default_home, find_model
-from slipstream.model.base import ChatModel, Completer, WorkTeller
+from slipstream.model.base import ChatModel, Completer, WorkReporter
 from slipstream.names import load_object, user_code
 from slipstream.placement.inprocess import InProcess
 from slipstream.placement.open_files import raise_open_files
 from slipstream.placement.processes import Order, open_processes
 from slipstream.render.load import check_template, open_renderer
 from slipstream.render.renderer import Renderer
-from slipstream.rollout.attempt import Crew, DialogueMaker, weight_of_grading
+from slipstream.rollout.attempt import AttemptDeps, DialogueMaker, weight_of_grading
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.cleanup.lease import Lease, take_lease
 from slipstream.sandbox.cleanup.reaper import reap
@@ -68,7 +68,7 @@ class Pacing:
     def set_engine(self, completer: Completer) -> None:
         """What samples for the run."""
         self._read_load = completer.load
-        if isinstance(completer, WorkTeller):
+        if isinstance(completer, WorkReporter):
             self._take_work = completer.take_work
 
     def load(self) -> EngineLoad | None:
@@ -108,7 +108,7 @@ async def open_placement(
         crews = tuple((config, tasks, share) for share in shares)
         processes = await stack.enter_async_context(
             open_processes(
-                Order(maker=f"{__name__}:open_helper_crew", crews=crews, rooms=tuple(share.live for share in shares)),
+                Order(maker=f"{__name__}:open_helper_deps", crews=crews, rooms=tuple(share.live for share in shares)),
                 model=model,
                 gate=pacing.gate,
                 grade_weight=lambda job, ended: weight_of_grading(
@@ -125,7 +125,7 @@ async def open_placement(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class SandboxShare:
     """What one process may have of the run's sandboxes."""
 
     warm: int
@@ -134,7 +134,7 @@ class Share:
     """How many processes there are."""
 
 
-def _shares(config: Config, max_live: int | None) -> list[Share]:
+def _shares(config: Config, max_live: int | None) -> list[SandboxShare]:
     """Of each process. Together they are what the settings say."""
     num = max(1, config.dispatch.processes)
     if max_live is not None and max_live < num:
@@ -144,7 +144,7 @@ def _shares(config: Config, max_live: int | None) -> list[Share]:
         )
     warm = config.sandbox.warm
     return [
-        Share(
+        SandboxShare(
             warm=warm // num + (place < warm % num),
             live=None if max_live is None else max_live // num + (place < max_live % num),
             sharers=num,
@@ -154,9 +154,9 @@ def _shares(config: Config, max_live: int | None) -> list[Share]:
 
 
 @asynccontextmanager
-async def open_helper_crew(
-    order: tuple[Config, Mapping[str, Task], Share], *, model: Any, gate: TurnGate, journal: Journal
-) -> AsyncIterator[tuple[Crew, Mapping[str, Task]]]:
+async def open_helper_deps(
+    order: tuple[Config, Mapping[str, Task], SandboxShare], *, model: Any, gate: TurnGate, journal: Journal
+) -> AsyncIterator[tuple[AttemptDeps, Mapping[str, Task]]]:
     """What a helper process does its part of a run with (`placement.helper`)."""
     config, tasks, share = order
     async with _open_crew(config, tasks, share) as crew_for:
@@ -165,8 +165,8 @@ async def open_helper_crew(
 
 @asynccontextmanager
 async def _open_crew(
-    config: Config, tasks: Mapping[str, Task], share: Share
-) -> AsyncIterator[Callable[[Journal, DialogueMaker], Crew]]:
+    config: Config, tasks: Mapping[str, Task], share: SandboxShare
+) -> AsyncIterator[Callable[[Journal, DialogueMaker], AttemptDeps]]:
     """All that the attempts of a process share, checked and open; it becomes a crew with journal and model."""
     toolsets = {names: Toolset.named(names) for names in {task.brief.tools for task in tasks.values()}}
     agent = agent_as_trained(config.agent, _trained_folder(config.model))
@@ -178,7 +178,7 @@ async def _open_crew(
                 provider.check_spec(task.sandbox)
         for toolset in toolsets.values():
             stack.push_async_callback(toolset.aclose)
-        yield lambda journal, make_dialogue: Crew(
+        yield lambda journal, make_dialogue: AttemptDeps(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,
@@ -190,7 +190,7 @@ async def _open_crew(
 
 
 @asynccontextmanager
-async def _open_provider(config: SandboxConfig, share: Share) -> AsyncIterator[Pool]:
+async def _open_provider(config: SandboxConfig, share: SandboxShare) -> AsyncIterator[Pool]:
     """Where the run's sandboxes come from. What runs that were killed have left is removed first."""
     home = default_home()
     left = await asyncio.to_thread(reap, home)
@@ -225,11 +225,11 @@ def make_provider(
     return LocalProvider(lease=lease_id, start_timeout_s=config.start_timeout_s, sharers=sharers, open_files=open_files)
 
 
-def make_policy(config: DispatchConfig) -> tuple[Policy[Any], Limits]:
+def make_policy(config: DispatchConfig) -> tuple[SchedulingPolicy[Any], DispatchLimits]:
     """The policy, and the limits it runs under."""
     match config.policy:
         case "batch":
-            return Batch(), Limits()
+            return Batch(), DispatchLimits()
         case "bounded":
             return Bounded(slots=config.slots), config.limits
         case "pipeline":
@@ -364,7 +364,9 @@ def _script(config: ModelConfig) -> Any:
     with user_code(f"model.script {config.script}"):
         script = make(**arguments)
     if not callable(script):
-        raise ConfigError(f"model.script {config.script} gave a {type(script).__name__}: return a function of a Scene")
+        raise ConfigError(
+            f"model.script {config.script} gave a {type(script).__name__}: return a function of a ScriptedCall"
+        )
     return script
 
 
@@ -429,8 +431,8 @@ def _window(config: ModelConfig, task: Task) -> int:
     return asked if config.context_tokens is None else min(asked, config.context_tokens)
 
 
-def _terms(config: ModelConfig, job: Job, attempt: int, task: Task, gate: TurnGate) -> Terms:
-    return Terms(
+def _terms(config: ModelConfig, job: Job, attempt: int, task: Task, gate: TurnGate) -> CallContext:
+    return CallContext(
         params=_params(config),
         max_context_tokens=_window(config, task),
         gate=gate,

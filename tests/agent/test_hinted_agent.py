@@ -17,7 +17,7 @@ from slipstream.agent.prompts import code_prompt
 from slipstream.batch.merge import merge
 from slipstream.config import to_json
 from slipstream.evaluation import evaluate
-from slipstream.model.scripted import Line, Scene, Script, act
+from slipstream.model.scripted import Line, Script, ScriptedCall, act
 from slipstream.record import RunStore
 from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
 from slipstream.types import AgentLimits, Brief, EndReason, File, Grading, Message, Role, Rollout, SandboxSpec, Task
@@ -59,7 +59,7 @@ def script() -> Script:
     def replace_text(old: str, new: str) -> Line:
         return act("edit", command="str_replace", path="calc.py", old_str=old, new_str=new)
 
-    def next_step(scene: Scene) -> Line:
+    def next_step(scene: ScriptedCall) -> Line:
         last = scene.prompt_text.rsplit("<|im_start|>user", 1)[1]
         if "Make check.py pass" in last:
             return act("search", terms=["calc.add"])

@@ -13,7 +13,7 @@ from slipstream.agent.answers import NO_CALL, answers, without_hints
 from slipstream.agent.config import HintRules
 from slipstream.agent.hints import FINISH_RULES, HELD, RULES, Adviser
 from slipstream.agent.hints.adviser import MAX_CHARS, MAX_HINTS, QUIET_STEPS
-from slipstream.agent.hints.seen import Answer, Situation, Step
+from slipstream.agent.hints.seen import AnsweredCall, Situation, Step
 from slipstream.dialogue.base import Window
 from slipstream.tools import CallResult, ContextEdit, Finish, Hint, Observation, Outcome
 from slipstream.types import CallProblem, Json, Role, ToolCall
@@ -24,15 +24,19 @@ ALL = HintRules(on=True)
 
 def said(
     name: str, text: str = "", *, fails: bool = False, problem: CallProblem | None = None, **arguments: Json
-) -> Answer:
-    return Answer(call=ToolCall(id="c", name=name, arguments=arguments, problem=problem), text=text, is_error=fails)
+) -> AnsweredCall:
+    return AnsweredCall(
+        call=ToolCall(id="c", name=name, arguments=arguments, problem=problem), text=text, is_error=fails
+    )
 
 
-def bash(command: str, text: str = "", *, fails: bool = False) -> Answer:
+def bash(command: str, text: str = "", *, fails: bool = False) -> AnsweredCall:
     return said("bash", text, fails=fails, command=command)
 
 
-def hint(rule: str, *steps: Answer | tuple[Answer, ...], tools: frozenset[str] = TOOLS, **about: Any) -> str | None:
+def hint(
+    rule: str, *steps: AnsweredCall | tuple[AnsweredCall, ...], tools: frozenset[str] = TOOLS, **about: Any
+) -> str | None:
     """What a rule says after these steps."""
     told = tuple(Step(answers=step if isinstance(step, tuple) else (step,)) for step in steps)
     situation = Situation(steps=told, tools=tools, turns_left=20)
@@ -156,7 +160,7 @@ def test_a_traceback_leads_to_its_last_frame_in_the_work_tree() -> None:
         (bash("cat > a.py <<E\nx\nE", "x" * 9000), False),
     ],
 )
-def test_reading_a_large_file_whole_is_told_and_reading_a_part_is_not(answer: Answer, fires: bool) -> None:
+def test_reading_a_large_file_whole_is_told_and_reading_a_part_is_not(answer: AnsweredCall, fires: bool) -> None:
     assert (hint("whole_file", answer) is not None) is fires
     assert "with search first" in (hint("whole_file", bash("cat a", "x" * 9000)) or "")
     assert "with grep -n first" in (hint("whole_file", bash("cat a", "x" * 9000), tools=frozenset({"bash"})) or "")
@@ -214,7 +218,7 @@ def test_finishing_without_a_check_is_asked_about() -> None:
 # ---------------------------------------------------------------- the adviser
 
 
-def result(answer: Answer, outcome: Outcome | None = None) -> CallResult:
+def result(answer: AnsweredCall, outcome: Outcome | None = None) -> CallResult:
     return CallResult(
         call=answer.call,
         outcome=outcome or Observation(text=answer.text, is_error=answer.is_error),

@@ -8,11 +8,11 @@ import pytest
 from slipstream.agent.answers import NO_CALL
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import CallContext, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ModelError, SandboxBroken, ToolFailure
-from slipstream.model.scripted import Line, Scene, ScriptedModel, act, replies
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedModel, act, replies
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.sandbox.fake import FakeProvider
@@ -52,7 +52,7 @@ class Seen:
 
 
 def run(
-    script: Callable[[Scene], Line],
+    script: Callable[[ScriptedCall], Line],
     *,
     extra: tuple[Tool, ...] = (),
     limits: AgentLimits | None = None,
@@ -61,7 +61,7 @@ def run(
 ) -> Seen:
     prompts: list[str] = []
 
-    def watched(scene: Scene) -> Line:
+    def watched(scene: ScriptedCall) -> Line:
         prompts.append(scene.prompt_text)
         return script(scene)
 
@@ -72,7 +72,7 @@ def run(
         model = ScriptedModel(
             watched, decode=RENDERER.decode, encode=RENDERER.encode_reply, encode_text=RENDERER.encode_text
         )
-        terms = Terms(
+        terms = CallContext(
             params=SampleParams(max_tokens=max_tokens),
             max_context_tokens=limits_.context_tokens,
             gate=OpenGate(),
@@ -149,7 +149,7 @@ def _saved(text: str) -> int:
     ],
 )
 def test_turns_run_out(config: AgentConfig, reason: EndReason, trust: Trust) -> None:
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         return act("bash", command=f"echo {len(scene.prompt_text)}")
 
     seen = run(script, limits=AgentLimits(turns=3, context_tokens=100_000), config=config)
@@ -222,7 +222,7 @@ def test_a_broken_sandbox_is_the_agents_doing_and_a_failing_tool_is_not() -> Non
 
 
 def test_a_failing_model_is_an_error_and_not_an_ending() -> None:
-    def broken(scene: Scene) -> str:
+    def broken(scene: ScriptedCall) -> str:
         raise ModelError("the engine is gone")
 
     with pytest.raises(ModelError):

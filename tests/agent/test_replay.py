@@ -10,12 +10,12 @@ import pytest
 from slipstream.agent.answers import NO_CALL
 from slipstream.agent.config import AgentConfig, HintRules
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ReplayError, SandboxBroken
-from slipstream.model.scripted import Line, Scene, ScriptedChat, ScriptedModel, act
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, ScriptedModel, act
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.sandbox.fake import Answer, Command, FakeProvider, Files, few_programs
@@ -62,7 +62,7 @@ class Seen:
 class Stage:
     """The same task, to be run whole or from recorded turns."""
 
-    script: Callable[[int, Scene], Line]
+    script: Callable[[int, ScriptedCall], Line]
     """From the number of replies before this one."""
     tools: Sequence[Tool] = ()
     kind: Kind = "tokens"
@@ -92,13 +92,13 @@ class Stage:
         return seen
 
     def _dialogue(self, asked: list[tuple[str, int | None, str]], log: TurnLog) -> Dialogue:
-        def script(scene: Scene) -> Line:
+        def script(scene: ScriptedCall) -> Line:
             asked.append((scene.session, scene.seed, scene.prompt_text))
             if self.kind == "chat":
                 return self.script(sum(message.role is Role.ASSISTANT for message in scene.messages), scene)
             return self.script(scene.prompt_text.count("<|im_start|>assistant") - 1, scene)
 
-        terms = Terms(
+        terms = CallContext(
             params=SampleParams(max_tokens=500),
             max_context_tokens=self.limits.context_tokens,
             gate=OpenGate(),
@@ -113,7 +113,7 @@ class Stage:
         return TokenDialogue(RENDERER, model, terms, log)
 
 
-def lines(*said: Line) -> Callable[[int, Scene], Line]:
+def lines(*said: Line) -> Callable[[int, ScriptedCall], Line]:
     return lambda number, scene: said[number]
 
 
@@ -294,7 +294,7 @@ def test_a_conversation_beside_it_does_not_go_on() -> None:
         assert ctx.model is not None
         return await ctx.model.ask([Message(role=Role.USER, content="Really?")], max_tokens=50)
 
-    def script(number: int, scene: Scene) -> Line:
+    def script(number: int, scene: ScriptedCall) -> Line:
         if "Really?" in scene.prompt_text:
             return "Yes.<|im_end|>"
         return act("finish" if number else "ask")
@@ -326,7 +326,7 @@ def test_a_last_turn_without_a_call_is_answered() -> None:
 
 
 def test_the_turn_limit_counts_the_turns_before() -> None:
-    def busy(number: int, scene: Scene) -> Line:
+    def busy(number: int, scene: ScriptedCall) -> Line:
         return act("bash", command=f"echo {number}")
 
     stage = Stage(busy, limits=AgentLimits(turns=5, context_tokens=100_000))
@@ -338,7 +338,7 @@ def test_the_turn_limit_counts_the_turns_before() -> None:
 
 
 def test_the_window_counts_the_turns_before() -> None:
-    def busy(number: int, scene: Scene) -> Line:
+    def busy(number: int, scene: ScriptedCall) -> Line:
         return act("bash", command=f"echo {number} {'x' * 300}")
 
     stage = Stage(busy, limits=AgentLimits(turns=50, context_tokens=4_000))
@@ -361,7 +361,7 @@ def test_the_window_counts_the_turns_before() -> None:
     ],
     ids=["same", "failing", "failing and pure", "idle", "alternating and pure", "alternating"],
 )
-def test_a_stuck_agent_is_given_up_at_the_same_turn(script: Callable[[int, Scene], Line]) -> None:
+def test_a_stuck_agent_is_given_up_at_the_same_turn(script: Callable[[int, ScriptedCall], Line]) -> None:
     stage = Stage(script, tools=(look,))
     whole = stage.run()
     assert whole.ending.reason is EndReason.STUCK
@@ -371,7 +371,7 @@ def test_a_stuck_agent_is_given_up_at_the_same_turn(script: Callable[[int, Scene
 
 
 def test_the_time_of_tools_that_are_run_again_counts() -> None:
-    def sleepy(number: int, scene: Scene) -> Line:
+    def sleepy(number: int, scene: ScriptedCall) -> Line:
         return act("bash", command=f"sleep {20 + number}")
 
     stage = Stage(sleepy, limits=AgentLimits(turns=50, context_tokens=100_000, tool_seconds=100))

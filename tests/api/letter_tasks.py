@@ -48,7 +48,7 @@ def task(word: str, letter: str, **changes: object) -> ss.Task:
     return ss.Task(**given)  # type: ignore[arg-type]  # the tests vary them
 
 
-def solver(scene: ss.Scene) -> object:
+def solver(scene: ss.ScriptedCall) -> object:
     """Counts what it is asked to count, and finishes with what it was told."""
     letter, word = (part.partition(":")[2] for part in scene.messages[0].content.split())
     if len(scene.messages) == 1:

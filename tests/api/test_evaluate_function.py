@@ -48,7 +48,7 @@ def test_a_rubric_weighs_its_parts_and_keeps_them_as_components(tmp_path: Path) 
 
 
 def test_a_grader_may_ask_the_model(tmp_path: Path) -> None:
-    def script(scene: ss.Scene) -> object:
+    def script(scene: ss.ScriptedCall) -> object:
         return "yes" if scene.messages[0].content == "Is 3 right?" else solver(scene)
 
     result = ss.evaluate([task("strawberry", "r", grader=judged, extra=None)], model=script, runs=tmp_path)

@@ -31,7 +31,7 @@ SMALL = {
 }
 
 
-def hesitant(scene: ss.Scene) -> object:
+def hesitant(scene: ss.ScriptedCall) -> object:
     """Now and then it asks twice."""
     again = len(scene.messages) == 3 and random.Random(scene.seed).random() < 0.5
     return solver(scene) if not again else ss.act("count", letter="p", word="pear")
@@ -69,7 +69,7 @@ def test_demonstrations_are_the_teachers_replies_in_the_students_tokens(tmp_path
 
 
 def test_a_teacher_who_fails_is_told_with_the_reason(tmp_path: Path) -> None:
-    def broken(scene: ss.Scene) -> object:
+    def broken(scene: ss.ScriptedCall) -> object:
         raise ValueError("no idea")
 
     with pytest.raises(ss.SlipstreamError, match="no idea"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.batch.advantages import ESTIMATORS, leave_one_out
-from slipstream.batch.metrics import MOST_TOOLS_NAMED
+from slipstream.batch.metrics import MAX_TOOLS_NAMED
 from slipstream.batch.rows import make_batch
 from slipstream.types import (
     CallProblem,
@@ -197,9 +197,9 @@ def test_names_that_a_model_makes_up_do_not_flood_the_metrics() -> None:
     calls = [call("bash"), call("bash"), *(call(f"made_up_{number}") for number in range(100))]
     found = metrics(rollout(turn(0, [1], [10], messages=(reply(*calls),)), sample=0), plain(1))
     named = {name.split("/")[1] for name in found if name.startswith("tools/")}
-    assert len(named) == MOST_TOOLS_NAMED + 1
+    assert len(named) == MAX_TOOLS_NAMED + 1
     assert found["tools/bash/calls"] == 2
-    assert found["tools/other/calls"] == 102 - 2 - (MOST_TOOLS_NAMED - 1)
+    assert found["tools/other/calls"] == 102 - 2 - (MAX_TOOLS_NAMED - 1)
 
 
 def test_a_hint_that_a_rewritten_conversation_brings_again_counts_once() -> None:

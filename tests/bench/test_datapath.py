@@ -1,10 +1,10 @@
 """The benchmark measures what it says, on a small load."""
 
-from slipstream.bench.harness.datapath import Load, run
+from slipstream.bench.harness.datapath import DatapathLoad, run
 
 
 def test_what_is_encoded_stays_flat_and_everything_is_merged() -> None:
-    told = run(Load(turns=40, rollouts=16, tokens=1000, merged_turns=10))
+    told = run(DatapathLoad(turns=40, rollouts=16, tokens=1000, merged_turns=10))
     assert told["turns"] == 40
     assert told["samples"] == 1
     assert told["encoded_first"] == told["encoded_last"]

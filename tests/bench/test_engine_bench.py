@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from slipstream.bench.engine import Load, run
+from slipstream.bench.engine import EngineBenchLoad, run
 from slipstream.engine.inference.decoder import Decoder
 from slipstream.engine.model.spec import spec_of
 
@@ -38,7 +38,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def test_speeds_are_told_and_coming_back_costs_the_new_tokens_only(tmp_path: Path) -> None:
-    load = Load(
+    load = EngineBenchLoad(
         requests=(1, 3),
         prompt_tokens=20,
         new_tokens=4,

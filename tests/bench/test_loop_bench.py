@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slipstream.bench.loop import Load, figures, sample_us, settings_of, table
+from slipstream.bench.loop import LoopBenchLoad, figures, sample_us, settings_of, table
 from slipstream.cli.commands import app
 from slipstream.config import apply_overrides
 from slipstream.errors import ConfigError
@@ -79,7 +79,9 @@ def test_without_a_gpu_its_figures_are_absent(tmp_path: Path) -> None:
 
 
 def test_every_policy_gets_the_same_settings_but_its_own_name() -> None:
-    load = Load(recipe="smollm2", steps=3, seed=5, device="cuda", settings=("dispatch.slots=128", "staleness=1"))
+    load = LoopBenchLoad(
+        recipe="smollm2", steps=3, seed=5, device="cuda", settings=("dispatch.slots=128", "staleness=1")
+    )
     made = {}
     for policy in load.policies:
         config = find_recipe(load.recipe)

@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 from slipstream.bench.harness import helpers as overhead_helpers
-from slipstream.bench.harness.overhead import Load, carry_out, measure_rendering, run
+from slipstream.bench.harness.overhead import OverheadLoad, carry_out, measure_rendering, run
 from slipstream.record import RunStore
 from slipstream.types import SpanKind
 
 
 def test_it_prints_every_figure() -> None:
-    told = run(Load(turns=3, rollouts=4, sizes=(2, 5), rounds=1, helped=6))
+    told = run(OverheadLoad(turns=3, rollouts=4, sizes=(2, 5), rounds=1, helped=6))
     assert (told["rollouts"], told["turns"], told["rss_rollouts"]) == (4, 3, 5)
     per_rollout = told["rollout_us"]
     assert isinstance(per_rollout, dict) and list(per_rollout) == ["2", "5"]

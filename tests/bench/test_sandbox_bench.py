@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.bench.sandbox import Load, held, our_processes, run
+from slipstream.bench.sandbox import SandboxBenchLoad, held, our_processes, run
 from slipstream.sandbox.cleanup.lease import take_lease
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
-SMALL = Load(starts=3, concurrent=4, execs=3, pooled=8)
+SMALL = SandboxBenchLoad(starts=3, concurrent=4, execs=3, pooled=8)
 
 
 def test_it_prints_every_figure_and_nothing_is_left(tmp_path: Path) -> None:

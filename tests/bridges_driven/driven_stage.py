@@ -14,7 +14,7 @@ from pathlib import Path
 from slipstream.agent.config import AgentConfig
 from slipstream.dispatch.base import Retries
 from slipstream.errors import ModelError
-from slipstream.model.scripted import Line, Scene, ScriptedModel, act
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedModel, act
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.render.load import open_renderer
 from slipstream.settings import DispatchConfig, ModelConfig, TasksConfig, TrainConfig
@@ -63,7 +63,7 @@ def recipe() -> TrainConfig:
     )
 
 
-def play(scene: Scene) -> Line:
+def play(scene: ScriptedCall) -> Line:
     """What the model of the rollout `phase/step/task/sample#attempt` says."""
     if scene.session == "probe":
         return "ready"

@@ -9,12 +9,12 @@ from typing import TypeVar
 import pytest
 from driven_stage import HERE, Served, counts, logprob_of, make_folder
 
-from slipstream.bridges.client import Answer, ClientCompleter, Request, Sampling
+from slipstream.bridges.client import ClientAnswer, ClientCompleter, Request, Sampling
 from slipstream.bridges.driven import (
     EVAL,
     TRAIN,
-    Asked,
     Driver,
+    PromptRequest,
     check_version,
     driven_settings,
     write_prompts,
@@ -33,11 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asking(served: Served, heard: list[Request] | None = None) -> ClientCompleter:
-    async def ask(request: Request) -> Answer:
+    async def ask(request: Request) -> ClientAnswer:
         if heard is not None:
             heard.append(request)
         sampled = await served.complete(request.prompt_ids, request.params, session=request.session)
-        return Answer(ids=sampled.ids, logprobs=sampled.logprobs, is_cut=sampled.stop is StopReason.LENGTH, version=5)
+        return ClientAnswer(
+            ids=sampled.ids, logprobs=sampled.logprobs, is_cut=sampled.stop is StopReason.LENGTH, version=5
+        )
 
     return ClientCompleter(ask, remedy="ask for them", sampling={TRAIN: Sampling(temperature=0.7, top_k=50)})
 
@@ -58,7 +60,7 @@ def driving(
 
 def test_rollouts_come_in_the_order_asked_for_and_the_store_keeps_the_truth(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> dict[str, int]:
-        asked = [Asked(task_id=kind, num=4) for kind in ("broken", "plain")]
+        asked = [PromptRequest(task_id=kind, num=4) for kind in ("broken", "plain")]
         groups = await driver.run(asked, phase=TRAIN, step=2)
         assert [[str(rollout.job.key) for rollout in group] for group in groups] == [
             [f"train/2/{kind}/{sample}" for sample in range(4)] for kind in ("broken", "plain")
@@ -78,7 +80,7 @@ def test_rollouts_come_in_the_order_asked_for_and_the_store_keeps_the_truth(fold
 
 def test_tokens_carry_the_clients_logprobs_and_version(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> None:
-        ((rollout,),) = await driver.run([Asked(task_id="plain", num=1)], phase=TRAIN, step=0)
+        ((rollout,),) = await driver.run([PromptRequest(task_id="plain", num=1)], phase=TRAIN, step=0)
         for turn in rollout.turns:
             assert turn.sampled is not None and turn.sampled.logprobs is not None
             assert turn.sampled.logprobs.tolist() == [logprob_of(token) for token in turn.sampled.ids]
@@ -92,7 +94,7 @@ def test_the_trainers_sampling_holds_by_phase(folder: Path, tmp_path: Path) -> N
 
     async def work(driver: Driver) -> None:
         for phase in (TRAIN, EVAL):
-            await driver.run([Asked(task_id="plain", num=1)], phase=phase, step=0)
+            await driver.run([PromptRequest(task_id="plain", num=1)], phase=phase, step=0)
 
     driving(folder, tmp_path, work, asking(Served(folder), heard))
     by_phase = {each.session.split("/")[0]: (each.params.temperature, each.top_k) for each in heard}
@@ -101,7 +103,7 @@ def test_the_trainers_sampling_holds_by_phase(folder: Path, tmp_path: Path) -> N
 
 def test_batches_side_by_side_and_a_task_asked_for_twice_are_kept_apart(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> None:
-        asked = [Asked(task_id="plain", num=2), Asked(task_id="plain", num=2)]
+        asked = [PromptRequest(task_id="plain", num=2), PromptRequest(task_id="plain", num=2)]
         first, second = await asyncio.gather(
             driver.run(asked, phase=TRAIN, step=0), driver.run(asked[:1], phase=TRAIN, step=0)
         )
@@ -114,15 +116,15 @@ def test_batches_side_by_side_and_a_task_asked_for_twice_are_kept_apart(folder: 
 def test_a_batch_that_is_given_up_leaves_no_rollout_under_way(folder: Path, tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def never(request: Request) -> Answer:
+    async def never(request: Request) -> ClientAnswer:
         if request.session == "probe":
-            return Answer(ids=[1], logprobs=[0.0], is_cut=True)
+            return ClientAnswer(ids=[1], logprobs=[0.0], is_cut=True)
         begun.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     async def work(driver: Driver) -> None:
-        batch = asyncio.create_task(driver.run([Asked(task_id="plain", num=3)], phase=TRAIN, step=0))
+        batch = asyncio.create_task(driver.run([PromptRequest(task_id="plain", num=3)], phase=TRAIN, step=0))
         await begun.wait()
         batch.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -137,7 +139,7 @@ def test_a_batch_that_is_given_up_leaves_no_rollout_under_way(folder: Path, tmp_
 
 def test_every_session_is_a_run_of_its_own(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> str:
-        await driver.run([Asked(task_id="plain", num=1)], phase=TRAIN, step=0)
+        await driver.run([PromptRequest(task_id="plain", num=1)], phase=TRAIN, step=0)
         return driver.run_folder.name
 
     assert [driving(folder, tmp_path, work) for _ in range(2)] == ["1", "2"]
@@ -145,7 +147,7 @@ def test_every_session_is_a_run_of_its_own(folder: Path, tmp_path: Path) -> None
 
 def test_an_engine_without_logprobs_is_refused_before_the_first_rollout(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> None:
-        await driver.run([Asked(task_id="plain", num=1)], phase=TRAIN, step=0)
+        await driver.run([PromptRequest(task_id="plain", num=1)], phase=TRAIN, step=0)
 
     with pytest.raises(ConfigError, match="gave no logprobs for 1 tokens: ask for them"):
         driving(folder, tmp_path, work, asking(Served(folder, logprobs=False)))
@@ -155,13 +157,13 @@ def test_an_engine_without_logprobs_is_refused_before_the_first_rollout(folder: 
 def test_an_engine_that_dies_makes_rollouts_untrusted_and_a_batch_of_them_is_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    async def dead(request: Request) -> Answer:
+    async def dead(request: Request) -> ClientAnswer:
         if request.session == "probe":
-            return Answer(ids=[1], logprobs=[0.0], is_cut=True)
+            return ClientAnswer(ids=[1], logprobs=[0.0], is_cut=True)
         raise OSError("connection refused")
 
     async def work(driver: Driver) -> None:
-        groups = await driver.run([Asked(task_id="plain", num=2)], phase=TRAIN, step=0)
+        groups = await driver.run([PromptRequest(task_id="plain", num=2)], phase=TRAIN, step=0)
         with pytest.raises(BridgeError, match="connection refused"):
             make_outgoing(groups, end_id=driver.end_id)
 
@@ -169,7 +171,7 @@ def test_an_engine_that_dies_makes_rollouts_untrusted_and_a_batch_of_them_is_ref
 
 
 def test_an_engine_that_takes_too_long_is_a_model_error() -> None:
-    async def slow(request: Request) -> Answer:
+    async def slow(request: Request) -> ClientAnswer:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -185,7 +187,7 @@ def test_another_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_a_task_that_is_not_there_is_refused(folder: Path, tmp_path: Path) -> None:
     async def work(driver: Driver) -> None:
-        await driver.run([Asked(task_id="plane", num=1)], phase=TRAIN, step=0)
+        await driver.run([PromptRequest(task_id="plane", num=1)], phase=TRAIN, step=0)
 
     with pytest.raises(ConfigError, match="asks for task 'plane'"):
         driving(folder, tmp_path, work)

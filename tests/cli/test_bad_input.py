@@ -10,7 +10,7 @@ from cli_stage import refused
 
 from slipstream.cli.main import main
 from slipstream.model.scripted import ScriptedChat, replies
-from slipstream.model.server import Answer, ModelServer
+from slipstream.model.server import FixedAnswer, ModelServer
 
 RECIPES = """
 def boom(): raise RuntimeError("no luck")
@@ -90,7 +90,7 @@ def test_bad_input_of_a_whole_process_leaves_no_traceback_and_no_run(tmp_path: P
     assert "there is no run in runs" in refused("eval", "--resume", "latest", cwd=tmp_path)
 
 
-def against_a_server(tmp_path: Path, answer: Answer) -> str:
+def against_a_server(tmp_path: Path, answer: FixedAnswer) -> str:
     async def main() -> str:
         async with ModelServer(chat=ScriptedChat(replies("hello")), faults=lambda number: answer) as server:
             url = f"model.base_url={server.base_url}"
@@ -100,13 +100,13 @@ def against_a_server(tmp_path: Path, answer: Answer) -> str:
 
 
 def test_an_endpoint_that_serves_web_pages_is_named(tmp_path: Path) -> None:
-    message = against_a_server(tmp_path, Answer(body=b"<html><body>Welcome!</body></html>"))
+    message = against_a_server(tmp_path, FixedAnswer(body=b"<html><body>Welcome!</body></html>"))
     assert "/models answered 200 with a body that is no JSON" in message
     assert "usually ends in /v1" in message
 
 
 def test_a_key_that_is_refused_names_the_variable(tmp_path: Path) -> None:
-    assert "set OPENAI_API_KEY" in against_a_server(tmp_path, Answer(status=401, body=b"{}"))
+    assert "set OPENAI_API_KEY" in against_a_server(tmp_path, FixedAnswer(status=401, body=b"{}"))
 
 
 def test_a_dead_endpoint_is_named_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,18 +6,18 @@ import pytest
 from rich.console import Console
 
 from slipstream.cli.displays.evaluation import Pace, ProgressDisplay, QuietConsole, clock
-from slipstream.dispatch.base import View
-from slipstream.evaluation import Progress
+from slipstream.dispatch.base import DispatchView
+from slipstream.evaluation import EvalProgress
 
 
-def progress(done: int, *, before: int = 0, total: int = 20, untrusted: int = 0) -> Progress:
-    view = View(
+def progress(done: int, *, before: int = 0, total: int = 20, untrusted: int = 0) -> EvalProgress:
+    view = DispatchView(
         waiting=1, initialising=2, ready=3, running=4, ended=5, grading=6, in_flight=0, live=0, done=done, abandoned=0
     )
-    return Progress(total=total, before=before, view=view, num_solved=7, num_untrusted=untrusted)
+    return EvalProgress(total=total, before=before, view=view, num_solved=7, num_untrusted=untrusted)
 
 
-def shown(*steps: Progress, terminal: bool) -> str:
+def shown(*steps: EvalProgress, terminal: bool) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=120, color_system=None)
     with ProgressDisplay(console) as display:

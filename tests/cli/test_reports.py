@@ -9,12 +9,12 @@ from rich.console import Console
 
 from slipstream.batch.drift import Drift
 from slipstream.cli.displays.reports import as_json, print_report, print_usage, usage_json
-from slipstream.evaluation import Report
+from slipstream.evaluation import EvalReport
 from slipstream.telemetry.binding import Binding, Busy, CpuUse, GpuUse, MachineUse, Phases
 from slipstream.telemetry.utilisation import Utilisation, utilisation
 from slipstream.types import Ending, EndReason, ForkReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
-REPORT = Report(
+REPORT = EvalReport(
     num_tasks=2,
     num_rollouts=4,
     num_trusted=3,
@@ -46,7 +46,7 @@ REPORT = Report(
 )
 
 
-def printed(report: Report, *, terminal: bool, width: int = 120) -> str:
+def printed(report: EvalReport, *, terminal: bool, width: int = 120) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=width, color_system=None)
     print_report(console, report, Path("runs/[x]"), 12.34)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from slipstream.cli.commands import app
 from slipstream.config import to_json
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Pipeline
 from slipstream.errors import ConfigError
 from slipstream.record import RunStore
@@ -20,7 +20,7 @@ from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksCo
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.recorded_run.predict import CHANGEABLE, OWN_KEYS
 from slipstream.simulate.run import open_gate, trace
-from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload
+from slipstream.simulate.workload import Chore, SimJob, SimMachine, SimTurn, Workload
 
 SETTINGS = EvalConfig(
     name="demo",
@@ -49,9 +49,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for sample in range(3)
     )
     engine = EngineSpec(kv_tokens=100_000, step_s=0.02, row_s=0.004, prefill_tokens_s=5_000.0)
-    machine = Machine(engine=engine, cores=4.0, agents=1, sandbox_cap=1, slots=1)
+    machine = SimMachine(engine=engine, cores=4.0, agents=1, sandbox_cap=1, slots=1)
     policy = open_gate(Pipeline(init=6, run=6, grade=6))
-    made = trace(Workload(name="demo", machine=machine, jobs=jobs), policy, Limits(sandboxes=64))
+    made = trace(Workload(name="demo", machine=machine, jobs=jobs), policy, DispatchLimits(sandboxes=64))
 
     async def write() -> None:
         config = {"settings": to_json(SETTINGS)}

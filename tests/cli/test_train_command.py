@@ -10,7 +10,7 @@ from cli_stage import refused
 from rich.console import Console
 
 from slipstream.cli.displays.training import TrainDisplay, print_training, report_json
-from slipstream.dispatch.base import View
+from slipstream.dispatch.base import DispatchView
 from slipstream.training.loop import TrainProgress
 from slipstream.training.policy import WarmProgress
 from slipstream.training.run import TrainReport
@@ -22,7 +22,7 @@ REPORT = TrainReport(
     trained=Path("runs/x/trained"),
     curve=Path("runs/x/curve.svg"),
 )
-NOTHING = View(
+NOTHING = DispatchView(
     waiting=0, initialising=0, ready=0, running=0, ended=0, grading=0, in_flight=0, live=0, done=0, abandoned=0
 )
 PROGRESS = TrainProgress(version=0, steps=20, doing="rollouts", view=NOTHING, metrics={}, held_out={})

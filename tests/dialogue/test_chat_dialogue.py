@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import CallContext, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ContextOverflow
 from slipstream.model.base import ChatModel
-from slipstream.model.scripted import Scene, ScriptedChat, replies
+from slipstream.model.scripted import ScriptedCall, ScriptedChat, replies
 from slipstream.types import JobKey, Message, Role, SampleParams, Turn
 
 
 def open_dialogue(model: ChatModel, turns: list[Turn], *, window: int = 1000) -> ChatDialogue:
-    terms = Terms(
+    terms = CallContext(
         params=SampleParams(),
         max_context_tokens=window,
         gate=OpenGate(),
@@ -31,7 +31,7 @@ def user(text: str) -> Message:
 def test_each_turn_sends_all_messages_and_records_the_new_ones() -> None:
     seen: list[list[str]] = []
 
-    def script(scene: Scene) -> str:
+    def script(scene: ScriptedCall) -> str:
         seen.append([message.content for message in scene.messages])
         return f"reply {scene.num_calls}"
 
@@ -68,7 +68,7 @@ def test_a_window_of_nothing_is_an_overflow() -> None:
 def test_a_restored_dialogue_sends_all_messages_and_records_the_new_ones() -> None:
     seen: list[list[str]] = []
 
-    def script(scene: Scene) -> str:
+    def script(scene: ScriptedCall) -> str:
         seen.append([message.content for message in scene.messages])
         return f"reply {len(scene.messages)}"
 

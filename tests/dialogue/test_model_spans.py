@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import CallContext, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ModelError
@@ -61,7 +61,7 @@ class SlowGate:
 
 def dialogue(model: Model, gate: TurnGate, spans: list[Span], *, attempt: int = 1) -> ChatDialogue:
     key = JobKey(phase="eval", step=0, task_id="t", sample=0)
-    terms = Terms(params=SampleParams(), max_context_tokens=1000, gate=gate, key=key, attempt=attempt)
+    terms = CallContext(params=SampleParams(), max_context_tokens=1000, gate=gate, key=key, attempt=attempt)
     return ChatDialogue(model, terms, TurnLog(seed=0, on_turn=lambda turn: None, on_span=spans.append))
 
 

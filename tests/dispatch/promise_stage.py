@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slipstream.aio import task_group
 from slipstream.dispatch.adaptive import Adaptive
-from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Policy, Retries, Stage
+from slipstream.dispatch.base import Deadlines, DispatchLimits, PacingGate, Retries, SchedulingPolicy, Stage
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
@@ -33,7 +33,7 @@ from slipstream.types import EndReason, EngineLoad, Job, JobKey, Rollout, Span, 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCase:
     name: str
-    drawn: st.SearchStrategy[Policy[Any]]
+    drawn: st.SearchStrategy[SchedulingPolicy[Any]]
     """The policy with any settings that make sense."""
     keeps_nobody_waiting: Callable[[Any, "Moment", Stage], bool] | None = None
     """Whether it would let one more into a stage at a moment; None for a policy that may hold back as it sees fit."""
@@ -103,9 +103,9 @@ class RememberingGate(KvGate):
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     orders: tuple[Order, ...]
-    policy: Policy[Any] = Batch()
+    policy: SchedulingPolicy[Any] = Batch()
     case: PolicyCase = POLICIES[0]
-    limits: Limits = Limits()
+    limits: DispatchLimits = DispatchLimits()
     deadlines: Deadlines = ROOMY
     retries: Retries = Retries()
     capacity: int = 65_536
@@ -210,7 +210,7 @@ def draw_orders(num_without: int, *, cancels: bool) -> st.SearchStrategy[Order]:
 
 
 limits = st.builds(
-    Limits,
+    DispatchLimits,
     sandboxes=st.sampled_from([None, 2, 2, 3]),
     memory_mb=st.sampled_from([None, None, None, 1024, 1500]),
     cpus=st.sampled_from([None, None, None, 1.0, 1.5]),
@@ -528,7 +528,7 @@ class Moment:
     cpus: float
     waiting: dict[Stage, list[Waiting]]
 
-    def fits(self, one: Waiting, asked: Limits) -> bool:
+    def fits(self, one: Waiting, asked: DispatchLimits) -> bool:
         if one.weight == 0:
             return True
         return (

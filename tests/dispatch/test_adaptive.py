@@ -4,15 +4,15 @@ from itertools import pairwise
 
 import pytest
 
-from slipstream.dispatch.adaptive import AHEAD, KNOWN, NO_LIMIT, Adaptive, Knee, Seen
-from slipstream.dispatch.base import Limits, Stage, View
+from slipstream.dispatch.adaptive import AHEAD, KNOWN, NO_LIMIT, Adaptive, AdaptiveMemory, Knee
+from slipstream.dispatch.base import DispatchLimits, DispatchView, Stage
 from slipstream.types import Job, JobKey
 
 
 def view(
     *, waiting: int = 100, initialising: int = 0, ready: int = 0, running: int = 0, grading: int = 0, room: int | None
-) -> View:
-    return View(
+) -> DispatchView:
+    return DispatchView(
         waiting=waiting,
         initialising=initialising,
         ready=ready,
@@ -27,9 +27,9 @@ def view(
     )
 
 
-def seen(*, init_s: float, run_s: float) -> Seen:
+def seen(*, init_s: float, run_s: float) -> AdaptiveMemory:
     policy = Adaptive()
-    memory = policy.start(Limits())
+    memory = policy.start(DispatchLimits())
     for _ in range(KNOWN):
         memory = policy.observe(Stage.INIT, init_s, 64, memory)
         memory = policy.observe(Stage.RUN, run_s, 64, memory)
@@ -141,23 +141,23 @@ def test_the_longer_initialisation_takes_the_further_ahead() -> None:
 
 
 def test_before_anything_is_known_all_may_start() -> None:
-    decision, _ = Adaptive().decide(view(waiting=33, room=1), Adaptive().start(Limits()))
+    decision, _ = Adaptive().decide(view(waiting=33, room=1), Adaptive().start(DispatchLimits()))
     assert (decision.init, decision.grade) == (33, NO_LIMIT)
 
 
 def test_where_the_gate_knows_no_limit_all_that_are_ready_run() -> None:
-    decision, _ = Adaptive().decide(view(room=None, ready=12, running=5), Adaptive().start(Limits()))
+    decision, _ = Adaptive().decide(view(room=None, ready=12, running=5), Adaptive().start(DispatchLimits()))
     assert decision.run == 12
 
 
 @pytest.mark.parametrize(("room", "running", "may_run"), [(3, 7, 3), (0, 7, 0), (0, 0, 1), (2, 0, 2)])
 def test_agents_begin_as_the_gate_has_room_and_one_may_always(room: int, running: int, may_run: int) -> None:
-    decision, _ = Adaptive().decide(view(room=room, running=running, ready=9), Adaptive().start(Limits()))
+    decision, _ = Adaptive().decide(view(room=room, running=running, ready=9), Adaptive().start(DispatchLimits()))
     assert decision.run == may_run
 
 
 def test_gradings_and_initialisations_keep_to_their_own_knees() -> None:
-    policy, memory = Adaptive(), Seen()
+    policy, memory = Adaptive(), AdaptiveMemory()
     for _ in range(KNOWN):
         memory = policy.observe(Stage.GRADE, 10.0, 20, memory)
         memory = policy.observe(Stage.INIT, 10.0, 10, memory)

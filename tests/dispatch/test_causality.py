@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promise_stage import POLICIES, ROOMY, PolicyCase, limits
 
 from slipstream.aio import task_group
-from slipstream.dispatch.base import Limits, Policy
+from slipstream.dispatch.base import DispatchLimits, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch
 from slipstream.errors import SandboxError
@@ -90,7 +90,7 @@ class ForkedAttempt:
         pass
 
 
-def begun(world: World, policy: Policy[Any], asked: Limits) -> list[Begun]:
+def begun(world: World, policy: SchedulingPolicy[Any], asked: DispatchLimits) -> list[Begun]:
     """What is begun before the fork, in order."""
 
     async def main() -> None:
@@ -163,6 +163,6 @@ def test_a_policy_that_looks_ahead_is_found_out() -> None:
 
     def decided(after: list[Fate]) -> list[Begun]:
         world = World(before=[fate(9)] * 3, after=after, fork_s=5.25)
-        return begun(world, Prescient(world=world), Limits(init=1))
+        return begun(world, Prescient(world=world), DispatchLimits(init=1))
 
     assert decided([fate(0), fate(1), fate(2)]) != decided([fate(0), fate(2), fate(1)])

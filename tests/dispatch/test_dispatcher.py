@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.dispatch.base import Deadlines, Decision, Limits, Policy, Retries, View
+from slipstream.dispatch.base import Deadlines, Decision, DispatchLimits, DispatchView, Retries, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.errors import ConfigError, JournalError
@@ -44,8 +44,8 @@ def dispatch(
     jobs: Sequence[Job],
     plan: Callable[[Job, int], Plan] = lambda job, number: Plan(),
     *,
-    policy: Policy[Any] | None = None,
-    limits: Limits | None = None,
+    policy: SchedulingPolicy[Any] | None = None,
+    limits: DispatchLimits | None = None,
     deadlines: Deadlines = DEADLINES,
     retries: Retries | None = None,
 ) -> tuple[tuple[Rollout, ...], SimulatedPlacement, MemoryJournal, float]:
@@ -106,7 +106,7 @@ def test_every_stage_and_wait_leaves_a_span() -> None:
         (Pipeline(init=2, run=2, grade=2), 7.0),  # five rounds of one second, two seconds to fill the pipe
     ],
 )
-def test_policies_take_the_time_that_arithmetic_says(policy: Policy[Any], seconds: float) -> None:
+def test_policies_take_the_time_that_arithmetic_says(policy: SchedulingPolicy[Any], seconds: float) -> None:
     assert dispatch(make_jobs(10), policy=policy)[3] == seconds
 
 
@@ -116,13 +116,13 @@ def test_pipeline_without_a_cap_piles_up_sandboxes_and_with_one_does_not() -> No
 
     policy = Pipeline(init=4, run=4, grade=4)
     _, free, _, _ = dispatch(make_jobs(100), slow_run, policy=policy)
-    _, capped, _, _ = dispatch(make_jobs(100), slow_run, policy=policy, limits=Limits(sandboxes=8))
+    _, capped, _, _ = dispatch(make_jobs(100), slow_run, policy=policy, limits=DispatchLimits(sandboxes=8))
     assert free.census.peak_live > 50
     assert capped.census.peak_live == 8
 
 
 def test_limits_of_the_stages_hold_against_any_policy() -> None:
-    _, placement, _, seconds = dispatch(make_jobs(12), policy=Batch(), limits=Limits(grade=1))
+    _, placement, _, seconds = dispatch(make_jobs(12), policy=Batch(), limits=DispatchLimits(grade=1))
     assert placement.census.peak_grading == 1
     assert seconds == 2 + 12
 
@@ -134,7 +134,7 @@ def test_a_ready_grade_goes_before_a_new_initialisation() -> None:
         started.append(job.key.task_id)
         return Plan()
 
-    rollouts, *_ = dispatch(make_jobs(3), plan, limits=Limits(sandboxes=1))
+    rollouts, *_ = dispatch(make_jobs(3), plan, limits=DispatchLimits(sandboxes=1))
     graded = [next(span for span in rollout.spans if span.kind is SpanKind.GRADE).start_s for rollout in rollouts]
     begun = [next(span for span in rollout.spans if span.kind is SpanKind.INIT).start_s for rollout in rollouts]
     assert graded == [2, 5, 8]
@@ -143,14 +143,14 @@ def test_a_ready_grade_goes_before_a_new_initialisation() -> None:
 
 def test_heavy_sandboxes_take_their_weight() -> None:
     _, placement, _, _ = dispatch(
-        make_jobs(6, weight=3), lambda job, number: Plan(grade_weight=3), limits=Limits(sandboxes=7)
+        make_jobs(6, weight=3), lambda job, number: Plan(grade_weight=3), limits=DispatchLimits(sandboxes=7)
     )
     assert placement.census.peak_live == 6
 
 
 def test_a_job_heavier_than_the_limit_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError, match="weighs 9 sandbox units, but the limit is 8"):
-        dispatch(make_jobs(1, weight=9), limits=Limits(sandboxes=8))
+        dispatch(make_jobs(1, weight=9), limits=DispatchLimits(sandboxes=8))
 
 
 @pytest.mark.parametrize("stage", ["init", "run"])
@@ -214,7 +214,7 @@ def test_a_job_that_waits_too_long_for_its_next_stage_says_so() -> None:
     rollouts, *_ = dispatch(
         make_jobs(2),
         lambda job, number: Plan(run=Part(seconds=100)),
-        limits=Limits(run=1),
+        limits=DispatchLimits(run=1),
         deadlines=Deadlines(job_s=60, total_s=1e9),
     )
     assert [rollout.ending.reason for rollout in rollouts] == [EndReason.DEADLINE, EndReason.WAITED]
@@ -334,7 +334,7 @@ policies = st.one_of(
     st.builds(Pipeline, init=st.integers(1, 4), run=st.integers(1, 4), grade=st.integers(1, 4)),
 )
 limits_strategy = st.builds(
-    Limits,
+    DispatchLimits,
     sandboxes=st.sampled_from([None, 2, 3, 7]),
     init=st.sampled_from([None, 1, 3]),
     run=st.sampled_from([None, 1, 3]),
@@ -349,7 +349,7 @@ limits_strategy = st.builds(
     st.lists(st.tuples(st.integers(1, 2), st.tuples(plans, plans, plans)), min_size=1, max_size=12),
 )
 def test_every_job_leaves_exactly_once_within_the_limits_whatever_fails(
-    policy: Policy[Any], limits: Limits, chosen: list[tuple[int, tuple[Plan, Plan, Plan]]]
+    policy: SchedulingPolicy[Any], limits: DispatchLimits, chosen: list[tuple[int, tuple[Plan, Plan, Plan]]]
 ) -> None:
     jobs = [
         Job(key=JobKey(phase="eval", step=0, task_id=str(index), sample=0), seed=index, weight=weight)
@@ -375,8 +375,8 @@ def heavy_jobs(number: int, *, memory_mb: int = 0, cpus: float = 0.0, weight: in
     return [replace(job, memory_mb=memory_mb, cpus=cpus) for job in make_jobs(number, weight=weight)]
 
 
-@pytest.mark.parametrize("limits", [Limits(memory_mb=2_500), Limits(cpus=1.0)])
-def test_memory_and_cores_of_sandboxes_are_limited_graders_included(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [DispatchLimits(memory_mb=2_500), DispatchLimits(cpus=1.0)])
+def test_memory_and_cores_of_sandboxes_are_limited_graders_included(limits: DispatchLimits) -> None:
     _, placement, _, seconds = dispatch(heavy_jobs(6, memory_mb=1_000, cpus=0.4), limits=limits)
     assert placement.census.peak_live == 2
     assert seconds == 9  # three rounds of three seconds
@@ -384,12 +384,12 @@ def test_memory_and_cores_of_sandboxes_are_limited_graders_included(limits: Limi
 
 def test_cores_that_were_given_back_are_there_again_to_the_last_bit() -> None:
     jobs = [*heavy_jobs(7, cpus=0.1), replace(make_jobs(8)[7], cpus=0.3)]
-    assert len(dispatch(jobs, limits=Limits(cpus=0.3))[0]) == 8
+    assert len(dispatch(jobs, limits=DispatchLimits(cpus=0.3))[0]) == 8
 
 
 def test_a_job_without_a_sandbox_takes_memory_for_its_grader_alone() -> None:
     jobs = heavy_jobs(4, memory_mb=1_000, weight=0)
-    _, placement, _, seconds = dispatch(jobs, limits=Limits(memory_mb=1_000))
+    _, placement, _, seconds = dispatch(jobs, limits=DispatchLimits(memory_mb=1_000))
     assert placement.census.peak_memory_mb == 1_000
     assert seconds == 2 + 4
 
@@ -397,11 +397,16 @@ def test_a_job_without_a_sandbox_takes_memory_for_its_grader_alone() -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        (Limits(memory_mb=512), "needs 2048 MB of memory, but the limit is 512: raise dispatch.limits.memory_mb"),
-        (Limits(cpus=1.5), "needs 2 cores, but the limit is 1.5: raise dispatch.limits.cpus"),
+        (
+            DispatchLimits(memory_mb=512),
+            "needs 2048 MB of memory, but the limit is 512: raise dispatch.limits.memory_mb",
+        ),
+        (DispatchLimits(cpus=1.5), "needs 2 cores, but the limit is 1.5: raise dispatch.limits.cpus"),
     ],
 )
-def test_a_job_with_more_memory_or_cores_than_the_limit_is_refused_with_the_numbers(limits: Limits, says: str) -> None:
+def test_a_job_with_more_memory_or_cores_than_the_limit_is_refused_with_the_numbers(
+    limits: DispatchLimits, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         dispatch(heavy_jobs(1, memory_mb=2_048, cpus=2.0), limits=limits)
 
@@ -410,7 +415,7 @@ def test_a_grader_heavier_than_the_limit_ends_its_job_at_once_and_keeps_nobody_o
     def plan(job: Job, number: int) -> Plan:
         return Plan(grade_weight=9 if job.seed == 0 else 1)
 
-    rollouts, _, _, seconds = dispatch(make_jobs(4), plan, limits=Limits(sandboxes=1))
+    rollouts, _, _, seconds = dispatch(make_jobs(4), plan, limits=DispatchLimits(sandboxes=1))
     assert rollouts[0].ending.reason is EndReason.NO_VERDICT
     assert "the grader of eval/0/t0/0 weighs 9 sandbox units, but the limit is 1" in rollouts[0].failures[0].message
     assert [rollout.trust for rollout in rollouts[1:]] == [Trust.TRUSTED] * 3
@@ -421,7 +426,7 @@ def test_no_initialisation_takes_the_room_that_a_heavy_grade_waits_for() -> None
     def plan(job: Job, number: int) -> Plan:
         return Plan(run=Part(seconds=1.0 + 3 * job.seed), grade_weight=3)
 
-    rollouts, *_ = dispatch(make_jobs(5), plan, limits=Limits(sandboxes=3))
+    rollouts, *_ = dispatch(make_jobs(5), plan, limits=DispatchLimits(sandboxes=3))
     graded = next(span for span in rollouts[0].spans if span.kind is SpanKind.GRADE)
     begun = [next(span for span in rollout.spans if span.kind is SpanKind.INIT).start_s for rollout in rollouts]
     assert graded.start_s == 8  # when the third run is over
@@ -501,7 +506,7 @@ def test_a_deaf_grader_is_closed_before_its_place_is_given_back(is_cancelled: bo
     async def main() -> None:
         jobs = make_jobs(2)
         async with Dispatcher(
-            placement, policy=Batch(), journal=MemoryJournal(), deadlines=DEADLINES, limits=Limits(sandboxes=1)
+            placement, policy=Batch(), journal=MemoryJournal(), deadlines=DEADLINES, limits=DispatchLimits(sandboxes=1)
         ) as dispatcher:
             if is_cancelled:
                 asyncio.get_running_loop().call_at(10, dispatcher.cancel, jobs[0].key)
@@ -533,7 +538,7 @@ def test_a_job_that_came_to_its_own_end_keeps_it() -> None:
 class MoodyPolicy(Batch):
     """Raises as soon as anything is to be graded."""
 
-    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+    def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         if view.ended:
             raise ZeroDivisionError("the policy is broken")
         return super().decide(view, memory)

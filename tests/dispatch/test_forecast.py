@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.dispatch.forecast import Lives, Mean
+from slipstream.dispatch.forecast import Mean, TurnForecast
 
 
 @settings(deadline=None, derandomize=True, database=None)
@@ -24,10 +24,10 @@ def test_of_nothing_the_mean_is_zero() -> None:
     assert (Mean().num, Mean().mean, Mean().deviation) == (0, 0.0, 0.0)
 
 
-def four_lives() -> Lives:
+def four_lives() -> TurnForecast:
     """Four agents: one ended after its first turn, one after its second, one after its third, and one is in its
     second."""
-    lives = Lives()
+    lives = TurnForecast()
     for turns in (1, 2, 3, 2):
         for turn in range(1, turns + 1):
             lives.took(turn)
@@ -74,7 +74,7 @@ def test_who_is_still_alive_raises_the_forecast() -> None:
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=1, max_size=20))
 def test_shares_fall_from_one_towards_zero(histories: list[tuple[int, bool]]) -> None:
-    lives = Lives()
+    lives = TurnForecast()
     for turns, is_over in histories:
         for turn in range(1, turns + 1):
             lives.took(turn)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.dispatch.dispatcher import Dispatcher
-from slipstream.dispatch.groups import Enough, has_enough, is_flat, split
+from slipstream.dispatch.groups import FirstFinished, has_enough, is_flat, split
 from slipstream.dispatch.policies import Batch
 from slipstream.placement.simulated import Fault, Part, Plan, SimulatedPlacement
 from slipstream.record import MemoryJournal
@@ -40,7 +40,7 @@ def test_the_first_with_a_verdict_are_kept_and_failures_are_counted_as_in_any_gr
 
 def test_the_rest_is_cancelled_once_when_enough_have_a_verdict() -> None:
     came = [member(sample, None if sample == 1 else 1.0) for sample in range(6)]
-    enough = Enough([rollout.job.key for rollout in came], 2)
+    enough = FirstFinished([rollout.job.key for rollout in came], 2)
     told = [[key.sample for key in enough.note(rollout)] for rollout in came]
     assert told == [[], [], [3, 4, 5], [], [], []]
 

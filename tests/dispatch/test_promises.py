@@ -24,7 +24,7 @@ from promise_stage import (
     schedules,
 )
 
-from slipstream.dispatch.base import Limits, Policy
+from slipstream.dispatch.base import DispatchLimits, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.placement.simulated import Fault, Part, Plan
@@ -89,10 +89,12 @@ PIPELINE = Pipeline(init=1, run=2, grade=1)
     [(Batch(), "the run"), (Bounded(slots=2), "the run"), (PIPELINE, "the run")]
     + [(PIPELINE, f"t{index}") for index in range(len(SMALL))],
 )
-def test_whatever_is_cancelled_at_any_step_ends_cleanly(policy: Policy[Any], what: str) -> None:
+def test_whatever_is_cancelled_at_any_step_ends_cleanly(policy: SchedulingPolicy[Any], what: str) -> None:
     """For every step of the event loop until the schedule is over without having been disturbed."""
     case = next(case for case in POLICIES if case.name == type(policy).__name__.lower())
-    schedule = Schedule(orders=SMALL, policy=policy, case=case, limits=Limits(sandboxes=2, memory_mb=1000), capacity=3)
+    schedule = Schedule(
+        orders=SMALL, policy=policy, case=case, limits=DispatchLimits(sandboxes=2, memory_mb=1000), capacity=3
+    )
     for step in range(1, 10_000):
         outcome, was_over = disturbed(schedule, what, step)
         check(outcome)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slipstream.dispatch.base import Limits, Policy, Retries
+from slipstream.dispatch.base import DispatchLimits, Retries, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.errors import ReplayError, SandboxError
-from slipstream.placement.simulated import Census, Fault, Part, Plan, SimulatedAttempt
+from slipstream.placement.simulated import Fault, LiveCount, Part, Plan, SimulatedAttempt
 from slipstream.record import MemoryJournal
 from slipstream.seams import PastAttempt, RunEnded
 from slipstream.simulate.clock import run_virtual
@@ -41,7 +41,7 @@ class Placed:
     """Simulated attempts that remember what they were opened with."""
 
     def __init__(self, error: Callable[[int], Exception | None], plan: Plan) -> None:
-        self.census = Census()
+        self.census = LiveCount()
         self.opened: list[tuple[JobKey, int, PastAttempt | None]] = []
         self._error = error
         self._plan = plan
@@ -62,8 +62,8 @@ def dispatch(
     error: Callable[[int], Exception | None] = lambda number: None,
     plan: Plan | None = None,
     attempts: int = 3,
-    policy: Policy[Any] | None = None,
-    limits: Limits | None = None,
+    policy: SchedulingPolicy[Any] | None = None,
+    limits: DispatchLimits | None = None,
 ) -> tuple[tuple[Rollout, ...], Placed, float]:
     placement = Placed(error, plan or Plan())
 
@@ -107,7 +107,7 @@ def test_where_the_run_has_ended_nothing_is_left_but_grading() -> None:
 def test_what_is_left_to_grade_takes_no_slot_but_keeps_to_the_sandboxes() -> None:
     resumed = {job.key: ended(job) for job in JOBS[:3]}
     rollouts, placement, seconds = dispatch(
-        resumed, jobs=JOBS, policy=Bounded(slots=1), limits=Limits(sandboxes=1, init=1, run=1)
+        resumed, jobs=JOBS, policy=Bounded(slots=1), limits=DispatchLimits(sandboxes=1, init=1, run=1)
     )
     assert placement.census.peak_live == 1
     assert seconds == 3 * 1 + 3

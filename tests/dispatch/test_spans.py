@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.dispatch.base import Deadlines, DispatchLimits, Retries
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch
 from slipstream.placement.simulated import Fault, Part, Plan, SimulatedAttempt, SimulatedPlacement
@@ -52,7 +52,7 @@ def told(rollout: Rollout) -> list[tuple[str, float, float, int]]:
 
 
 def test_every_stage_and_every_wait_leaves_a_span() -> None:
-    _, second = lived(lambda job, number: Plan(run=Part(seconds=5)), num_jobs=2, limits=Limits(run=1))
+    _, second = lived(lambda job, number: Plan(run=Part(seconds=5)), num_jobs=2, limits=DispatchLimits(run=1))
     assert told(second) == [
         ("wait_init", 0, 0, 1),
         ("init", 0, 1, 1),

@@ -3,7 +3,7 @@ from math import inf
 
 import pytest
 
-from slipstream.dispatch.budget import CUT, LEAST_SHARE, LEAST_WINDOW_S, RAISE, TokenBudget
+from slipstream.dispatch.budget import CUT, MIN_SHARE, MIN_WINDOW_S, RAISE, TokenBudget
 from slipstream.types import EngineLoad
 
 
@@ -32,7 +32,7 @@ class Turns:
             self._budget.note(self._now_s, self._now_s - 1.0, num_in_flight)
 
     def window(self, per_s: float, num_in_flight: int = 1000) -> None:
-        self.take(seconds=LEAST_WINDOW_S, per_s=per_s, num_in_flight=num_in_flight)
+        self.take(seconds=MIN_WINDOW_S, per_s=per_s, num_in_flight=num_in_flight)
 
 
 def test_a_reported_cache_is_believed() -> None:
@@ -65,14 +65,14 @@ def test_it_never_shrinks_to_nothing() -> None:
     engine.num_waiting = 1
     budget = TokenBudget(engine.load)
     Turns(budget).take(seconds=2000, per_s=4)
-    assert budget.tokens() == 1000 * LEAST_SHARE
+    assert budget.tokens() == 1000 * MIN_SHARE
 
 
 def test_within_a_window_nothing_changes() -> None:
     engine = Engine(1000)
     engine.num_waiting = 1
     budget = TokenBudget(engine.load)
-    Turns(budget).take(seconds=LEAST_WINDOW_S - 1, per_s=4)
+    Turns(budget).take(seconds=MIN_WINDOW_S - 1, per_s=4)
     assert budget.tokens() == 1000
 
 

@@ -30,7 +30,7 @@ from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.endpoint import PROMPTS, check_endpoint
 from slipstream.errors import ConfigError
 from slipstream.model.openai import OpenAIConfig
-from slipstream.model.server import Answer, Faults, Hang, ModelServer
+from slipstream.model.server import Faults, FixedAnswer, Hang, ModelServer
 from slipstream.render.probes import Conversation
 from slipstream.types import Image, Json, Message, Role, Sampled, StopReason
 
@@ -299,8 +299,8 @@ def hanging(number: int) -> Hang | None:
 @pytest.mark.parametrize(
     ("faults", "options", "said"),
     [
-        (lambda number: Answer(status=401), {}, "answered 401; set OPENAI_API_KEY"),
-        (lambda number: Answer(body=b"<html>"), {}, "is no JSON"),
+        (lambda number: FixedAnswer(status=401), {}, "answered 401; set OPENAI_API_KEY"),
+        (lambda number: FixedAnswer(body=b"<html>"), {}, "is no JSON"),
         (hanging, {"request_timeout_s": 0.05}, "took longer than 0.05 s"),
         (hanging, {"timeout_s": 0.05}, "too slow: 0.05 s"),
     ],

@@ -10,7 +10,7 @@ from bpe_surrogates import bpe
 
 from slipstream.doctor.checks import Check, Status
 from slipstream.doctor.rendering import check_rendering
-from slipstream.doctor.report import Report, examine_model
+from slipstream.doctor.report import DoctorReport, examine_model
 from slipstream.render.base import Tokenizer
 from slipstream.render.families import FAMILY_TOKENS
 from slipstream.render.formats.chatml import ChatMLFormat
@@ -177,7 +177,7 @@ def folder(path: Path, template: str) -> Path:
 
 def test_a_folder_whose_template_agrees_is_certified(tmp_path: Path) -> None:
     renderer, checks = examine_model(folder(tmp_path / "model", FOLDER_TEMPLATE))
-    report = Report(model="model", family=renderer.family, checks=tuple(checks))
+    report = DoctorReport(model="model", family=renderer.family, checks=tuple(checks))
     assert report.certified
     told = report.as_json()
     assert told["certified"] is True
@@ -198,13 +198,13 @@ def test_a_broken_template_is_refused_with_the_first_difference_as_text(tmp_path
     assert told["template: plain"].startswith(
         "token 7, after '<|im_start|>system\\nBe brief.<|im_end|>': expected '<|im_start|>user"
     )
-    assert not Report(model="model", family=renderer.family, checks=tuple(checks)).certified
+    assert not DoctorReport(model="model", family=renderer.family, checks=tuple(checks)).certified
 
 
 def test_what_was_never_checked_does_not_certify() -> None:
     only_skipped = (Check(name="x", status=Status.SKIPPED, detail="no endpoint"),)
-    assert not Report(model="m", family="f", checks=only_skipped).certified
-    assert not Report(model="m", family="f", checks=()).certified
+    assert not DoctorReport(model="m", family="f", checks=only_skipped).certified
+    assert not DoctorReport(model="m", family="f", checks=()).certified
 
 
 def test_the_suite_covers_what_it_promises() -> None:

@@ -189,7 +189,7 @@ def test_tokens_are_drawn_as_often_as_their_logprobs_say_across_blocks_of_the_vo
         temperatures=torch.ones(num),
         last_position=99,
     )
-    told = kernels.Told(
+    told = kernels.SampledRing(
         counter=torch.zeros(1, dtype=torch.int32),
         tokens=torch.zeros(1, num, dtype=torch.int32),
         logprobs=torch.zeros(1, num),

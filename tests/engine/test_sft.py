@@ -16,7 +16,7 @@ from learner_stage import batch, learner, model_folder, row, same_bits, weights
 
 from slipstream.engine.training.checkpoint import read_checkpoint
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
-from slipstream.engine.training.memory import TokenBudget
+from slipstream.engine.training.memory import MicrobatchBudget
 from slipstream.engine.training.sft import order_of_steps, rate_height, warm_start
 from slipstream.engine.training.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
@@ -151,7 +151,7 @@ def test_one_that_was_killed_goes_on_from_what_it_kept_last(tmp_path: Path) -> N
     def warm(kept: Path | None, on_step: Callable[[int, int, float], None]) -> dict[str, torch.Tensor]:
         device = torch.device("cpu")
         model = Trainable(model_folder(), LearnerConfig(), device=device, seed=0)
-        budget = TokenBudget(64, checkpoints_layers=False)
+        budget = MicrobatchBudget(64, checkpoints_layers=False)
         warm_start(model, copies(40), FEW, device=device, budget=budget, on_step=on_step, keep=kept, keep_every_s=0)
         return {name: parameter.detach().clone() for name, parameter in model.parameters.items()}
 

@@ -13,7 +13,7 @@ from slipstream.engine.gpu.graph_worker import GraphWorker
 from slipstream.engine.inference.config import EngineConfig
 from slipstream.engine.inference.decoder import Decoder
 from slipstream.engine.inference.work_log import Stopwatch, WorkLog
-from slipstream.model.base import WorkTeller
+from slipstream.model.base import WorkReporter
 from slipstream.types import EngineWork, Sampled, SampleParams
 
 
@@ -64,7 +64,7 @@ def test_a_stopwatch_tells_waiting_from_work() -> None:
 def test_an_engine_tells_all_that_it_did_and_only_once() -> None:
     async def main() -> None:
         async with engine(num_slots=3) as served:
-            assert isinstance(served, WorkTeller)
+            assert isinstance(served, WorkReporter)
             prompts = [prompt(20 + number, number) for number in range(5)]
             asked = (served.complete(ids, SampleParams(max_tokens=6, seed=1)) for ids in prompts)
             replies = await asyncio.gather(*asked)

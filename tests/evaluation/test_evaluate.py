@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.config import to_json
 from slipstream.errors import ConfigError
-from slipstream.evaluation import Progress, carry_out, evaluate, plan_evaluation
+from slipstream.evaluation import EvalProgress, carry_out, evaluate, plan_evaluation
 from slipstream.record import RunReader, RunStore
 from slipstream.settings import EvalConfig, HardwareConfig, ModelConfig, TasksConfig
 from slipstream.types import SpanKind
@@ -116,7 +116,7 @@ def never() -> AbstractAsyncContextManager[RunStore]:
 
 @needs_sandboxes
 def test_an_evaluation_goes_on_where_the_store_ends(tmp_path: Path, config: EvalConfig) -> None:
-    steps: list[Progress] = []
+    steps: list[EvalProgress] = []
 
     async def main() -> None:
         async with RunStore.create(tmp_path / "run", config=to_json(config)) as store:
@@ -152,7 +152,7 @@ def test_a_finished_run_is_reported_without_a_model_or_a_store(tmp_path: Path, c
     [
         (ModelConfig(kind="scripted", script="json:nothing"), 'json has no "nothing"'),
         (ModelConfig(kind="scripted", script="json:dumps"), "model.script json:dumps failed: TypeError"),
-        (ModelConfig(kind="scripted", script="builtins:dict"), "gave a dict: return a function of a Scene"),
+        (ModelConfig(kind="scripted", script="builtins:dict"), "gave a dict: return a function of a ScriptedCall"),
         (ModelConfig(kind="tokens"), "needs a model: set model.folder"),
         (ModelConfig(kind="chat", base_url="http://127.0.0.1:9/v1"), "start the server, or correct base_url"),
     ],

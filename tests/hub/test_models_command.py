@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from slipstream.cli.models import GetDisplay, models_app
 from slipstream.errors import ConfigError
-from slipstream.hub import MODELS, Dtype, Origin, Progress
+from slipstream.hub import MODELS, Dtype, FetchProgress, Origin
 from slipstream.hub.folder import FILES
 
 
@@ -81,7 +81,7 @@ def test_the_display_shows_each_step(terminal: bool) -> None:
     display = GetDisplay(Console(file=stream, force_terminal=terminal, width=100))
     with display:
         for doing, num_done in [("unpacking", 1_000_000), ("unpacking", 2_000_000), ("writing float32", 2_000_000)]:
-            display.show(Progress(doing=doing, num_done=num_done, num_total=2_000_000))
+            display.show(FetchProgress(doing=doing, num_done=num_done, num_total=2_000_000))
     assert display.num_shown == 3
     if terminal:
         assert "writing float32" in stream.getvalue()

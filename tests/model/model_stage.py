@@ -12,7 +12,7 @@ from slipstream.model.base import ChatModel, Completer
 from slipstream.model.http import Retries
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import Script, ScriptedModel
-from slipstream.model.server import Answer, Faults, ModelServer
+from slipstream.model.server import Faults, FixedAnswer, ModelServer
 from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams
 
 STOP_ID = 256
@@ -110,4 +110,4 @@ async def chatting(
 
 def saying(body: Json, status: int = 200) -> Faults:
     """Every request is answered with `body`."""
-    return lambda number: Answer(status=status, body=json.dumps(body).encode())
+    return lambda number: FixedAnswer(status=status, body=json.dumps(body).encode())

@@ -12,7 +12,7 @@ from model_stage import STOP_ID, assistant, completing, encode_text, scripted
 from slipstream.errors import ContextOverflow, ModelError
 from slipstream.model.base import Completer
 from slipstream.model.openai import OpenAICompleter
-from slipstream.model.scripted import Scene, Script, ScriptedModel, replies
+from slipstream.model.scripted import Script, ScriptedCall, ScriptedModel, replies
 from slipstream.types import SampleParams, StopReason, token_ids
 
 WINDOW = 64
@@ -33,7 +33,7 @@ async def over_http(script: Script) -> AsyncIterator[OpenAICompleter]:
 every_completer = pytest.mark.parametrize("opened", [in_process, over_http])
 
 
-def echo(scene: Scene) -> str:
+def echo(scene: ScriptedCall) -> str:
     return f"{scene.num_calls}:{scene.session}:{scene.seed}:{scene.prompt_text}"
 
 
@@ -108,7 +108,7 @@ def test_a_prompt_that_fills_the_window_is_a_context_overflow(opened: Opener) ->
 
 @every_completer
 def test_a_failing_engine_is_a_model_error(opened: Opener) -> None:
-    def broken(scene: Scene) -> str:
+    def broken(scene: ScriptedCall) -> str:
         raise KeyError("nothing here")
 
     async def main() -> None:

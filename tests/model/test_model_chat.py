@@ -13,7 +13,7 @@ from model_stage import assistant, chatting, saying, user
 
 from slipstream.errors import ContextOverflow, ModelError
 from slipstream.model.base import ChatModel, ChatReply
-from slipstream.model.scripted import Scene, Script, ScriptedChat, replies
+from slipstream.model.scripted import Script, ScriptedCall, ScriptedChat, replies
 from slipstream.model.wire import BadBody, message_from_wire, message_to_wire
 from slipstream.types import (
     CallProblem,
@@ -74,9 +74,9 @@ def test_the_answer_comes_with_thinking_and_calls(opened: Opener) -> None:
 
 @every_chat
 def test_the_conversation_the_tools_and_the_parameters_arrive(opened: Opener) -> None:
-    scenes: list[Scene] = []
+    scenes: list[ScriptedCall] = []
 
-    def script(scene: Scene) -> str:
+    def script(scene: ScriptedCall) -> str:
         scenes.append(scene)
         return "ok"
 
@@ -109,7 +109,7 @@ def test_a_failing_model_is_a_model_error(opened: Opener) -> None:
 
 @every_chat
 def test_a_conversation_that_does_not_fit_is_a_context_overflow(opened: Opener) -> None:
-    def script(scene: Scene) -> str:
+    def script(scene: ScriptedCall) -> str:
         raise ContextOverflow("no room")
 
     async def main() -> None:

@@ -15,7 +15,7 @@ from slipstream.errors import ContextOverflow, ModelError
 from slipstream.model.http import Complaint, Refused, Retries, retry_after_s
 from slipstream.model.openai import OpenAICompleter
 from slipstream.model.scripted import replies
-from slipstream.model.server import Answer, Drop, Fault, Hang, ModelServer, Outcome
+from slipstream.model.server import Drop, Fault, FixedAnswer, Hang, ModelServer, Outcome
 from slipstream.types import Json, SampleParams
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ async def until(reached: asyncio.Event) -> None:
 
 
 def test_calls_succeed_although_a_third_of_them_fail() -> None:
-    refusals: list[Fault] = [Answer(status=500), Drop(), Answer(status=503, body=b"busy")]
+    refusals: list[Fault] = [FixedAnswer(status=500), Drop(), FixedAnswer(status=503, body=b"busy")]
 
     def faults(number: int) -> Fault | None:
         return refusals[number // 3 % 3] if number % 3 == 0 else None
@@ -83,7 +83,7 @@ def test_these_are_not_tried_again(status: int) -> None:
 )
 def test_a_good_status_without_a_good_answer_is_tried_again(body: bytes) -> None:
     async def main() -> None:
-        faults = lambda number: Answer(body=body) if number < 2 else None  # noqa: E731
+        faults = lambda number: FixedAnswer(body=body) if number < 2 else None  # noqa: E731
         async with completing(scripted(replies("a")), faults=faults) as (client, server):
             assert decode((await client.complete(PROMPT, SampleParams())).ids) == "a"
             assert server.num_requests == 3
@@ -162,7 +162,7 @@ def test_retry_after_is_waited_for() -> None:
             pauses.append(seconds)
 
         def faults(number: int) -> Fault | None:
-            return Answer(status=429, retry_after=["7", "9999"][number]) if number < 2 else None
+            return FixedAnswer(status=429, retry_after=["7", "9999"][number]) if number < 2 else None
 
         retries = Retries(backoff_s=0.0, retry_after_cap_s=60.0)
         async with completing(scripted(replies("a")), faults=faults, sleep=sleep, retries=retries) as (client, _):
@@ -320,7 +320,7 @@ def test_the_key_is_sent_and_is_in_no_error() -> None:
 
     def faults(number: int) -> Fault | None:
         body = json.dumps({"error": {"message": f"Incorrect API key provided: {key}."}}).encode()
-        return [None, Answer(status=401, body=body), Answer(status=500, body=body), Drop()][number]
+        return [None, FixedAnswer(status=401, body=body), FixedAnswer(status=500, body=body), Drop()][number]
 
     async def main() -> None:
         model = scripted(replies("a"))

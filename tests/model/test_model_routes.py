@@ -14,7 +14,7 @@ from slipstream.errors import ConfigError, ModelError
 from slipstream.model.base import SessionKeeper
 from slipstream.model.http import NoServer, Retries
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
-from slipstream.model.routes import AVOIDED_S, MOST_SESSIONS, Routes
+from slipstream.model.routes import AVOIDED_S, MAX_SESSIONS, Routes
 from slipstream.model.scripted import replies
 from slipstream.model.server import Drop, ModelServer
 from slipstream.types import EngineLoad, SampleParams
@@ -66,9 +66,9 @@ def test_a_session_that_is_over_makes_room() -> None:
 def test_requests_without_a_session_go_round_and_forgotten_sessions_are_bounded() -> None:
     routes = Routes(URLS[:2])
     assert Counter(routes.home("", 0.0) for _ in range(10)) == {ONE: 5, TWO: 5}
-    for number in range(MOST_SESSIONS + 10):
+    for number in range(MAX_SESSIONS + 10):
         routes.home(str(number), 0.0)
-    assert len(routes._homes) == sum(routes._num_at.values()) == MOST_SESSIONS
+    assert len(routes._homes) == sum(routes._num_at.values()) == MAX_SESSIONS
 
 
 # ---------------------------------------------------------------- clients of several servers

@@ -13,7 +13,7 @@ from model_stage import assistant, decode, scripted
 
 from slipstream.model.base import TokenScore
 from slipstream.model.scripted import ScriptedChat, replies
-from slipstream.model.server import Answer, Hang, ModelServer, Outcome
+from slipstream.model.server import FixedAnswer, Hang, ModelServer, Outcome
 from slipstream.types import Json
 
 
@@ -138,8 +138,8 @@ def test_a_failing_model_ends_one_request_and_not_the_server() -> None:
 
 def test_the_log_remembers_the_last_requests() -> None:
     async def main() -> None:
-        def faults(number: int) -> Answer | None:
-            return Answer(status=503, body=b"{}") if number == 1 else None
+        def faults(number: int) -> FixedAnswer | None:
+            return FixedAnswer(status=503, body=b"{}") if number == 1 else None
 
         model = scripted(replies("a", "b", "c"))
         async with ModelServer(completer=model, faults=faults, num_logged=2) as server:

@@ -20,7 +20,7 @@ from slipstream.model.http import MAX_ANSWER_BYTES, MAX_LOOK_BYTES, Endpoint, Re
 from slipstream.model.metrics import RUNNING, WAITING, load_from_metrics
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import ScriptedChat, replies
-from slipstream.model.server import Answer, Fault, ModelServer
+from slipstream.model.server import Fault, FixedAnswer, ModelServer
 from slipstream.model.wire import reply_from_wire, sampled_to_wire
 from slipstream.types import EngineLoad, Json, Sampled, SampleParams, StopReason, token_ids
 
@@ -177,7 +177,7 @@ def test_an_answer_that_lacks_something_is_a_model_error(body: Json, said: str) 
 @pytest.mark.parametrize("garbage", [b"", b"<html>", b'{"choices": [', b"\xff\xfe", b"[" * 100_000])
 def test_garbage_is_a_model_error(garbage: bytes) -> None:
     async def main() -> None:
-        async with completing(scripted(replies("a")), faults=lambda number: Answer(body=garbage)) as (client, _):
+        async with completing(scripted(replies("a")), faults=lambda number: FixedAnswer(body=garbage)) as (client, _):
             with pytest.raises(ModelError, match="is no JSON"):
                 await client.complete(PROMPT, SampleParams())
 
@@ -186,7 +186,7 @@ def test_garbage_is_a_model_error(garbage: bytes) -> None:
 
 def test_an_aborted_request_is_tried_again() -> None:
     def faults(number: int) -> Fault | None:
-        return Answer(body=json.dumps(choice(finish_reason="abort")).encode()) if number < 2 else None
+        return FixedAnswer(body=json.dumps(choice(finish_reason="abort")).encode()) if number < 2 else None
 
     async def main() -> None:
         async with completing(scripted(replies("a")), faults=faults) as (client, server):
@@ -351,10 +351,10 @@ def test_a_probe_names_what_is_served(client: type[OpenAICompleter]) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Answer(status=401), "/models answered 401; set MY_KEY to a key"),
-        (Answer(status=500, body=b"Oh"), "answered 500 .*says: Oh; base_url should .*/v1"),
-        (Answer(body=b"<html>"), "is no JSON; base_url should"),
-        (Answer(body=b"{}"), "lacks data; base_url should"),
+        (FixedAnswer(status=401), "/models answered 401; set MY_KEY to a key"),
+        (FixedAnswer(status=500, body=b"Oh"), "answered 500 .*says: Oh; base_url should .*/v1"),
+        (FixedAnswer(body=b"<html>"), "is no JSON; base_url should"),
+        (FixedAnswer(body=b"{}"), "lacks data; base_url should"),
     ],
 )
 def test_a_probe_says_what_to_do(fault: Fault, said: str) -> None:
@@ -364,7 +364,7 @@ def test_a_probe_says_what_to_do(fault: Fault, said: str) -> None:
 
 def test_a_server_without_a_list_of_models_is_used_if_the_name_is_known() -> None:
     async def main() -> None:
-        gone = Answer(status=404, body=b"Not Found")
+        gone = FixedAnswer(status=404, body=b"Not Found")
         async with chatting(ScriptedChat(replies("ok")), faults=lambda number: gone if number < 1 else None) as (
             chat,
             _,
@@ -486,15 +486,17 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="20"} 1.0
 
 def test_the_load_is_read_from_the_metrics() -> None:
     assert loaded() == EngineLoad(running=3, waiting=4, kv_used=0.25, kv_tokens=1000)
-    assert loaded(lambda number: Answer(body=VLLM_032)) == EngineLoad(
+    assert loaded(lambda number: FixedAnswer(body=VLLM_032)) == EngineLoad(
         running=40, waiting=2, kv_used=0.11, kv_tokens=46592
     )
-    assert loaded(lambda number: Answer(body=TWO_OLDER_ENGINES)) == EngineLoad(
+    assert loaded(lambda number: FixedAnswer(body=TWO_OLDER_ENGINES)) == EngineLoad(
         running=7, waiting=10, kv_used=0.6, kv_tokens=480
     )
 
 
-@pytest.mark.parametrize("fault", [Answer(status=404), Answer(body=b""), Answer(body=b"\xff{"), Answer(status=500)])
+@pytest.mark.parametrize(
+    "fault", [FixedAnswer(status=404), FixedAnswer(body=b""), FixedAnswer(body=b"\xff{"), FixedAnswer(status=500)]
+)
 def test_no_metrics_is_no_load(fault: Fault) -> None:
     assert loaded(lambda number: fault) is None
 

@@ -8,7 +8,7 @@ import pytest
 from model_stage import PROMPT, STOP_ID, assistant, decode, encode, scripted, user
 
 from slipstream.errors import ModelError
-from slipstream.model.scripted import Scene, ScriptedChat, ScriptedModel, replies
+from slipstream.model.scripted import ScriptedCall, ScriptedChat, ScriptedModel, replies
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import EngineLoad, Message, Role, SampleParams, StopReason, ToolCall, token_ids
 
@@ -33,7 +33,7 @@ def test_a_script_that_is_over_says_so() -> None:
 
 
 def test_a_script_sees_the_decoded_prompt_and_may_call_tools() -> None:
-    def script(scene: Scene) -> Message:
+    def script(scene: ScriptedCall) -> Message:
         call = ToolCall(id="c", name="say", arguments={"text": scene.prompt_text})
         return Message(role=Role.ASSISTANT, calls=(call,))
 

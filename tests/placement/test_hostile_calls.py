@@ -15,7 +15,7 @@ from slipstream.config import to_json
 from slipstream.evaluation import evaluate
 from slipstream.export import ExportFormat, export_run, read_atif
 from slipstream.graders.base import GradeContext
-from slipstream.model.scripted import Line, Scene, Script, ScriptedChat, act
+from slipstream.model.scripted import Line, Script, ScriptedCall, ScriptedChat, act
 from slipstream.model.server import ModelServer
 from slipstream.record import RunStore
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
@@ -94,7 +94,7 @@ def tasks() -> list[Task]:
 def script() -> Script:
     written = {name.replace(" ", "-"): text for name, text in ARGUMENTS.items()}
 
-    def line(scene: Scene) -> Line:
+    def line(scene: ScriptedCall) -> Line:
         name = scene.prompt_text.split("Do ")[1].split(".")[0]
         if scene.num_calls:
             return act("finish")

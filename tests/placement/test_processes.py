@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 
 from slipstream.bench.harness.helpers import AnsweringModel
 from slipstream.config import to_json
-from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.dispatch.base import Deadlines, DispatchLimits, Retries
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Batch
 from slipstream.errors import ConfigError, JournalError, ModelError
 from slipstream.evaluation import evaluate, plan_evaluation
 from slipstream.graders.base import GradeContext
-from slipstream.model.scripted import Line, Scene, Script, ScriptedChat, ScriptedModel, act
+from slipstream.model.scripted import Line, Script, ScriptedCall, ScriptedChat, ScriptedModel, act
 from slipstream.model.server import ModelServer
 from slipstream.placement.processes import Order, Processes, open_processes
 from slipstream.recipes import find_recipe
@@ -55,7 +55,7 @@ from slipstream.types import (
     Task,
     Verdict,
 )
-from slipstream.wiring import Pacing, Share, _shares, make_renderer, open_placement
+from slipstream.wiring import Pacing, SandboxShare, _shares, make_renderer, open_placement
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -109,7 +109,7 @@ def held_tasks(*, folder: str, names: str = "runs-0 runs-1 grades-0 grades-1") -
 
 
 def held_script(*, folder: str) -> Script:
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         name = scene.prompt_text.split("Do ")[1].split(".")[0]
         with (Path(folder) / "calls").open("a") as calls:
             calls.write(f"{name}\n")
@@ -341,8 +341,8 @@ def test_a_sandbox_is_opened_where_there_is_room_for_it(tmp_path: Path) -> None:
     grading = Grading(kind="command", spec={"command": "echo 1", "reward": "stdout"})
     plan = plan_evaluation(config)
     tasks = {name: replace(task, grading=grading) for name, task in plan.tasks.items()}
-    crews = ((config, tasks, Share(warm=0, live=1)),) * 2
-    order = Order(maker="slipstream.wiring:open_helper_crew", crews=crews, rooms=(1, 1))
+    crews = ((config, tasks, SandboxShare(warm=0, live=1)),) * 2
+    order = Order(maker="slipstream.wiring:open_helper_deps", crews=crews, rooms=(1, 1))
     script = held_script(folder=str(tmp_path / "held"))
     renderer = make_renderer(config.model)
     model = ScriptedModel(
@@ -448,7 +448,7 @@ def failing(config: EvalConfig, folder: Path) -> str:
 
 def test_more_helpers_than_sandboxes_are_refused(tmp_path: Path) -> None:
     config = held(tmp_path)
-    few = DispatchConfig(processes=3, limits=Limits(sandboxes=2))
+    few = DispatchConfig(processes=3, limits=DispatchLimits(sandboxes=2))
     said = failing(replace(config, dispatch=few), tmp_path)
     assert "dispatch.processes=3, but dispatch.limits.sandboxes=2" in said
 
@@ -551,7 +551,7 @@ def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -
     """Of one rollout of two turns in a helper, its model calls and waits for turns."""
 
     async def main() -> Rollout:
-        order = Order(maker="slipstream.bench.harness.helpers:open_crew", crews=(2,))
+        order = Order(maker="slipstream.bench.harness.helpers:open_attempt_deps", crews=(2,))
         async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
             journal = placement.journal = MemoryJournal()
             job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
@@ -597,7 +597,7 @@ def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
 
 def test_an_attempt_whose_first_stage_was_cancelled_before_it_began_is_closed_and_can_begin_again() -> None:
     async def main() -> None:
-        order = Order(maker="slipstream.bench.harness.helpers:open_crew", crews=(2,))
+        order = Order(maker="slipstream.bench.harness.helpers:open_attempt_deps", crews=(2,))
         gate = OpenGate()
         async with open_processes(
             order, model=AnsweringModel(2), gate=gate, grade_weight=lambda job, ended: 0

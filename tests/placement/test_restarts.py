@@ -17,7 +17,7 @@ from slipstream.errors import InfrastructureError, is_shortage
 from slipstream.link import Link, start_linked
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.placement.processes import Order, Processes, open_processes
-from slipstream.placement.restarts import MOST_DEATHS, MOST_PAUSE_S, Restarts
+from slipstream.placement.restarts import MAX_DEATHS, MAX_PAUSE_S, Restarts
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import Job, JobKey
 
@@ -73,14 +73,17 @@ class Machine:
         if self.no_process is not None:
             raise self.no_process
 
-        async def open_crew(maker: str, place: int) -> None:
+        async def open_attempt_deps(maker: str, place: int) -> None:
             if self.broken(place):
                 raise ImportError("no such module")
             self.wires[place] = wire
 
         async def stage(number: int, opening: object) -> None: ...
 
-        far = Link(calls={"open_crew": open_crew, "init": stage, "aclose": stage}, tells={"forget": lambda _: None})
+        far = Link(
+            calls={"open_attempt_deps": open_attempt_deps, "init": stage, "aclose": stage},
+            tells={"forget": lambda _: None},
+        )
         wire, back = Wire(far), Wire(link)
         wire.back, back.back = back, wire
         link.connection_made(wire)
@@ -119,10 +122,10 @@ def test_while_no_process_can_be_started_an_attempt_waits_and_then_goes_on(numbe
             await asyncio.sleep(100)
             assert not waiting.done()
             pauses = [after - before for before, after in pairwise(machine.started_at_s[1:])]
-            assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0]) and pauses[5:] == pytest.approx([MOST_PAUSE_S] * 8)
+            assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0]) and pauses[5:] == pytest.approx([MAX_PAUSE_S] * 8)
             machine.no_process = None
             await waiting
-            assert loop.time() <= 100 + MOST_PAUSE_S
+            assert loop.time() <= 100 + MAX_PAUSE_S
             await attempt.aclose()
 
     on_virtual_time(main)
@@ -150,9 +153,9 @@ def test_where_helpers_die_one_after_another_an_attempt_is_told_what_is_wrong_un
             await machine.kill(1)
             with pytest.raises(InfrastructureError, match=r"helper processes died .* ImportError: no such module"):
                 await processes.open(JOB, 1, None).init()
-            assert len(machine.started_at_s) == 2 * MOST_DEATHS
+            assert len(machine.started_at_s) == 2 * MAX_DEATHS
             machine.broken = lambda place: False
-            await asyncio.sleep(MOST_PAUSE_S)
+            await asyncio.sleep(MAX_PAUSE_S)
             await processes.open(JOB, 2, None).init()
 
     on_virtual_time(main)
@@ -166,7 +169,7 @@ def test_a_place_whose_helpers_died_often_is_filled_again_while_another_goes_on(
             await asyncio.sleep(60)
             await processes.open(JOB, 1, None).init()
             machine.broken = lambda place: False
-            await asyncio.sleep(MOST_PAUSE_S)
+            await asyncio.sleep(MAX_PAUSE_S)
             assert set(machine.wires) == {0, 1}
 
     on_virtual_time(main)
@@ -207,11 +210,11 @@ def test_helpers_that_wait_to_be_started_again_are_let_go_at_once() -> None:
 
 def test_what_was_done_between_two_deaths_makes_the_second_a_first() -> None:
     restarts = Restarts(1)
-    first = [restarts.pause_s(0) for _ in range(MOST_DEATHS)]
+    first = [restarts.pause_s(0) for _ in range(MAX_DEATHS)]
     assert restarts.hopeless() is not None
     restarts.worked(0)
     assert restarts.hopeless() is None
-    assert [restarts.pause_s(0) for _ in range(MOST_DEATHS)] == first == sorted(first)
+    assert [restarts.pause_s(0) for _ in range(MAX_DEATHS)] == first == sorted(first)
 
 
 def test_a_program_that_is_not_there_is_no_shortage() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import CallContext, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.model.scripted import ScriptedModel
@@ -61,7 +61,7 @@ def play(tasks: Sequence[Task], renderer: Renderer, *, quality: float = 1.0, see
         plays = []
         for task in tasks:
             key = JobKey(phase="eval", step=0, task_id=task.id, sample=0)
-            terms = Terms(
+            terms = CallContext(
                 params=SampleParams(max_tokens=256),
                 max_context_tokens=task.brief.limits.context_tokens,
                 gate=OpenGate(),

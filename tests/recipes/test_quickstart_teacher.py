@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.model.scripted import Scene
+from slipstream.model.scripted import ScriptedCall
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
 from slipstream.recipes.quickstart.teacher import teacher
 from slipstream.types import Message, SampleParams
@@ -19,7 +19,7 @@ def commands(prompt: str, quality: float) -> Counter[str]:
     script = teacher(quality=quality)
     found: Counter[str] = Counter()
     for seed in range(MANY):
-        reply = script(Scene(prompt_text=prompt, params=SampleParams(max_tokens=64, seed=seed)))
+        reply = script(ScriptedCall(prompt_text=prompt, params=SampleParams(max_tokens=64, seed=seed)))
         assert isinstance(reply, Message)
         (call,) = reply.calls
         found[str(call.arguments.get("command", call.name))] += 1

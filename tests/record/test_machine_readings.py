@@ -9,9 +9,9 @@ import pytest
 from pretended_machine import Clock, PretendedNvml, put, stat
 
 from slipstream.record.hardware import CpuSample, GpuSample, HardwareSample
-from slipstream.telemetry.cpus import Cpus, Times, find_quota
+from slipstream.telemetry.cpus import Cpus, CpuTimes, find_quota
 from slipstream.telemetry.nvml import Gpus, chosen
-from slipstream.telemetry.sampler import Machine
+from slipstream.telemetry.sampler import MachineProbe
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -208,7 +208,7 @@ def test_the_time_of_processes_never_falls_while_they_come_and_go() -> None:
             raise ProcessLookupError(pid)
         return living[pid]
 
-    times = Times(lambda: pids, process_s=process_s)
+    times = CpuTimes(lambda: pids, process_s=process_s)
     assert times() == 10.0
     pids.append(8)
     living.update({7: 11.0, 8: 2.0, 9: 50.0})
@@ -226,7 +226,7 @@ def test_a_sample_stands_for_the_time_since_the_last(tmp_path: Path) -> None:
     clock = Clock(now_s=10.0)
     put(tmp_path, {"proc/stat": stat((0, 1))})
     cpus = Cpus(tmp_path, mask={0}, own_s=Clock())
-    machine = Machine(cpus=cpus, gpus=Gpus.find(PretendedNvml(busy=[[40]])), clock=clock)
+    machine = MachineProbe(cpus=cpus, gpus=Gpus.find(PretendedNvml(busy=[[40]])), clock=clock)
     assert machine.read() is None
     put(tmp_path, {"proc/stat": stat((TICKS // 2, 1 + TICKS // 2))})
     clock.now_s = 10.5
@@ -239,7 +239,7 @@ def test_a_sample_stands_for_the_time_since_the_last(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    machine = Machine()
+    machine = MachineProbe()
     machine.read()
     sample = machine.read()
     assert sample is not None and sample.seconds > 0

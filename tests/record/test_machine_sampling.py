@@ -18,7 +18,7 @@ from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.clock import run_virtual
 from slipstream.telemetry.cpus import Cpus
 from slipstream.telemetry.nvml import Gpus
-from slipstream.telemetry.sampler import Machine, sampling
+from slipstream.telemetry.sampler import MachineProbe, sampling
 from slipstream.types import EngineWork
 
 SAMPLES = [
@@ -32,7 +32,7 @@ SAMPLES = [
 ]
 
 
-class Scripted(Machine):
+class Scripted(MachineProbe):
     """Gives these samples one by one, and says when it has none left, and when it was closed."""
 
     def __init__(self, samples: list[HardwareSample]) -> None:
@@ -132,7 +132,7 @@ def test_a_closed_store_ends_the_sampling(tmp_path: Path) -> None:
 def test_whatever_goes_wrong_with_it_the_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tried = threading.Event()
 
-    def broken() -> Machine:
+    def broken() -> MachineProbe:
         tried.set()
         raise RuntimeError("no machine")
 
@@ -156,7 +156,7 @@ class Nothing:
         raise AssertionError("nothing is to be sampled")
 
 
-def never() -> Machine:
+def never() -> MachineProbe:
     raise AssertionError("no machine is to be opened")
 
 

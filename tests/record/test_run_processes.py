@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from slipstream.link import Link, linked_pids, start_linked, wait_or_kill
-from slipstream.telemetry.cpus import Times
+from slipstream.telemetry.cpus import CpuTimes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process has a clock that others can read on Linux alone")
 def test_the_time_of_a_linked_process_is_its_own_without_the_children_it_waited_for() -> None:
     async def check() -> None:
-        times = Times(linked_pids)
+        times = CpuTimes(linked_pids)
         assert (linked_pids(), times()) == ((), 0.0)
         link = Link(calls={}, tells={})
         process = await start_linked("linked_child", link)

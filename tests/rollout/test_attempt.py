@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import GraderError, JournalError, ModelError, SandboxError
 from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
-from slipstream.model.scripted import Line, Scene, ScriptedChat, act, replies
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act, replies
 from slipstream.record import MemoryJournal
-from slipstream.rollout.attempt import Crew, RolloutAttempt
+from slipstream.rollout.attempt import AttemptDeps, RolloutAttempt
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox
 from slipstream.seams import JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
@@ -62,19 +62,21 @@ class WatchedProvider(FakeProvider):
 
 
 def make_crew(
-    script: Callable[[Scene], Line],
+    script: Callable[[ScriptedCall], Line],
     *,
     provider: SandboxProvider,
     journal: MemoryJournal,
     grader: Callable[[str], Grader] = find_grader,
-) -> Crew:
+) -> AttemptDeps:
     model = ScriptedChat(script)
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = Terms(params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt)
+        terms = CallContext(
+            params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt
+        )
         return ChatDialogue(model, terms, log)
 
-    return Crew(
+    return AttemptDeps(
         provider=provider,
         journal=journal,
         make_dialogue=make_dialogue,
@@ -117,7 +119,7 @@ def test_the_agent_never_sees_the_grading_and_the_grader_never_the_agents_sandbo
     seen: list[str] = []
     given: list[tuple[Grading, Artifact, GradeContext]] = []
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         seen.append(scene.prompt_text)
         return act("finish", answer="no")
 
@@ -184,7 +186,7 @@ def test_an_unforeseen_error_of_a_grader_is_a_grader_error_and_grading_can_be_tr
 def test_a_failed_attempt_shows_what_there_was() -> None:
     provider, journal = WatchedProvider(), MemoryJournal()
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         if scene.num_calls == 1:
             provider.opened[0].die()
         return act("write_file", path="out", content="7\n")
@@ -228,7 +230,7 @@ def test_a_task_without_a_sandbox_opens_none() -> None:
     assert provider.opened == []
 
 
-def stopped_after(num_turns: int, journal: MemoryJournal, script: Callable[[Scene], Line]) -> PastAttempt:
+def stopped_after(num_turns: int, journal: MemoryJournal, script: Callable[[ScriptedCall], Line]) -> PastAttempt:
     """An attempt as far as its first turns, in the journal and as a resumed run gets it."""
 
     async def main() -> tuple[TurnTaken, ...]:
@@ -246,7 +248,7 @@ def stopped_after(num_turns: int, journal: MemoryJournal, script: Callable[[Scen
     return PastAttempt(attempt=1, turns=tuple(event.turn for event in taken))
 
 
-def by_replies(*lines: Line) -> Callable[[Scene], Line]:
+def by_replies(*lines: Line) -> Callable[[ScriptedCall], Line]:
     """Says the line after those that are in the conversation, so it goes on in another process too."""
     return lambda scene: lines[sum(message.role is Role.ASSISTANT for message in scene.messages)]
 
@@ -256,7 +258,7 @@ def test_an_attempt_that_goes_on_writes_each_turn_once_and_leaves_the_whole_roll
     asked: list[str] = []
     say = by_replies(act("write_file", path="out", content="7\n"), act("finish", answer="yes"))
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         asked.append(scene.session)
         return say(scene)
 
@@ -308,7 +310,7 @@ def test_where_the_run_has_ended_the_recorded_artifact_is_graded_without_the_age
     assert [type(event) for event in journal.events()] == [JobAdmitted, TurnTaken, TurnTaken, RunEnded, RolloutDone]
 
 
-def run_with(tools: tuple[Tool, ...], script: Callable[[Scene], Line], journal: MemoryJournal) -> None:
+def run_with(tools: tuple[Tool, ...], script: Callable[[ScriptedCall], Line], journal: MemoryJournal) -> None:
     """One attempt without a sandbox, as far as its run."""
 
     async def main() -> None:
@@ -356,7 +358,9 @@ def test_a_journal_that_fails_ends_the_run_at_once() -> None:
 class ClosedDialogue(ChatDialogue):
     """Notes when it is closed."""
 
-    def __init__(self, script: Callable[[Scene], Line], terms: Terms, log: TurnLog, closed: list[str]) -> None:
+    def __init__(
+        self, script: Callable[[ScriptedCall], Line], terms: CallContext, log: TurnLog, closed: list[str]
+    ) -> None:
         super().__init__(ScriptedChat(script), terms, log)
         self._closed = closed
         self._session = terms.session
@@ -370,7 +374,7 @@ def test_the_dialogue_is_closed_once_however_the_run_ended(raised: type[BaseExce
     closed: list[str] = []
     runs: list[asyncio.Task[None]] = []
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         assert closed == []
         if raised is ModelError:
             raise RuntimeError("told to fail")
@@ -379,7 +383,9 @@ def test_the_dialogue_is_closed_once_however_the_run_ended(raised: type[BaseExce
         return act("finish", answer="yes")
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = Terms(params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt)
+        terms = CallContext(
+            params=SampleParams(), max_context_tokens=1000, gate=OpenGate(), key=job.key, attempt=attempt
+        )
         return ClosedDialogue(script, terms, log, closed)
 
     async def main() -> None:

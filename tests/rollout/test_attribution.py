@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.agent.loop import ToolAgent
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.base import Retries
 from slipstream.dispatch.dispatcher import Dispatcher
@@ -23,10 +23,10 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Bounded
 from slipstream.errors import SandboxLimitError
 from slipstream.graders.registry import find_grader
-from slipstream.model.scripted import Line, Scene, ScriptedChat, act
+from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act
 from slipstream.placement.inprocess import InProcess
 from slipstream.record import MemoryJournal
-from slipstream.rollout.attempt import Crew
+from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox import LocalProvider
 from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.sandbox.metering.meter import Meters
@@ -104,17 +104,19 @@ def work(
         grading=Grading(kind="command", spec={"command": check, "files": hidden or {}}),
     )
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         line = lines[sum(message.role is Role.ASSISTANT for message in scene.messages)]
         return line(provider) if callable(line) else line
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = Terms(params=SampleParams(), max_context_tokens=9999, gate=OpenGate(), key=job.key, attempt=attempt)
+        terms = CallContext(
+            params=SampleParams(), max_context_tokens=9999, gate=OpenGate(), key=job.key, attempt=attempt
+        )
         return ChatDialogue(ScriptedChat(script), terms, log)
 
     async def main() -> Rollout:
         journal = MemoryJournal()
-        crew = Crew(
+        crew = AttemptDeps(
             provider=provider,
             journal=journal,
             make_dialogue=make_dialogue,

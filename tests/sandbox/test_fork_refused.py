@@ -78,7 +78,7 @@ def test_a_sandbox_that_has_room_again_gets_its_process(ends: tuple[socket.socke
 
 
 def test_a_limit_that_its_group_holds_and_does_not_tell_is_taken_for_reached() -> None:
-    assert inside.HELD_ELSEWHERE == oci_arguments.MOST_PROCESSES
+    assert inside.HELD_ELSEWHERE == oci_arguments.MAX_PROCESSES
     assert inside.most_tasks(inside.HELD_ELSEWHERE) < inside.HELD_ELSEWHERE
 
 

@@ -18,7 +18,7 @@ from local_stage import children
 from slipstream.errors import SandboxError
 from slipstream.sandbox.files.safe_open import acting_as
 from slipstream.sandbox.local.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.local.keeper_client import Keeper, Layer, wait_for
+from slipstream.sandbox.local.keeper_client import KeeperClient, KeptLayer, wait_for
 from slipstream.sandbox.local.process import NOBODY
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -28,8 +28,8 @@ NUM_FILES = 2_000
 
 
 @contextlib.asynccontextmanager
-async def keeping() -> AsyncIterator[Keeper]:
-    keeper = Keeper(find_bwrap(), own_interpreter(), "")
+async def keeping() -> AsyncIterator[KeeperClient]:
+    keeper = KeeperClient(find_bwrap(), own_interpreter(), "")
     try:
         async with asyncio.timeout(300):
             yield keeper
@@ -38,7 +38,7 @@ async def keeping() -> AsyncIterator[Keeper]:
 
 
 @contextlib.asynccontextmanager
-async def layer(keeper: Keeper) -> AsyncIterator[Layer]:
+async def layer(keeper: KeeperClient) -> AsyncIterator[KeptLayer]:
     made = await keeper.make(64 << 20, {"files": 0o777})
     try:
         yield made
@@ -46,11 +46,11 @@ async def layer(keeper: Keeper) -> AsyncIterator[Layer]:
         await keeper.drop(made)
 
 
-def names_in(made: Layer) -> list[str]:
+def names_in(made: KeptLayer) -> list[str]:
     return sorted(path.name for path in Path(f"/proc/self/fd/{made.fd}/files").iterdir())
 
 
-def fill(made: Layer) -> None:
+def fill(made: KeptLayer) -> None:
     with acting_as(NOBODY, NOBODY):
         for number in range(NUM_FILES):
             Path(f"/proc/self/fd/{made.fd}/files/{number}").touch()
@@ -64,7 +64,7 @@ def at_work(program: int, copying: asyncio.Future[None]) -> list[int]:
     return []
 
 
-async def killed_at_work(keeper: Keeper, source: Layer) -> str:
+async def killed_at_work(keeper: KeeperClient, source: KeptLayer) -> str:
     """Have a copy made, and kill whoever makes it: what the caller is told. One that was done by then is made again."""
     (program,) = children(keeper.pid)
     while True:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.patches.apply import apply_patch, entries_of, make_patch
-from slipstream.sandbox.files.overlay import Layer, read_below, read_layer
+from slipstream.sandbox.files.overlay import OverlayLayer, read_below, read_layer
 from slipstream.sandbox.files.safe_open import PLACE
 from slipstream.sandbox.files.safe_walk import read_tree
 from slipstream.types import File, FileTree
@@ -108,7 +108,7 @@ def test_whiteouts_as_attributes(tmp_path: Path) -> None:
         os.setxattr(tmp_path / "d", "user.overlay.opaque", b"y")
         assert read_layer(fd).opaque == {"d"}
         assert read_layer(fd, prefix="trusted.overlay.").opaque == frozenset()
-        assert read_layer(fd, "none") == Layer()
+        assert read_layer(fd, "none") == OverlayLayer()
         os.setxattr(tmp_path / "d", "user.overlay.redirect", b"/other")
         assert read_layer(fd).left_out == {"d": "a folder that was renamed as a whole"}
     finally:
@@ -116,7 +116,7 @@ def test_whiteouts_as_attributes(tmp_path: Path) -> None:
 
 
 def test_what_a_layer_shows() -> None:
-    layer = Layer(
+    layer = OverlayLayer(
         files={"f": File(data=b"")},
         links={"l": "x"},
         folders=frozenset({"d", "o", "d/e"}),
@@ -127,4 +127,4 @@ def test_what_a_layer_shows() -> None:
         path for path in ("f", "l", "d", "g", "g/x", "d/h", "d/h/y", "o/x", "d/x", "z", "f/x") if layer.shows(path)
     ]
     assert shown == ["d/x", "z"]
-    assert not Layer(opaque=frozenset({"."})).shows("z")
+    assert not OverlayLayer(opaque=frozenset({"."})).shows("z")

@@ -18,7 +18,7 @@ from slipstream.sandbox.cleanup.lease import (
     LEASES,
     LOCK,
     NEW,
-    Facts,
+    LeaseOwner,
     is_of_another_machine,
     lease_folders,
     own_facts,
@@ -135,10 +135,10 @@ def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 def test_only_a_holder_of_another_host_and_another_boot_may_be_unseen_from_here() -> None:
     here = own_facts()
-    elsewhere = Facts(pid=1, start_ticks=0, boot_id="other", host="other")
+    elsewhere = LeaseOwner(pid=1, start_ticks=0, boot_id="other", host="other")
     assert is_of_another_machine(elsewhere)
-    assert not is_of_another_machine(Facts(pid=1, start_ticks=0, boot_id="earlier", host=here.host))
-    assert not is_of_another_machine(Facts(pid=1, start_ticks=0, boot_id=here.boot_id, host="a container"))
+    assert not is_of_another_machine(LeaseOwner(pid=1, start_ticks=0, boot_id="earlier", host=here.host))
+    assert not is_of_another_machine(LeaseOwner(pid=1, start_ticks=0, boot_id=here.boot_id, host="a container"))
     assert not is_of_another_machine(None)
 
 

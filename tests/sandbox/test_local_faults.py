@@ -15,7 +15,7 @@ from local_stage import children, provided
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.local.process import Launched
+from slipstream.sandbox.local.process import BwrapProcess
 from slipstream.sandbox.metering.meter import Meter
 from slipstream.sandbox.supervisor.channel import memory_file
 from slipstream.types import File, SandboxSpec
@@ -29,7 +29,7 @@ def descriptors() -> set[str]:
 
 def test_a_sandbox_whose_first_process_cannot_be_held_on_to_is_ended_all_the_same() -> None:
     async def main() -> None:
-        launched = Launched(
+        launched = BwrapProcess(
             pid=bwrap.pid, pidfd=os.pidfd_open(bwrap.pid), info_fd=info, stderr_fd=memory_file(), on_end=lambda: None
         )
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,11 +8,11 @@ import pytest
 from local_stage import provided
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.files.overlay import Layer
+from slipstream.sandbox.files.overlay import OverlayLayer
 from slipstream.sandbox.local import bwrap
 from slipstream.sandbox.local import provider as local
 from slipstream.sandbox.local.changes import take
-from slipstream.sandbox.local.lower_folders import Ground
+from slipstream.sandbox.local.lower_folders import LowerFolders
 from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.types import File, SandboxSpec
 
@@ -38,7 +38,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many areas was looked at."""
     seen: list[int] = []
 
-    def noted(upper_fd: int) -> Layer:
+    def noted(upper_fd: int) -> OverlayLayer:
         seen.append(upper_fd)
         return take(upper_fd)
 
@@ -46,7 +46,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def seen(layers: Mapping[str, Layer]) -> dict[str, tuple[object, ...]]:
+def seen(layers: Mapping[str, OverlayLayer]) -> dict[str, tuple[object, ...]]:
     return {
         name: (dict(layer.files), dict(layer.links), layer.folders, layer.deleted, layer.opaque)
         for name, layer in layers.items()
@@ -121,7 +121,7 @@ def test_where_something_lies_below_there_is_a_look(tmp_path: Path, looks: list[
 
 def test_a_ground_tells_only_what_it_can() -> None:
     spec = SandboxSpec()
-    ground = Ground(spec=spec, areas=bwrap.areas_of(spec, None))
-    assert ground.written({}) == {"tmp": Layer(), "files": Layer()}
+    ground = LowerFolders(spec=spec, areas=bwrap.areas_of(spec, None))
+    assert ground.written({}) == {"tmp": OverlayLayer(), "files": OverlayLayer()}
     assert ground.written({"/etc/passwd": File(data=b"")}) is None
     assert ground.written({"/workshop": File(data=b"")}) is None

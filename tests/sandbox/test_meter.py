@@ -24,9 +24,9 @@ from slipstream.sandbox.metering import meter as metering
 from slipstream.sandbox.metering.cgroup_tree import V1, V2, Hierarchy, Kernel, hierarchies, left_by, remove_all
 from slipstream.sandbox.metering.cgroups import NAMES, Groups
 from slipstream.sandbox.metering.meter import Limit, Meter, Meters, Usage
-from slipstream.sandbox.metering.usage import Tally
+from slipstream.sandbox.metering.usage import UsageMeter
 from slipstream.sandbox.metering.watchdog import KIND as WATCHDOG
-from slipstream.sandbox.metering.watchdog import Seen, Times, kill, own_memory_mb, see
+from slipstream.sandbox.metering.watchdog import LiveProcess, SandboxCpuTime, kill, own_memory_mb, see
 from slipstream.types import SandboxLimits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -473,7 +473,7 @@ def test_why_it_is_not_a_better_kind_is_told(lease: str) -> None:
 
 def test_the_gravest_limit_is_told_and_each_once() -> None:
     told: list[str] = []
-    tally = Tally(limits=SMALL, on_exceeded=told.append)
+    tally = UsageMeter(limits=SMALL, on_exceeded=told.append)
     assert tally.gravest() is None
     for limit in (Limit.MEMORY, Limit.PROCESSES, Limit.MEMORY):
         tally.hit(limit)
@@ -486,7 +486,7 @@ def test_the_gravest_limit_is_told_and_each_once() -> None:
 def test_word_of_a_limit_to_a_loop_that_is_closed_is_dropped() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    assert Tally(limits=SMALL, on_exceeded=print, loop=loop).hit(Limit.CPU)
+    assert UsageMeter(limits=SMALL, on_exceeded=print, loop=loop).hit(Limit.CPU)
 
 
 # ---------------------------------------------------------------- the watchdog's eyes
@@ -506,12 +506,14 @@ def test_a_process_is_told_from_another_with_its_number() -> None:
         assert see(process.pid) is None
 
 
-def process(pid: int, own_s: float, inherited_s: float = 0.0, start: int = 1) -> Seen:
-    return Seen(pid=pid, parent=1, start=start, own_s=own_s, inherited_s=inherited_s, num_threads=1, resident_mb=1.0)
+def process(pid: int, own_s: float, inherited_s: float = 0.0, start: int = 1) -> LiveProcess:
+    return LiveProcess(
+        pid=pid, parent=1, start=start, own_s=own_s, inherited_s=inherited_s, num_threads=1, resident_mb=1.0
+    )
 
 
 def test_the_time_of_the_dead_counts_whether_they_were_waited_for_or_not() -> None:
-    times = Times()
+    times = SandboxCpuTime()
     assert times.total_s([process(1, 1.0), process(2, 5.0)]) == 6.0
     assert times.total_s([process(1, 1.0)]) == 6.0  # nobody waited
     assert times.total_s([process(1, 1.0), process(2, 2.0, start=9)]) == 8.0  # another with its number
@@ -599,7 +601,7 @@ def open_groups(root: Path, kernel: PretendedKernel) -> Groups:
 def test_a_group_of_version_2_has_its_limits(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(Tally(limits=replace(SMALL, cpus=2.5)), 1)
+    meter = groups.open(UsageMeter(limits=replace(SMALL, cpus=2.5)), 1)
     folder = tmp_path / "slipstream" / "abc" / "1"
     assert meter.folders == (str(folder),)
     told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
@@ -612,7 +614,7 @@ def test_a_group_of_version_2_has_its_limits(tmp_path: Path) -> None:
 def test_what_the_kernel_counts_is_told(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
     told: list[str] = []
-    meter = groups.open(Tally(limits=SMALL, on_exceeded=told.append), 1)
+    meter = groups.open(UsageMeter(limits=SMALL, on_exceeded=told.append), 1)
     meter.attach(123456)
     folder = Path(meter.folders[0])
     (folder / "memory.peak").write_text(f"{32 << 20}\n")
@@ -646,7 +648,7 @@ def member() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_only_kills_that_the_first_process_did_not_outlive_ended_a_sandbox(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(Tally(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL), 1)
     events = Path(meter.folders[0]) / "memory.events"
     with member() as first:
         meter.attach(first.pid)
@@ -666,7 +668,7 @@ def test_only_kills_that_the_first_process_did_not_outlive_ended_a_sandbox(tmp_p
 
 def test_a_kill_that_was_just_seen_may_be_the_end(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(Tally(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL), 1)
     with member() as first:
         meter.attach(first.pid)
         (Path(meter.folders[0]) / "memory.events").write_text("oom 1\noom_kill 1\n")
@@ -678,7 +680,7 @@ def test_a_kill_that_was_just_seen_may_be_the_end(tmp_path: Path) -> None:
 
 def test_processes_killed_for_the_limit_of_others_are_none_of_ours(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(Tally(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL), 1)
     (Path(meter.folders[0]) / "memory.events").write_text("oom 0\noom_kill 1\n")
     assert meter.exceeded() is None and meter.ended_by() is None
 
@@ -719,7 +721,7 @@ def test_controllers_that_are_not_handed_down_are_named(tmp_path: Path) -> None:
 def test_groups_left_over_are_emptied_and_removed_and_no_others(tmp_path: Path) -> None:
     kernel = PretendedKernel(tmp_path)
     groups = open_groups(tmp_path, kernel)
-    groups.open(Tally(limits=SMALL), 1).attach(123456)
+    groups.open(UsageMeter(limits=SMALL), 1).attach(123456)
     for name in ("other", "abcd", "abc"):
         kernel.make(f"{tmp_path}/{name}")
     found = left_by("abc", [tree(tmp_path)], kernel)

@@ -16,12 +16,12 @@ from slipstream.sandbox.base import Capability
 from slipstream.sandbox.oci import arguments
 from slipstream.sandbox.oci.arguments import BuildSpec, Choices, DiskLimit, Image, Python
 from slipstream.sandbox.oci.container import Container
-from slipstream.sandbox.oci.engine import Engine, EngineKind, Facts, explain, find_engine, read_facts
+from slipstream.sandbox.oci.engine import Engine, EngineFacts, EngineKind, explain, find_engine, read_facts
 from slipstream.sandbox.oci.provider import OciProvider
 from slipstream.sandbox.oci.watch import TooDeep, Watch, cgroup_folders, folder_bytes, upper_folder
 from slipstream.types import SandboxLimits, SandboxSpec
 
-FACTS = Facts(
+FACTS = EngineFacts(
     version="4.3.1",
     runtime="runc",
     is_rootless=False,
@@ -30,7 +30,7 @@ FACTS = Facts(
     has_seccomp=True,
     has_quota=False,
 )
-WEAK = Facts(
+WEAK = EngineFacts(
     version="4.3.1",
     runtime="runc",
     is_rootless=True,
@@ -44,7 +44,7 @@ SPEC = SandboxSpec(base="x", limits=SandboxLimits(memory_mb=100, processes=20, d
 
 
 def run_args(
-    *, kind: EngineKind = EngineKind.PODMAN, facts: Facts = FACTS, python: Python | None = None, **chosen: object
+    *, kind: EngineKind = EngineKind.PODMAN, facts: EngineFacts = FACTS, python: Python | None = None, **chosen: object
 ) -> list[str]:
     return arguments.run(
         SPEC,

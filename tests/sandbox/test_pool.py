@@ -16,7 +16,7 @@ from pool_stage import FAILS, WEDGED, Rigged, RiggedProvider, Start
 from slipstream.errors import ConfigError, SandboxError, SandboxFileError
 from slipstream.sandbox.base import Changes, Endpoints, Sandbox, Snapshots
 from slipstream.sandbox.pool.pool import REFILL_S, Pool
-from slipstream.sandbox.pool.pooled_sandbox import Leased
+from slipstream.sandbox.pool.pooled_sandbox import PooledSandbox
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import File, SandboxSpec
 
@@ -29,7 +29,7 @@ def now_s() -> float:
 
 
 def inner(sandbox: Sandbox) -> Rigged:
-    assert isinstance(sandbox, Leased) and isinstance(sandbox.inner, Rigged)
+    assert isinstance(sandbox, PooledSandbox) and isinstance(sandbox.inner, Rigged)
     return sandbox.inner
 
 

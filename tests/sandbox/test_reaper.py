@@ -18,8 +18,8 @@ import pytest
 from lease_stage import dead_lease
 
 from slipstream.errors import SandboxError
-from slipstream.sandbox.cleanup.lease import ARGUMENT, FACTS, LEASES, Facts, lease_folders, take_lease
-from slipstream.sandbox.cleanup.reaper import Report, find_mounts, find_processes, kill_processes, reap
+from slipstream.sandbox.cleanup.lease import ARGUMENT, FACTS, LEASES, LeaseOwner, lease_folders, take_lease
+from slipstream.sandbox.cleanup.reaper import ReapReport, find_mounts, find_processes, kill_processes, reap
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the reaper reads /proc")
 SLEEP = "import sys; print(1, flush=True); sys.stdin.read()"
@@ -29,7 +29,7 @@ def nothing(lease: str) -> int:
     return 0
 
 
-def reaped(home: Path) -> Report:
+def reaped(home: Path) -> ReapReport:
     return reap(home, containers=nothing, cgroups=nothing)
 
 
@@ -51,9 +51,9 @@ def process(*arguments: str, program: str = sys.executable, user: int | None = N
 
 
 def test_where_nothing_was_left_nothing_is_done(tmp_path: Path) -> None:
-    assert reaped(tmp_path) == Report()
+    assert reaped(tmp_path) == ReapReport()
     lease = take_lease(tmp_path)
-    assert reaped(tmp_path) == Report(num_live=1)
+    assert reaped(tmp_path) == ReapReport(num_live=1)
     lease.release()
 
 
@@ -66,9 +66,9 @@ def test_the_processes_and_folders_of_a_dead_lease_go_and_those_of_a_live_one_st
         report = reaped(tmp_path)
         assert left.wait(5) == -signal.SIGKILL
         assert ours.poll() is None
-    assert report == Report(leases=(dead.name,), num_processes=1, num_folders=2, num_live=1)
+    assert report == ReapReport(leases=(dead.name,), num_processes=1, num_folders=2, num_live=1)
     assert lease_folders(tmp_path) == [live.folder]
-    assert reaped(tmp_path) == Report(num_live=1)
+    assert reaped(tmp_path) == ReapReport(num_live=1)
     live.release()
 
 
@@ -120,15 +120,15 @@ def test_what_could_not_be_removed_is_told_and_tried_again(tmp_path: Path) -> No
 
 def test_a_lease_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     dead = dead_lease(tmp_path)
-    facts = Facts(pid=1, start_ticks=0, boot_id="another", host="another")
+    facts = LeaseOwner(pid=1, start_ticks=0, boot_id="another", host="another")
     (dead / FACTS).write_text(json.dumps(asdict(facts)))
-    assert reaped(tmp_path) == Report()
+    assert reaped(tmp_path) == ReapReport()
     assert dead.is_dir()
 
 
 def test_two_reapers_at_once_share_the_work(tmp_path: Path) -> None:
     dead = {dead_lease(tmp_path).name for _ in range(6)}
-    reports: list[Report] = []
+    reports: list[ReapReport] = []
     threads = [threading.Thread(target=lambda: reports.append(reaped(tmp_path))) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -142,7 +142,7 @@ def test_two_reapers_at_once_share_the_work(tmp_path: Path) -> None:
 
 def test_runs_may_start_while_others_are_reaped(tmp_path: Path) -> None:
     stop = threading.Event()
-    reports: list[Report] = []
+    reports: list[ReapReport] = []
 
     def work() -> None:
         while not stop.is_set():

@@ -16,9 +16,9 @@ from local_stage import children, provided
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.local.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.local.keeper_client import Keeper
-from slipstream.sandbox.local.shared_layers import MAX_TREES, Shared
-from slipstream.sandbox.local.view import View
+from slipstream.sandbox.local.keeper_client import KeeperClient
+from slipstream.sandbox.local.shared_layers import MAX_TREES, SharedLayers
+from slipstream.sandbox.local.view import HostView
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -26,8 +26,8 @@ needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, re
 
 
 @contextlib.asynccontextmanager
-async def sharing() -> AsyncIterator[Shared]:
-    shared = Shared(Keeper(find_bwrap(), own_interpreter(), ""))
+async def sharing() -> AsyncIterator[SharedLayers]:
+    shared = SharedLayers(KeeperClient(find_bwrap(), own_interpreter(), ""))
     try:
         async with asyncio.timeout(300):
             yield shared
@@ -53,7 +53,7 @@ def no_more_files() -> Iterator[None]:
             os.close(fd)
 
 
-def layers(shared: Shared) -> list[str]:
+def layers(shared: SharedLayers) -> list[str]:
     """Those that the keeper holds."""
     (program,) = children(shared.keeper.pid)
     lines = Path(f"/proc/{program}/mountinfo").read_text().splitlines()
@@ -61,22 +61,22 @@ def layers(shared: Shared) -> list[str]:
 
 
 UNMADE = (OSError, SandboxError)
-UNSENT = View(files=(("/long", bytes(1 << 16)),))
+UNSENT = HostView(files=(("/long", bytes(1 << 16)),))
 """Longer than a packet: it takes a descriptor to ask for it."""
 
 
-@pytest.mark.parametrize("view", [View(), UNSENT], ids=["unreceived", "unsent"])
-def test_a_view_for_which_no_descriptor_was_left_is_made_when_there_is_one(view: View) -> None:
+@pytest.mark.parametrize("view", [HostView(), UNSENT], ids=["unreceived", "unsent"])
+def test_a_view_for_which_no_descriptor_was_left_is_made_when_there_is_one(view: HostView) -> None:
     async def main() -> None:
         async with sharing() as shared:
-            await shared.hold_view(View(folders=("/other",)))
+            await shared.hold_view(HostView(folders=("/other",)))
             for _ in range(2):
                 with no_more_files(), pytest.raises(UNMADE, match=r"Too many open files|raise its limit"):
                     await shared.hold_view(view)
             os.stat("dev", dir_fd=(await shared.hold_view(view)).fd)
             assert len(layers(shared)) == 2
         async with sharing() as shared:
-            await shared.hold_view(View(folders=("/other",)))
+            await shared.hold_view(HostView(folders=("/other",)))
             with no_more_files(), pytest.raises(UNMADE, match=r"Too many open files|raise its limit"):
                 await shared.hold_view(view)
 

@@ -12,8 +12,8 @@ from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox.base import Capability, Sandbox
 from slipstream.sandbox.local.host_check import (
     NAMESPACES,
+    CheckStatus,
     Row,
-    Standing,
     judge_container,
     judge_disk,
     judge_inside,
@@ -29,7 +29,7 @@ from slipstream.sandbox.local.host_check import (
 )
 from slipstream.types import SandboxSpec
 
-OK, LIMITED, MISSING = Standing.OK, Standing.LIMITED, Standing.MISSING
+OK, LIMITED, MISSING = CheckStatus.OK, CheckStatus.LIMITED, CheckStatus.MISSING
 
 
 def machine(root: Path, **files: str) -> Path:
@@ -62,7 +62,7 @@ def machine(root: Path, **files: str) -> Path:
     ],
 )
 def test_settings_that_forbid_namespaces_are_named_with_their_remedy(
-    tmp_path: Path, setting: str, value: str, standing: Standing, remedy: str
+    tmp_path: Path, setting: str, value: str, standing: CheckStatus, remedy: str
 ) -> None:
     row = judge_user_namespaces(machine(tmp_path, **{setting: value + "\n"}))
     assert (row.standing, row.remedy) == (standing, remedy)

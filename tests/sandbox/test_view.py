@@ -20,7 +20,7 @@ from slipstream.sandbox import Sandbox
 from slipstream.sandbox.local import bwrap
 from slipstream.sandbox.local.provider import LocalSandbox
 from slipstream.sandbox.local.shared_layers import MAX_VIEWS
-from slipstream.sandbox.local.view import DEVICES, View
+from slipstream.sandbox.local.view import DEVICES, HostView
 from slipstream.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -194,7 +194,7 @@ def test_sandboxes_that_start_at_once_share_one_view() -> None:
 def test_a_view_that_cannot_be_made_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with provided() as provider:
-            broken = View(shown=(("/usr", "/nowhere"),))
+            broken = HostView(shown=(("/usr", "/nowhere"),))
             with monkeypatch.context() as patched:
                 patched.setattr(bwrap, "view_of", lambda *args, **kwargs: broken)
                 for _ in range(2):

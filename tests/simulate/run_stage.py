@@ -15,7 +15,7 @@ from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.recorded_run.predict import way_of
 from slipstream.simulate.recorded_run.replay import UNKNOWN_CACHE
 from slipstream.simulate.run import Trace, trace
-from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
+from slipstream.simulate.workload import Chore, SimJob, SimMachine, SimTurn, Workload, checked
 from slipstream.types import EngineWork, Rollout
 
 TRUE = EngineSpec(
@@ -75,7 +75,7 @@ def workload(
     engines: int = 1,
     keep: int | None = None,
 ) -> Workload:
-    machine = Machine(engine=engine, cores=CORES, agents=1, sandbox_cap=1, slots=1)
+    machine = SimMachine(engine=engine, cores=CORES, agents=1, sandbox_cap=1, slots=1)
     return checked(
         Workload(
             name="made",

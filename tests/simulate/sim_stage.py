@@ -5,14 +5,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from slipstream.dispatch.base import Deadlines, Limits, Policy
+from slipstream.dispatch.base import Deadlines, DispatchLimits, SchedulingPolicy
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.run import MakePolicy, adaptive, open_gate
-from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
+from slipstream.simulate.workload import Chore, SimFault, SimJob, SimMachine, SimTurn, Workload, checked
 
 PLAIN = EngineSpec(kv_tokens=1000, step_s=0.01, row_s=0.0, token_s=0.0, prefill_tokens_s=1000.0)
-MACHINE = Machine(engine=PLAIN, cores=4.0, agents=2, sandbox_cap=4, slots=2)
+MACHINE = SimMachine(engine=PLAIN, cores=4.0, agents=2, sandbox_cap=4, slots=2)
 NOTHING = Chore()
 
 
@@ -32,7 +32,7 @@ def job(
     )
 
 
-def workload(*jobs: SimJob, machine: Machine = MACHINE, staleness: int | None = None) -> Workload:
+def workload(*jobs: SimJob, machine: SimMachine = MACHINE, staleness: int | None = None) -> Workload:
     return checked(Workload(name="small", machine=machine, jobs=jobs, staleness=staleness))
 
 
@@ -76,7 +76,7 @@ def workloads(draw: st.DrawFn, *, max_kinds: int = 3, max_samples: int = 5, with
     largest = max(one.contexts[-1] + one.turns[-1].sampled for one in jobs)
     spec = replace(draw(specs), kv_tokens=int(largest * draw(st.sampled_from([1, 1.3, 2, 4]))))
     cap = draw(st.sampled_from([1, 2, 4, 20]))
-    machine = Machine(engine=spec, cores=draw(st.sampled_from([1.0, 8.0])), agents=1, sandbox_cap=cap, slots=1)
+    machine = SimMachine(engine=spec, cores=draw(st.sampled_from([1.0, 8.0])), agents=1, sandbox_cap=cap, slots=1)
     if with_faults:
         machine = replace(machine, deadlines=Deadlines(init_s=60, run_s=2_000, grade_s=60, job_s=1e6, total_s=1e7))
     return workload(*jobs, machine=machine)
@@ -90,7 +90,7 @@ class Way:
     make: MakePolicy
 
 
-def _way(policy: Policy[Any]) -> Way:
+def _way(policy: SchedulingPolicy[Any]) -> Way:
     return Way(name=repr(policy), make=open_gate(policy))
 
 
@@ -104,5 +104,5 @@ ways = st.one_of(
 )
 
 
-def capped(of: Workload) -> Limits:
-    return Limits(sandboxes=of.machine.sandbox_cap)
+def capped(of: Workload) -> DispatchLimits:
+    return DispatchLimits(sandboxes=of.machine.sandbox_cap)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, ways, workload, workloads
 
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.simulate.bound import bound
 from slipstream.simulate.machine.engine import EngineSpec
@@ -63,7 +63,7 @@ def test_who_waits_for_a_last_tool_needs_no_cache_any_more() -> None:
     dear = EngineSpec(kv_tokens=1000, step_s=0.01, row_s=0.0, token_s=0.0, prefill_tokens_s=100.0)
     jobs = [job(f"t{n:02d}", prompt=900, turns=(SimTurn(sampled=100, tool_s=50.0),)) for n in range(20)]
     one = workload(*jobs, machine=replace(MACHINE, engine=dear, sandbox_cap=100))
-    outcome = simulate(one, open_gate(Batch()), Limits())
+    outcome = simulate(one, open_gate(Batch()), DispatchLimits())
     assert outcome.makespan_s == pytest.approx(20 * (9 + 1) + 50)
     assert bound(one).lower_bound_s <= outcome.makespan_s * CLOCK
 

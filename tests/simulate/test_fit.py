@@ -8,7 +8,7 @@ from slipstream.errors import ConfigError
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.recorded_run.chores import Sample, engine_level, fit_cores, own_work, wanted_by_others
 from slipstream.simulate.recorded_run.fit import Fit, admissions, fit_engine, fit_steps
-from slipstream.simulate.recorded_run.recorded import Call, Kind, Piece, Recorded, recorded
+from slipstream.simulate.recorded_run.recorded import Call, Piece, Recorded, TimeKind, recorded
 from slipstream.types import EngineWork
 
 SLOTS = replace(TRUE, slots=8, contexts=8, kv_tokens=8 * 4_096)
@@ -174,7 +174,7 @@ def test_steps_that_are_too_few_or_all_alike_tell_nothing() -> None:
 def test_work_on_the_cores_is_told_from_waiting() -> None:
     """Gradings are nearly all work and tools half of it: with 16 at once on four cores both take longer."""
     shares = fit_cores(made(TRUE, samples=8), cores=CORES, engine_cores=0.0).shares
-    assert shares[Kind.GRADE] > 0.7
+    assert shares[TimeKind.GRADE] > 0.7
     quiet = made(TRUE, num_tasks=3, slots=2)
     cores = fit_cores(quiet, cores=CORES, engine_cores=0.0)
     grade = quiet.lives[0].grade
@@ -200,7 +200,7 @@ def test_what_others_wanted_of_a_full_machine_is_what_the_run_does_not_account_f
 def test_of_what_agents_do_themselves_most_is_waiting_for_the_thread_they_share() -> None:
     """Eight agents for a second, in one thread and in four: an eighth of it, or half of it, is work."""
     run = made(TRUE, num_tasks=2)
-    own = tuple(Piece(kind=Kind.OWN, start_s=100.0, end_s=101.0) for _ in range(8))
+    own = tuple(Piece(kind=TimeKind.OWN, start_s=100.0, end_s=101.0) for _ in range(8))
     busy = replace(run, lives=(replace(run.lives[0], start=own), *run.lives[1:]))
     for threads, work_s in ((1, 1 / 8), (4, 1 / 2), (16, 1.0)):
         cores = fit_cores(busy, cores=CORES, engine_cores=0.0, threads=threads)
@@ -213,7 +213,7 @@ def test_of_what_agents_do_themselves_most_is_waiting_for_the_thread_they_share(
 
 def test_where_the_runs_own_process_is_accounted_for_what_agents_do_themselves_is_what_the_quickest_take() -> None:
     run = made(TRUE, num_tasks=2)
-    own = tuple(Piece(kind=Kind.OWN, start_s=100.0, end_s=100.02 + 0.01 * number) for number in range(20))
+    own = tuple(Piece(kind=TimeKind.OWN, start_s=100.0, end_s=100.02 + 0.01 * number) for number in range(20))
     alone = replace(run, lives=tuple(replace(life, start=(), between=()) for life in run.lives))
     busy = replace(alone, lives=(replace(alone.lives[0], start=own), *alone.lives[1:]))
     assert own_work(busy, apart=True) == pytest.approx(0.04)

@@ -10,7 +10,7 @@ from slipstream.record import RunStore
 from slipstream.record.schema import database_path
 from slipstream.seams import LearnerWork, LearnerWorked
 from slipstream.simulate.recorded_run.predict import predict
-from slipstream.simulate.recorded_run.recorded import Kind, read_recorded, recorded
+from slipstream.simulate.recorded_run.recorded import TimeKind, read_recorded, recorded
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
 KEY = JobKey(phase="eval", step=0, task_id="t", sample=0)
@@ -44,12 +44,15 @@ def test_a_rollout_is_taken_apart_into_calls_and_pieces() -> None:
         (100, 0, 30, 70, 10),
         (130, 110, 90, 40, 5),
     ]
-    assert [(piece.kind, piece.seconds) for piece in life.init + life.start] == [(Kind.INIT, 2), (Kind.OWN, 1)]
+    assert [(piece.kind, piece.seconds) for piece in life.init + life.start] == [(TimeKind.INIT, 2), (TimeKind.OWN, 1)]
     assert [[(piece.kind, piece.seconds) for piece in pieces] for pieces in life.between] == [
-        [(Kind.OWN, 1), (Kind.TOOL, 2), (Kind.OWN, 1)],
-        [(Kind.OWN, 5)],
+        [(TimeKind.OWN, 1), (TimeKind.TOOL, 2), (TimeKind.OWN, 1)],
+        [(TimeKind.OWN, 5)],
     ], "the wait for a turn is nobody's work"
-    assert [(piece.kind, piece.seconds) for piece in life.release + life.grade] == [(Kind.RELEASE, 1), (Kind.GRADE, 3)]
+    assert [(piece.kind, piece.seconds) for piece in life.release + life.grade] == [
+        (TimeKind.RELEASE, 1),
+        (TimeKind.GRADE, 3),
+    ]
 
 
 def test_a_run_is_as_long_as_something_of_it_was_under_way() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.machine.shared import Shared
+from slipstream.simulate.machine.shared import SharedResource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Piece:
     cancel_s: float | None = None
 
 
-async def do(shared: Shared, pieces: list[Piece]) -> list[float]:
+async def do(shared: SharedResource, pieces: list[Piece]) -> list[float]:
     """When each was done, or was called off."""
 
     async def one(piece: Piece) -> float:
@@ -42,7 +42,7 @@ def done(speed: Callable[[int], float], pieces: list[Piece]) -> tuple[list[float
     """The same, and for how long the resource was busy."""
 
     async def main() -> tuple[list[float], float]:
-        shared = Shared(speed)
+        shared = SharedResource(speed)
         ends = await do(shared, pieces)
         assert shared.num_inside == 0
         return ends, shared.busy_s
@@ -78,8 +78,8 @@ def test_no_work_takes_no_time() -> None:
 
 def test_what_is_in_the_one_has_a_part_in_the_speed_of_the_other() -> None:
     async def main() -> list[float]:
-        main_road = Shared(lambda num: 0.5 if side_road.num_inside else 1.0)
-        side_road = Shared(lambda num: 0.25 if main_road.num_inside else 1.0)
+        main_road = SharedResource(lambda num: 0.5 if side_road.num_inside else 1.0)
+        side_road = SharedResource(lambda num: 0.25 if main_road.num_inside else 1.0)
         main_road.link(side_road)
         both = await asyncio.gather(
             do(main_road, [Piece(start_s=0, amount=4)]), do(side_road, [Piece(start_s=2, amount=2)])
@@ -93,7 +93,7 @@ def test_what_is_in_the_one_has_a_part_in_the_speed_of_the_other() -> None:
 def test_a_change_counts_from_when_it_is_made() -> None:
     async def main() -> list[float]:
         power = 1.0
-        shared = Shared(lambda num: power)
+        shared = SharedResource(lambda num: power)
 
         async def change() -> None:
             nonlocal power
@@ -123,7 +123,7 @@ def test_what_the_clock_is_too_coarse_for_comes_to_an_end(now_s: float) -> None:
 
         await asyncio.sleep(now_s)
         for amount in range(1, 500):
-            await Shared(speed).work(amount)
+            await SharedResource(speed).work(amount)
 
     run_virtual(main())
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slipstream.aio import task_group
 from slipstream.simulate.clock import run_virtual
 from slipstream.simulate.machine.engine import EngineSpec, Fleet, SimEngine
-from slipstream.simulate.machine.host import FIRST, Front, Host
+from slipstream.simulate.machine.host import FIRST, RunProcess, SimHost
 
 PLAIN = EngineSpec(kv_tokens=1000, step_s=1.0, row_s=0.0, token_s=0.0, prefill_tokens_s=100.0)
 """A token takes a second, whoever else is there; a hundred tokens of a prompt take one."""
@@ -338,7 +338,7 @@ def test_an_engine_and_sandboxes_on_one_machine_slow_each_other_down() -> None:
     spec = replace(PLAIN, cores=1.0, prefill_tokens_s=1e12)
 
     async def main(num_cores: float) -> tuple[float, float]:
-        host = Host(num_cores)
+        host = SimHost(num_cores)
         engine = SimEngine(spec, host)
         both = await asyncio.gather(seconds(engine.complete("a", context=1, sampled=10)), seconds(host.work(4.0)))
         return both[0], both[1]
@@ -368,7 +368,7 @@ def test_an_engine_in_the_runs_own_process_gives_way_to_its_event_loop(
     duty: float, engine_s: float, front_s: float
 ) -> None:
     async def main() -> tuple[float, float]:
-        front = Front(Host(4.0))
+        front = RunProcess(SimHost(4.0))
         engine = SimEngine(replace(PLAIN, prefill_tokens_s=1e12, duty=duty), front=front)
         both = await asyncio.gather(seconds(engine.complete("a", context=1, sampled=10)), seconds(front.work(4.0)))
         return both[0], both[1]
@@ -378,8 +378,8 @@ def test_an_engine_in_the_runs_own_process_gives_way_to_its_event_loop(
 
 def test_what_the_event_loop_is_asked_for_it_does_in_one_thread() -> None:
     async def main(num_cores: float) -> tuple[float, float]:
-        host = Host(num_cores)
-        front = Front(host)
+        host = SimHost(num_cores)
+        front = RunProcess(host)
         took = await asyncio.gather(seconds(front.work(1.0)), seconds(front.work(1.0)), seconds(host.work(2.0)))
         return took[0], took[2]
 
@@ -389,8 +389,8 @@ def test_what_the_event_loop_is_asked_for_it_does_in_one_thread() -> None:
 
 def test_an_engine_and_its_event_loop_want_one_core_between_them() -> None:
     async def main() -> float:
-        host = Host(2.0)
-        front = Front(host)
+        host = SimHost(2.0)
+        front = RunProcess(host)
         engine = SimEngine(replace(PLAIN, prefill_tokens_s=1e12, duty=1.0, cores=1.0), host, front)
         beside = asyncio.gather(engine.complete("a", context=1, sampled=10), front.work(4.0))
         took_s = await seconds(host.work(5.0))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_stage import MACHINE, Way, capped, job, turns, ways, workload, workloads
 
-from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Policy
+from slipstream.dispatch.base import Deadlines, DispatchLimits, PacingGate, SchedulingPolicy
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.errors import ConfigError
 from slipstream.seams import TurnPass
@@ -24,7 +24,7 @@ def test_an_outcome_by_hand() -> None:
     """Two jobs in two slots: each 1 s, then 200 tokens of prompt one after the other, 100 of reply, 2 s."""
     jobs = [job(sample=n, prompt=200, turns=(SimTurn(sampled=100),), init=Chore(wait_s=1.0)) for n in range(2)]
     jobs = [replace(one, grade=Chore(wait_s=2.0)) for one in jobs]
-    outcome = simulate(workload(*jobs), open_gate(Bounded(slots=2)), Limits(sandboxes=4))
+    outcome = simulate(workload(*jobs), open_gate(Bounded(slots=2)), DispatchLimits(sandboxes=4))
     # The second's prompt takes 0.4 s, as the first is being answered: it ends at 1.6 s, when 20 tokens are sampled.
     assert outcome.makespan_s == pytest.approx(1 + 0.2 + 0.4 + 1.0 + 2)
     assert outcome.rollouts_per_s == pytest.approx(2 / 4.6)
@@ -34,7 +34,7 @@ def test_an_outcome_by_hand() -> None:
 
 def test_with_one_slot_jobs_go_one_by_one() -> None:
     jobs = [job(sample=n, grade=Chore(cpu_s=3.0), init=Chore(cpu_s=1.0)) for n in range(3)]
-    found = trace(workload(*jobs), open_gate(Bounded(slots=1)), Limits(sandboxes=4))
+    found = trace(workload(*jobs), open_gate(Bounded(slots=1)), DispatchLimits(sandboxes=4))
     assert found.outcome.makespan_s == pytest.approx(3 * 4.2)
     assert [stage for _, _, stage in found.starts] == ["init", "run", "grade"] * 3
     assert found.outcome.peak_live == 1
@@ -42,32 +42,32 @@ def test_with_one_slot_jobs_go_one_by_one() -> None:
 
 def test_a_context_that_was_pushed_out_is_paid_again() -> None:
     jobs = [job(sample=n, prompt=600, turns=(SimTurn(sampled=10, tool_s=9.0), SimTurn(sampled=10))) for n in range(2)]
-    assert simulate(workload(*jobs), open_gate(Batch()), Limits()).reprefill_tokens == 2 * 610
-    assert simulate(workload(*jobs), adaptive, Limits()).reprefill_tokens == 0
+    assert simulate(workload(*jobs), open_gate(Batch()), DispatchLimits()).reprefill_tokens == 2 * 610
+    assert simulate(workload(*jobs), adaptive, DispatchLimits()).reprefill_tokens == 0
 
 
 def test_what_an_agent_that_ended_had_in_the_cache_is_room_at_once() -> None:
     comes_back = job("a", prompt=300, turns=(SimTurn(sampled=10, tool_s=30.0), SimTurn(sampled=10)))
     ends = job("b", prompt=300, init=Chore(wait_s=5.0))
     needs_room = job("c", prompt=500, init=Chore(wait_s=10.0))
-    assert simulate(workload(comes_back, ends, needs_room), open_gate(Batch()), Limits()).reprefill_tokens == 0
+    assert simulate(workload(comes_back, ends, needs_room), open_gate(Batch()), DispatchLimits()).reprefill_tokens == 0
 
 
 def test_jobs_of_a_step_wait_until_the_steps_before_are_back() -> None:
     jobs = [job(step=step, sample=n, grade=Chore(wait_s=10.0 * (1 + n))) for step in range(4) for n in range(2)]
-    found = trace(workload(*jobs, staleness=1), open_gate(Batch()), Limits())
+    found = trace(workload(*jobs, staleness=1), open_gate(Batch()), DispatchLimits())
     begun = {step: min(at_s for at_s, key, stage in found.starts if key.step == step) for step in range(4)}
     back = {rollout.job.key.step: rollout.spans[-1].end_s for rollout in found.rollouts}
     assert (begun[0], begun[1]) == (0, 0)
     assert begun[2] == pytest.approx(back[0], abs=0.5) and begun[2] > 20
     assert begun[3] >= begun[2]
-    together = trace(workload(*jobs), open_gate(Batch()), Limits())
+    together = trace(workload(*jobs), open_gate(Batch()), DispatchLimits())
     assert {at_s for at_s, _, stage in together.starts if stage == "init"} == {0.0}
 
 
 def test_two_jobs_with_one_key_are_refused() -> None:
     with pytest.raises(ConfigError, match="the same step, task and sample"):
-        simulate(workload(job(), job()), adaptive, Limits())
+        simulate(workload(job(), job()), adaptive, DispatchLimits())
 
 
 def test_faults_come_half_way_and_are_tried_again() -> None:
@@ -75,13 +75,13 @@ def test_faults_come_half_way_and_are_tried_again() -> None:
     slow = Chore(wait_s=8.0)
 
     def end(faults: dict[str, Any]) -> tuple[float, EndReason, bool]:
-        found = trace(workload(job(init=slow, grade=slow, faults=faults), machine=machine), adaptive, Limits())
+        found = trace(workload(job(init=slow, grade=slow, faults=faults), machine=machine), adaptive, DispatchLimits())
         rollout = found.rollouts[0]
         return round(found.outcome.makespan_s, 6), rollout.ending.reason, rollout.verdict is not None
 
     four = (SimTurn(sampled=10, tool_s=5.0),) * 4
     failing = job(turns=four, faults={"1 run": "raise"})
-    found = trace(workload(failing, machine=machine), adaptive, Limits())
+    found = trace(workload(failing, machine=machine), adaptive, DispatchLimits())
     assert found.outcome.makespan_s == pytest.approx(0.1 + 2 * 5.1 + 0.1 + 4 * 5.1), "two turns, and then all four"
     finished = EndReason.FINISHED
     assert end({}) == (16.2, finished, True)
@@ -157,7 +157,7 @@ class Watched:
 def watch(of: Workload) -> tuple[Trace, Watched]:
     seen: list[Watched] = []
 
-    def make(load: Load) -> tuple[Policy[Any], PacingGate]:
+    def make(load: Load) -> tuple[SchedulingPolicy[Any], PacingGate]:
         policy, gate = adaptive(load)
         seen.append(Watched(gate))
         return policy, seen[0]

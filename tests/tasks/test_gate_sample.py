@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from slipstream.cli.tasks import tasks_app
-from slipstream.tasks.gate import Checked, Report, package_of, sampled
+from slipstream.tasks.gate import Checked, GateReport, package_of, sampled
 from slipstream.types import Brief, Grading, SandboxSpec, Task
 
 
@@ -57,7 +57,7 @@ def test_a_task_without_a_tree_belongs_to_its_image() -> None:
 
 
 def test_a_report_counts_by_package() -> None:
-    report = Report(
+    report = GateReport(
         checked=(
             Checked(id="one-1", package="one", cheats=("a", "b")),
             Checked(id="one-2", package="one", reason="no", cheats=("a",)),
@@ -72,7 +72,7 @@ def test_a_report_counts_by_package() -> None:
 
 
 def test_a_report_counts_cheats_that_were_paid_and_those_without_a_verdict() -> None:
-    report = Report(
+    report = GateReport(
         checked=(
             Checked(id="one", cheats=("a", "b"), paid=("a",), honest=("x", "y", "z"), honest_paid=("x", "y", "z")),
             Checked(id="two", cheats=("a", "b"), paid=("a",), untrusted=("b",), honest=("x",), guards=("twin",)),

@@ -13,7 +13,7 @@ from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
 from slipstream.training.loop import TrainProgress
-from slipstream.training.run import TIMES, TrainReport, carry_out_training, plan_training
+from slipstream.training.run import TIMES, TrainReport, plan_training, run_training
 
 SMALL = ["steps=1", "groups=1", "samples=2", "tasks.num=1", "held_out.num=1", "seed=5", "hardware.every_s=0",
          "model.max_tokens=4", "warm_start.args.num=8", "warm_start.learning.num_epochs=1",
@@ -43,7 +43,7 @@ def session(folder: Path, *pairs: str, stops_at: str | None = None) -> tuple[Tra
                 task.cancel()
 
         try:
-            return await carry_out_training(plan_training(small(*pairs)), open_store, on_progress=on_progress)
+            return await run_training(plan_training(small(*pairs)), open_store, on_progress=on_progress)
         except asyncio.CancelledError:
             return None
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slipstream.dispatch.base import View
+from slipstream.dispatch.base import DispatchView
 from slipstream.training.curve import draw_curves
 from slipstream.training.curve_file import CurveFile
 from slipstream.training.loop import TrainProgress
@@ -59,7 +59,7 @@ def test_the_curve_is_drawn_after_every_evaluation(tmp_path: Path) -> None:
         return len(list(ElementTree.parse(path).getroot().iter(f"{NS}circle"))) if path.exists() else 0
 
     tell = CurveFile(path, "mine").watching(lambda progress: seen.append(num_points()))
-    view = View(
+    view = DispatchView(
         waiting=0, initialising=0, ready=0, running=0, ended=0, grading=0, in_flight=0, live=0, done=0, abandoned=0
     )
     for held_out in ({}, {0: 0.1}, {0: 0.1}, {0: 0.1, 2: 0.4}):

@@ -13,7 +13,7 @@ from slipstream.evaluation import carry_out, plan_evaluation
 from slipstream.recipes import find_recipe
 from slipstream.record import RunReader, RunStore
 from slipstream.settings import EvalConfig, TrainConfig
-from slipstream.training.run import TrainReport, carry_out_training, plan_training
+from slipstream.training.run import TrainReport, plan_training, run_training
 from slipstream.types import TokenIds
 
 COINS = f"{Path(__file__).parents[1] / 'faults' / 'coin_tasks.py'}:coin_tasks"
@@ -33,7 +33,7 @@ def train(folder: Path, config: TrainConfig) -> TrainReport:
     def open_store() -> RunStore:
         return RunStore.open(folder) if RunStore.exists(folder) else RunStore.create(folder, config={})
 
-    return asyncio.run(carry_out_training(plan_training(config), open_store))
+    return asyncio.run(run_training(plan_training(config), open_store))
 
 
 def evaluate(folder: Path, config: EvalConfig) -> RunReader:

@@ -15,7 +15,7 @@ from slipstream.simulate.clock import run_virtual
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import by_task
 from slipstream.training.loop import LoopSettings
-from slipstream.training.ungraded import is_one_that_is_late, planned_anew
+from slipstream.training.ungraded import only_one_task_timed_out, replanned
 from slipstream.types import Ending, EndReason, Failure, Job, JobKey, Rollout, Verdict
 
 TRAINING = replace(SETTINGS, eval_every=0)
@@ -110,7 +110,7 @@ def test_a_step_with_a_verdict_or_with_something_left_to_run_keeps_its_plan(rewa
     keys = tuple(JobKey(phase="train", step=0, task_id="t", sample=sample) for sample in range(2))
     record = StepRecord(step=0, planned=keys)
     recorded = [rollout(key, reward) for key, reward in zip(keys, rewards, strict=False)]
-    assert planned_anew(record, recorded) == keys
+    assert replanned(record, recorded) == keys
 
 
 def test_one_task_that_passes_its_deadline_does_not_end_a_run() -> None:
@@ -119,9 +119,9 @@ def test_one_task_that_passes_its_deadline_does_not_end_a_run() -> None:
         return Rollout(job=job, attempt=1, ending=Ending(reason=EndReason.DEADLINE), failures=failures)
 
     lost = Failure(attempt=1, stage="init", error="SandboxError", message="gone")
-    assert is_one_that_is_late([late("t1"), late("t1")])
-    assert not is_one_that_is_late([late("t1"), late("t2")]), "several at once: the machine stands still"
-    assert not is_one_that_is_late([late("t1"), late("t1", lost)])
+    assert only_one_task_timed_out([late("t1"), late("t1")])
+    assert not only_one_task_timed_out([late("t1"), late("t2")]), "several at once: the machine stands still"
+    assert not only_one_task_timed_out([late("t1"), late("t1", lost)])
 
 
 def test_an_evaluation_without_a_verdict_ends_the_run_and_is_made_anew(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
 from slipstream.training.policy import WarmProgress
-from slipstream.training.run import TrainPlan, carry_out_training, plan_training
+from slipstream.training.run import TrainPlan, plan_training, run_training
 from slipstream.types import SandboxSpec
 
 SMALL = ["steps=0", "tasks.num=16", "held_out.source=", "deterministic=true", "seed=5",
@@ -43,7 +43,7 @@ def session(folder: Path, *, stops_at: int | None = None) -> list[WarmProgress]:
             if progress.step == stops_at:
                 task.cancel()
 
-        await carry_out_training(small_plan(), open_store, on_warm=on_warm)
+        await run_training(small_plan(), open_store, on_warm=on_warm)
 
     try:
         asyncio.run(main())
@@ -78,7 +78,7 @@ def test_a_sandbox_that_cannot_be_started_is_refused_before_the_warm_start(tmp_p
     plan = replace(plan, tasks={**plan.tasks, task.id: homeless})
 
     async def main() -> None:
-        await carry_out_training(plan, lambda: RunStore.create(tmp_path / "run", config={}), on_word=said.append)
+        await run_training(plan, lambda: RunStore.create(tmp_path / "run", config={}), on_word=said.append)
 
     with pytest.raises(ConfigError, match="gone"):
         asyncio.run(main())

@@ -27,7 +27,7 @@ from slipstream.tools.base import ContextEdit, Effect, Finish
 from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
 from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, Turn
 
-LEAST_TOOL_SECONDS = 1.0
+MIN_TOOL_SECONDS = 1.0
 """With less than this left, the limit on tool time counts as reached: a tool that ends before its deadline would only
 ever come nearer to it."""
 
@@ -109,7 +109,7 @@ class ToolAgent:
                 for result in results:
                     if isinstance(result.outcome, Finish):
                         return Ending(reason=EndReason.FINISHED, answer=result.outcome.answer)
-                if tool_seconds_left < LEAST_TOOL_SECONDS:
+                if tool_seconds_left < MIN_TOOL_SECONDS:
                     return Ending(
                         reason=EndReason.TOOL_TIME_LIMIT, detail=f"{brief.limits.tool_seconds:g} s of tools are used up"
                     )

@@ -1,7 +1,7 @@
 """What `model=` may be, as settings.
 
 A URL of an OpenAI-compatible server, a model folder, the name of a model that Slipstream or the Hugging Face hub
-knows, a Completer or ChatModel, a script (a function from a Scene to a reply), or a ModelConfig.
+knows, a Completer or ChatModel, a script (a function from a ScriptedCall to a reply), or a ModelConfig.
 """
 
 from __future__ import annotations

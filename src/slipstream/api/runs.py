@@ -27,7 +27,7 @@ from slipstream.api.models import ModelLike, choose_model
 from slipstream.config import apply_overrides, from_json
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
-from slipstream.evaluation import Progress, Report, carry_out, plan_evaluation
+from slipstream.evaluation import EvalProgress, EvalReport, carry_out, plan_evaluation
 from slipstream.names import is_local_name
 from slipstream.record import RunReader, RunStore, new_run_folder
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
@@ -35,7 +35,7 @@ from slipstream.settings.header import run_header
 from slipstream.tasks.jsonl import write_tasks
 from slipstream.tasks.source import load_tasks
 from slipstream.training.loop import TrainProgress
-from slipstream.training.run import TrainReport, carry_out_training, plan_training
+from slipstream.training.run import TrainReport, plan_training, run_training
 from slipstream.types import Rollout, Task
 
 P = ParamSpec("P")
@@ -118,7 +118,7 @@ class EvalResult:
     """What an evaluation came to."""
 
     run: Run
-    report: Report
+    report: EvalReport
 
     @property
     def run_path(self) -> Path:
@@ -189,7 +189,7 @@ async def evaluate_async(
     config: EvalConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[EvalProgress], None] = lambda progress: None,
 ) -> EvalResult:
     """Run `samples` rollouts of every task and report on them.
 
@@ -251,7 +251,7 @@ async def train_async(
             )
         plan = plan_training(base)
         plan = replace(plan, config=_in_process(plan.config, plan.tasks))
-        report = await carry_out_training(
+        report = await run_training(
             plan,
             lambda: RunStore.create(folder, config=run_header(plan.config, plan.tasks_digest)),
             on_progress=on_progress,

@@ -18,7 +18,7 @@ T = TypeVar("T")
 Rewards: TypeAlias = Sequence[Sequence[float]]
 Estimator: TypeAlias = Callable[[Rewards], list[list[float]]]
 
-MOST_REWARD = 1e30
+MAX_REWARD = 1e30
 """Either way. What is made of it still fits float32, in which learners compute."""
 _TINY = 1e-6
 
@@ -72,6 +72,6 @@ def _mean(rewards: Sequence[float]) -> float:
     """Of equal rewards their very value, which a sum that was rounded would miss."""
     lowest, highest = min(rewards), max(rewards)
     for reward in (lowest, highest):
-        if abs(reward) > MOST_REWARD:
-            raise ConfigError(f"a reward of {reward:g} is too far from 0 to learn from: keep it within {MOST_REWARD:g}")
+        if abs(reward) > MAX_REWARD:
+            raise ConfigError(f"a reward of {reward:g} is too far from 0 to learn from: keep it within {MAX_REWARD:g}")
     return lowest if lowest == highest else statistics.fmean(rewards)

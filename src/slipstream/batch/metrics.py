@@ -33,7 +33,7 @@ from slipstream.types import (
     Turn,
 )
 
-MOST_TOOLS_NAMED = 32
+MAX_TOOLS_NAMED = 32
 OTHER_TOOLS = "other"
 """Models make up names of tools. Odd ones, and all but the most called, are counted together under this one."""
 
@@ -203,7 +203,7 @@ def _tool_names(called: Iterable[str]) -> Mapping[str, str]:
     """Under which name each is counted."""
     numbers = Counter(called)
     by_number = sorted(numbers, key=lambda name: (-numbers[name], name))
-    named = [name for name in by_number if _TOOL_NAME.fullmatch(name)][:MOST_TOOLS_NAMED]
+    named = [name for name in by_number if _TOOL_NAME.fullmatch(name)][:MAX_TOOLS_NAMED]
     return dict.fromkeys(numbers, OTHER_TOOLS) | {name: name for name in named}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream.tools.codesearch import CodeSearch, Mode, Store, host_folder
-from slipstream.tools.codesearch.tree import Layer, Place
+from slipstream.tools.codesearch.tree import DefinitionPlace, FileLayer
 from slipstream.types import Json
 
 NUM_QUERIES = 60
@@ -78,21 +78,21 @@ def _measured(copy: Path, store: Store, num_queries: int, num_edits: int) -> dic
     }
 
 
-def _layers(search: CodeSearch) -> tuple[Layer, Layer]:
+def _layers(search: CodeSearch) -> tuple[FileLayer, FileLayer]:
     return (search.tree.code, search.tree.texts)
 
 
-def _names(search: CodeSearch) -> list[Place]:
+def _names(search: CodeSearch) -> list[DefinitionPlace]:
     """Definitions spread evenly over the repository."""
     places = [
-        Place(path, facts, number)
+        DefinitionPlace(path, facts, number)
         for path, facts in sorted(search.tree.code.items(), key=lambda item: item[0])
         for number in range(facts.num_defs)
     ]
     return places[:: max(1, len(places) // 997)] or places
 
 
-def _edited(copy: Path, search: CodeSearch, names: list[Place], num_edits: int) -> tuple[list[float], bool]:
+def _edited(copy: Path, search: CodeSearch, names: list[DefinitionPlace], num_edits: int) -> tuple[list[float], bool]:
     """Add a function to a file, ask for it; take it away, ask again."""
     times: list[float] = []
     are_correct = True

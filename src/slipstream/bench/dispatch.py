@@ -16,11 +16,11 @@ from multiprocessing import get_context
 from typing import Any
 
 from slipstream.bench.tuned import TUNED, Tuned
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
 from slipstream.simulate.bound import bound
 from slipstream.simulate.regimes import make_workload
-from slipstream.simulate.run import MakePolicy, Outcome, adaptive, open_gate, simulate
+from slipstream.simulate.run import MakePolicy, SimOutcome, adaptive, open_gate, simulate
 from slipstream.simulate.workload import Workload
 from slipstream.types import Json
 
@@ -57,9 +57,9 @@ class Contender:
 Case = tuple[Workload, Contender]
 
 
-def run_case(case: Case) -> Outcome:
+def run_case(case: Case) -> SimOutcome:
     workload, contender = case
-    limits = Limits(sandboxes=workload.machine.sandbox_cap if contender.capped else None)
+    limits = DispatchLimits(sandboxes=workload.machine.sandbox_cap if contender.capped else None)
     return simulate(workload, contender.make(), limits)
 
 
@@ -125,14 +125,14 @@ def tune(workloads: Sequence[Workload]) -> Tuned:
     return Tuned(bounded=best("bounded")[0], pipeline=(init, number, grade))
 
 
-def _all(cases: Sequence[Case]) -> Iterable[Outcome]:
+def _all(cases: Sequence[Case]) -> Iterable[SimOutcome]:
     """Side by side, in the order of the cases."""
     context = get_context("spawn")
     with ProcessPoolExecutor(max_workers=min(len(cases), os.cpu_count() or 1), mp_context=context) as pool:
         return list(pool.map(run_case, cases))
 
 
-def _figures(outcome: Outcome, contender: Contender) -> dict[str, Json]:
+def _figures(outcome: SimOutcome, contender: Contender) -> dict[str, Json]:
     figures: dict[str, Any] = {
         "makespan_s": round(outcome.makespan_s, 1),
         "rollouts_per_s": round(outcome.rollouts_per_s, 4),

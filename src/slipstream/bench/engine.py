@@ -38,7 +38,7 @@ Way = Callable[[Prompts], Prompts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class EngineBenchLoad:
     """How much is put through."""
 
     requests: tuple[int, ...] = (1, 8, 32)
@@ -64,7 +64,7 @@ class Load:
     """Is told each measurement as it is made."""
 
 
-def run(folder: Path, load: Load) -> dict[str, Json]:
+def run(folder: Path, load: EngineBenchLoad) -> dict[str, Json]:
     figures: dict[str, Json] = {"prompt_tokens": load.prompt_tokens, "new_tokens": load.new_tokens}
     for dtype in load.dtypes:
         figures |= measure_speed(folder, load, dtype)
@@ -74,7 +74,7 @@ def run(folder: Path, load: Load) -> dict[str, Json]:
 # ---------------------------------------------------------------- speed
 
 
-def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
+def measure_speed(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, Json]:
     figures: dict[str, Json] = {}
     with _ways(folder, load, dtype) as ways:
         num_warm = 1 if load.device == "cpu" else max(load.requests)
@@ -92,7 +92,9 @@ def measure_speed(folder: Path, load: Load, dtype: str) -> dict[str, Json]:
     return figures
 
 
-def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_turns: int) -> dict[str, Json]:
+def _compare(
+    ways: Mapping[str, Way], load: EngineBenchLoad, title: str, num: int, *, num_turns: int
+) -> dict[str, Json]:
     by_clock: dict[str, list[float]] = {name: [] for name in ways}
     by_cpu: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(load.rounds):
@@ -115,7 +117,7 @@ def _compare(ways: Mapping[str, Way], load: Load, title: str, num: int, *, num_t
     return figures
 
 
-def _play(way: Way, prompts: Prompts, load: Load, num_turns: int) -> int:
+def _play(way: Way, prompts: Prompts, load: EngineBenchLoad, num_turns: int) -> int:
     """So many turns of every rollout; says how many tokens were sampled."""
     num_tokens = 0
     for turn in range(num_turns):
@@ -127,7 +129,7 @@ def _play(way: Way, prompts: Prompts, load: Load, num_turns: int) -> int:
 
 
 @contextmanager
-def _ways(folder: Path, load: Load, dtype: str) -> Iterator[dict[str, Way]]:
+def _ways(folder: Path, load: EngineBenchLoad, dtype: str) -> Iterator[dict[str, Way]]:
     """All hold their weights at once, so that they can take turns."""
     config = EngineConfig(
         num_slots=max(*load.requests, load.rollouts),
@@ -159,7 +161,7 @@ def _ways(folder: Path, load: Load, dtype: str) -> Iterator[dict[str, Way]]:
             runner.run(engine.aclose())
 
 
-def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
+def _transformers_ways(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, Way]:
     try:
         import torch
         import transformers
@@ -211,7 +213,7 @@ def _transformers_ways(folder: Path, load: Load, dtype: str) -> dict[str, Way]:
 # ---------------------------------------------------------------- coming back
 
 
-async def measure_reentry(folder: Path, load: Load) -> dict[str, Json]:
+async def measure_reentry(folder: Path, load: EngineBenchLoad) -> dict[str, Json]:
     """One rollout of many turns; each begins with the prompt before, its answer, and what a tool said."""
     answer_tokens = 16
     total = load.prompt_tokens + load.turns * (answer_tokens + load.tool_tokens)

@@ -22,7 +22,7 @@ from slipstream.errors import ConfigError, InfrastructureError
 from slipstream.record import RunReader, RunStore
 from slipstream.seams import LearnerWork
 from slipstream.telemetry.binding import MachineUse, run_usage
-from slipstream.telemetry.sampler import Machine
+from slipstream.telemetry.sampler import MachineProbe
 from slipstream.telemetry.utilisation import Resource
 from slipstream.types import Json, SpanKind
 
@@ -32,7 +32,7 @@ BAD_INPUT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoopBenchLoad:
     recipe: str = "quickstart"
     policies: tuple[str, ...] = ("bounded", "pipeline", "adaptive")
     steps: int = 4
@@ -51,7 +51,9 @@ class Load:
             raise ConfigError(f"--skip {self.skip}: it leaves nothing of {self.steps} steps; give less, or more steps")
 
 
-def run(load: Load, *, runs: Path | None = None, tell: Callable[[str], None] = lambda line: None) -> dict[str, Json]:
+def run(
+    load: LoopBenchLoad, *, runs: Path | None = None, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Json]:
     """The figures. The runs stay in `runs`; without it they are removed."""
     found: dict[str, Json] = {
         "recipe": load.recipe,
@@ -68,7 +70,7 @@ def run(load: Load, *, runs: Path | None = None, tell: Callable[[str], None] = l
     return found
 
 
-def _train(load: Load, policy: str, runs: Path) -> Path:
+def _train(load: LoopBenchLoad, policy: str, runs: Path) -> Path:
     """A training run in a process of its own; returns its folder."""
     command = [sys.executable, "-m", "slipstream", "train", load.recipe, *settings_of(load, policy)]
     child = subprocess.run([*command, "--json", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, check=False)
@@ -79,7 +81,7 @@ def _train(load: Load, policy: str, runs: Path) -> Path:
     return Path(json.loads(child.stdout)["run"])
 
 
-def settings_of(load: Load, policy: str) -> list[str]:
+def settings_of(load: LoopBenchLoad, policy: str) -> list[str]:
     """What is changed in the recipe: evaluations and checkpoints are no part of a step."""
     changed = ["held_out.source=", "controls=false", f"checkpoint_every={load.steps}"]
     if load.device != "auto":
@@ -146,7 +148,7 @@ def _machine_figures(machine: MachineUse) -> dict[str, Json]:
 
 def sample_us(num: int = 200) -> float:
     """Microseconds of one sample of this machine, its GPUs included."""
-    machine = Machine()
+    machine = MachineProbe()
     try:
         machine.read()
         start_s = time.perf_counter()

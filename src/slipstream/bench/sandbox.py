@@ -43,7 +43,7 @@ MakeProvider = Callable[[], SandboxProvider]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SandboxBenchLoad:
     """How much is done."""
 
     starts: int = 1_000
@@ -55,7 +55,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HostUsage:
     """What is in use."""
 
     processes: int
@@ -64,14 +64,16 @@ class Held:
     disk_bytes: int
 
 
-def run(make: MakeProvider, spec: SandboxSpec, load: Load, *, home: Path) -> dict[str, Json]:
+def run(make: MakeProvider, spec: SandboxSpec, load: SandboxBenchLoad, *, home: Path) -> dict[str, Json]:
     """The figures. `home` is where leases lie."""
     containers = spec.base != "host"
     with _own_temporary_folder() as folder, _orphans_are_ours(not containers):
         return asyncio.run(_measure(make, spec, load, lambda: held(folder, home, containers=containers)))
 
 
-async def _measure(make: MakeProvider, spec: SandboxSpec, load: Load, count: Callable[[], Held]) -> dict[str, Json]:
+async def _measure(
+    make: MakeProvider, spec: SandboxSpec, load: SandboxBenchLoad, count: Callable[[], HostUsage]
+) -> dict[str, Json]:
     provider = make()
     try:
         provider.check()
@@ -183,7 +185,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
 # ---------------------------------------------------------------- what is in use
 
 
-async def _settled(count: Callable[[], Held], before: Held) -> Held:
+async def _settled(count: Callable[[], HostUsage], before: HostUsage) -> HostUsage:
     """What is in use now; what is above `before` has a moment to go."""
     deadline_s = time.monotonic() + SETTLE_S
     while True:
@@ -195,7 +197,7 @@ async def _settled(count: Callable[[], Held], before: Held) -> Held:
         await asyncio.sleep(0.05)
 
 
-def held(temporary: Path, home: Path, *, containers: bool = False) -> Held:
+def held(temporary: Path, home: Path, *, containers: bool = False) -> HostUsage:
     """What this process and those who work for it have in use; with `containers`, the engines of this machine too."""
     processes = our_processes(containers=containers)
     spaces: dict[str, int] = {}
@@ -209,7 +211,7 @@ def held(temporary: Path, home: Path, *, containers: bool = False) -> Held:
         except OSError:  # it has ended, or is nobody's to look into
             continue
     own = [folder for folder in lease_folders(home) if (facts := read_facts(folder)) and facts.pid == os.getpid()]
-    return Held(
+    return HostUsage(
         processes=len(processes),
         mounts=sum(spaces.values()),
         descriptors=num_descriptors,

@@ -43,7 +43,7 @@ _MODEL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SimulateBenchLoad:
     tasks: int = 48
     samples: int = 4
     slots: int = 8
@@ -55,7 +55,7 @@ class Load:
 
 
 def run(
-    load: Load,
+    load: SimulateBenchLoad,
     *,
     model: Path | None = None,
     runs: Path | None = None,
@@ -146,7 +146,7 @@ def _told(settings: Sequence[str]) -> str:
 # ---------------------------------------------------------------- real runs
 
 
-def _round(load: Load, model: Path, folder: Path, tell: Callable[[str], None]) -> Round:
+def _round(load: SimulateBenchLoad, model: Path, folder: Path, tell: Callable[[str], None]) -> Round:
     own = _evaluate(load, model, folder / "a", OWN, tell)
     simulator = Simulator.of(RunStore.read(own))
     itself = simulator.predict([], gains=False)
@@ -168,7 +168,9 @@ def _round(load: Load, model: Path, folder: Path, tell: Callable[[str], None]) -
     )
 
 
-def _evaluate(load: Load, model: Path, runs: Path, settings: Sequence[str], tell: Callable[[str], None]) -> Path:
+def _evaluate(
+    load: SimulateBenchLoad, model: Path, runs: Path, settings: Sequence[str], tell: Callable[[str], None]
+) -> Path:
     """A real run; returns its folder."""
     tell(f"running with {_told(settings)}")
     arguments = [

@@ -27,7 +27,7 @@ _together: Barrier | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class StartsLoad:
     processes: int = 2
     concurrent: int = 8
     """Sandboxes of each at once."""
@@ -44,7 +44,7 @@ class Done:
     """Its own, and that of all it started."""
 
 
-def run(load: Load) -> dict[str, Json]:
+def run(load: StartsLoad) -> dict[str, Json]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(load.processes + 1)
     with ProcessPoolExecutor(load.processes, context, _remember, (barrier,)) as pool:
@@ -74,11 +74,11 @@ def _remember(barrier: Barrier) -> None:
     _together = barrier
 
 
-def _work(load: Load) -> Done:
+def _work(load: StartsLoad) -> Done:
     return asyncio.run(_start_many(load))
 
 
-async def _start_many(load: Load) -> Done:
+async def _start_many(load: StartsLoad) -> Done:
     provider = LocalProvider(sharers=load.processes)
     start_s: list[float] = []
 

@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ClientAnswer:
     ids: Sequence[int]
     logprobs: Sequence[float] | None
     is_cut: bool
@@ -48,7 +48,7 @@ class Answer:
     num_cached: int | None = None
 
 
-Ask: TypeAlias = Callable[[Request], Awaitable[Answer]]
+Ask: TypeAlias = Callable[[Request], Awaitable[ClientAnswer]]
 
 
 class ClientCompleter:
@@ -92,7 +92,7 @@ class ClientCompleter:
         )
         return self._sampled(await self._answer(request, timeout_s))
 
-    async def _answer(self, request: Request, timeout_s: float | None) -> Answer:
+    async def _answer(self, request: Request, timeout_s: float | None) -> ClientAnswer:
         self._num_running += 1
         try:
             async with asyncio.timeout(timeout_s) as scope:
@@ -105,7 +105,7 @@ class ClientCompleter:
             self._num_running -= 1
         raise ModelError(f"the trainer's engine took longer than {timeout_s:g} s")
 
-    def _sampled(self, answer: Answer) -> Sampled:
+    def _sampled(self, answer: ClientAnswer) -> Sampled:
         if not answer.ids:
             raise ModelError("the trainer's engine gave no token")
         if answer.logprobs is None or len(answer.logprobs) != len(answer.ids):

@@ -50,7 +50,7 @@ _PROBE_TEXT = "def f(x):\n    return x + 1  # naïve café 你好 🙂 <|im_end|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PromptRequest:
     """One prompt of the trainer's: a task, and how many rollouts of it make a group."""
 
     task_id: str
@@ -103,7 +103,7 @@ class Driver:
             raise BridgeError("the trainer has not asked for rollouts yet")
         return self._store.folder
 
-    async def run(self, asked: Sequence[Asked], *, phase: str, step: int) -> list[list[Rollout]]:
+    async def run(self, asked: Sequence[PromptRequest], *, phase: str, step: int) -> list[list[Rollout]]:
         """The rollouts of each prompt. Several batches may be under way; what one waits for is its own."""
         self._check(asked)
         dispatcher = await self._open()
@@ -184,7 +184,7 @@ class Driver:
                     future.set_exception(raised)
             self._waiting.clear()
 
-    def _check(self, asked: Sequence[Asked]) -> None:
+    def _check(self, asked: Sequence[PromptRequest]) -> None:
         if self._router is not None and self._router.done():
             raise BridgeError("the run store cannot be written, so no more rollouts are made: see the first error")
         for each in asked:
@@ -194,7 +194,7 @@ class Driver:
                     "write its data files anew, with the same settings"
                 )
 
-    def _jobs(self, asked: Asked, phase: str, step: int) -> list[Job]:
+    def _jobs(self, asked: PromptRequest, phase: str, step: int) -> list[Job]:
         place = phase, step, asked.task_id
         first = self._num_given[place]
         self._num_given[place] += asked.num

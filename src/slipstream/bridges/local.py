@@ -20,14 +20,14 @@ from slipstream.engine.model.atomic_folder import whole_folder, write_file
 from slipstream.engine.model.device import find_device
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
-from slipstream.engine.training.thread import InThread, Learning, OnWarmStep, ignore_step, in_thread
+from slipstream.engine.training.thread import InThread, LearnerHandle, OnWarmStep, ignore_step, in_thread
 from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
 
 
 class LocalLearner:
-    def __init__(self, learning: Learning, engine: TorchEngine) -> None:
+    def __init__(self, learning: LearnerHandle, engine: TorchEngine) -> None:
         self.version = 0
         self._learning = learning
         self._engine = engine
@@ -107,7 +107,7 @@ async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *,
         raise
 
 
-async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> Learning:
+async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LearnerHandle:
     device, num_threads = model.engine.device, config.num_threads or model.engine.num_threads
     if config.is_apart_on(find_device(device).type):
         from slipstream.engine.training.process import LearnerProcess

@@ -24,7 +24,7 @@ from slipstream.errors import BridgeError
 from slipstream.types import Group, JobKey, Rollout, Row, Sample
 
 
-class Standing(StrEnum):
+class RowUse(StrEnum):
     """What a rollout is to the trainer's update."""
 
     LEARNT = "learnt"
@@ -63,7 +63,7 @@ class Member:
     """One for each of its samples; never empty."""
     score: float
     """What the trainer's estimator sees: its reward, a neutral one, or its advantage."""
-    standing: Standing
+    standing: RowUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def make_outgoing(
     out = tuple(_group(group, by_key, end_id, max_tokens, is_scored=estimator is not None) for group in groups)
     # Where the trainer makes the advantages, ours say nothing.
     own = {name: value for name, value in batch.metrics.items() if estimator or not name.startswith("advantage/")}
-    if not any(member.standing is Standing.LEARNT for group in out for member in group):
+    if not any(member.standing is RowUse.LEARNT for group in out for member in group):
         counts = ", ".join(f"{name} {number:g}" for name, number in sorted(_standings(out).items()) if number)
         key = groups[0][0].job.key
         raise BridgeError(
@@ -120,7 +120,7 @@ def make_evaluated(groups: Sequence[Sequence[Rollout]], *, end_id: int) -> Outgo
                 rollout=rollout,
                 rows=rows_of(merge(rollout).samples, end_id, in_loss=reward is not None),
                 score=_neutral(group, otherwise=statistics.fmean(rewards)) if reward is None else reward,
-                standing=Standing.UNTRUSTED if reward is None else Standing.LEARNT,
+                standing=RowUse.UNTRUSTED if reward is None else RowUse.LEARNT,
             )
             for rollout in group
             for reward in (None if rollout.verdict is None else rollout.verdict.reward,)
@@ -163,14 +163,14 @@ def _group(
     return tuple(members)
 
 
-def _standing(rollout: Rollout, rows: Sequence[Row], *, compared: bool) -> Standing:
+def _standing(rollout: Rollout, rows: Sequence[Row], *, compared: bool) -> RowUse:
     if not rollout.trust.in_baseline:
-        return Standing.UNTRUSTED
+        return RowUse.UNTRUSTED
     if not compared:
-        return Standing.TOO_FEW
+        return RowUse.TOO_FEW
     if not rollout.trust.in_loss:
-        return Standing.LIMIT
-    return Standing.LEARNT if rows else Standing.EMPTY
+        return RowUse.LIMIT
+    return RowUse.LEARNT if rows else RowUse.EMPTY
 
 
 def rows_of(samples: Sequence[Sample], end_id: int, *, in_loss: bool) -> tuple[OutRow, ...]:
@@ -205,8 +205,8 @@ def _no_advantages(groups: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def _standings(groups: Sequence[Sequence[Member]]) -> dict[str, float]:
     counts = Counter(member.standing for group in groups for member in group)
-    masked = sum(all(member.standing is not Standing.LEARNT for member in group) for group in groups)
-    return {f"outgoing/{standing}": float(counts[standing]) for standing in Standing} | {
+    masked = sum(all(member.standing is not RowUse.LEARNT for member in group) for group in groups)
+    return {f"outgoing/{standing}": float(counts[standing]) for standing in RowUse} | {
         "outgoing/groups_masked": float(masked)
     }
 

@@ -27,9 +27,9 @@ def datapath(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Tokens encoded per turn, and the time and memory of merging and batching."""
-    from slipstream.bench.harness.datapath import Load, run
+    from slipstream.bench.harness.datapath import DatapathLoad, run
 
-    _print(run(Load(turns=turns, rollouts=rollouts, tokens=tokens)), as_json)
+    _print(run(DatapathLoad(turns=turns, rollouts=rollouts, tokens=tokens)), as_json)
 
 
 @bench_app.command()
@@ -48,13 +48,13 @@ def engine(
 ) -> None:
     """The embedded engine against transformers in one run: continuous batching, and generate or, on a GPU, a static
     cache with CUDA graphs."""
-    from slipstream.bench.engine import Load, run
+    from slipstream.bench.engine import EngineBenchLoad, run
     from slipstream.hub import find_model
 
     if device not in ("cpu", "cuda"):
         raise ConfigError(f'--device "{device}": give cpu or cuda')
     on_gpu = device == "cuda"
-    load = Load(
+    load = EngineBenchLoad(
         device=device,
         requests=(requests or (256 if on_gpu else 32),),
         prompt_tokens=prompt_tokens or (256 if on_gpu else 128),
@@ -79,12 +79,12 @@ def overhead(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """What the harness itself costs: a turn, a rollout and its memory, with a model and a tool that take no time."""
-    from slipstream.bench.harness.overhead import Load, run
+    from slipstream.bench.harness.overhead import OverheadLoad, run
 
     if not all(size.isdecimal() and int(size) for size in sizes.split(",")):
         raise ConfigError(f'--sizes "{sizes}": give whole numbers above 0 with commas between, such as 100,1000')
     loads = tuple(int(size) for size in sizes.split(","))
-    _print(run(Load(turns=turns, rollouts=rollouts, sizes=loads, rounds=rounds)), as_json)
+    _print(run(OverheadLoad(turns=turns, rollouts=rollouts, sizes=loads, rounds=rounds)), as_json)
 
 
 @bench_app.command()
@@ -99,7 +99,7 @@ def sandbox(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """What a sandbox's start, a lease from the pool and a command take, how many work at once, and what is left."""
-    from slipstream.bench.sandbox import Load, run
+    from slipstream.bench.sandbox import SandboxBenchLoad, run
     from slipstream.hub.places import default_home
     from slipstream.settings import SandboxConfig
     from slipstream.types import SandboxSpec
@@ -110,7 +110,7 @@ def sandbox(
     if (image is None) == (provider == "oci"):
         raise ConfigError("--image goes with --provider oci, which needs it: name an image that is here")
     config = SandboxConfig(provider=provider)  # type: ignore[arg-type]  # it was checked
-    load = Load(
+    load = SandboxBenchLoad(
         starts=starts or (1_000 if provider == "local" else 20),
         concurrent=concurrent,
         execs=execs,
@@ -130,9 +130,9 @@ def starts(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """How many local sandboxes a second start, by several processes at once, and what they take of the cores."""
-    from slipstream.bench.starts import Load, run
+    from slipstream.bench.starts import StartsLoad, run
 
-    _print(run(Load(processes=processes, concurrent=concurrent, seconds=seconds, hold_s=hold_s)), as_json)
+    _print(run(StartsLoad(processes=processes, concurrent=concurrent, seconds=seconds, hold_s=hold_s)), as_json)
 
 
 @bench_app.command()
@@ -177,10 +177,10 @@ def loop(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """The whole training loop under each policy: its speed, how busy GPU, cores and learner are, and what binds."""
-    from slipstream.bench.loop import Load, run, table
+    from slipstream.bench.loop import LoopBenchLoad, run, table
 
     names = tuple(policies.split(","))
-    load = Load(
+    load = LoopBenchLoad(
         recipe=model,
         policies=names,
         steps=steps,
@@ -209,9 +209,9 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Predictions of `slipstream simulate`, fitted on one real run, against other real runs."""
-    from slipstream.bench.simulate import Load, run, table
+    from slipstream.bench.simulate import SimulateBenchLoad, run, table
 
-    load = Load(tasks=tasks, samples=samples, slots=slots, rounds=rounds)
+    load = SimulateBenchLoad(tasks=tasks, samples=samples, slots=slots, rounds=rounds)
     found = run(load, model=model, runs=runs, tell=lambda line: typer.echo(line, err=True))
     if as_json:
         _print(found, as_json)

@@ -81,7 +81,7 @@ def eval_command(
     from slipstream.cli.displays.evaluation import ProgressDisplay, QuietConsole
     from slipstream.cli.displays.reports import as_json as report_as_json
     from slipstream.cli.displays.reports import print_report
-    from slipstream.cli.run_session import carry_out_session, print_result
+    from slipstream.cli.run_session import print_result, run_session
     from slipstream.cli.sessions import find_session
     from slipstream.evaluation import carry_out, plan_evaluation
     from slipstream.settings import EvalConfig
@@ -89,7 +89,7 @@ def eval_command(
     start_s = time.monotonic()
     display = ProgressDisplay(QuietConsole(stderr=True))
     session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
-    report = carry_out_session(
+    report = run_session(
         session,
         display,
         plan_evaluation,
@@ -120,18 +120,18 @@ def train_command(
     """Train a policy by reinforcement learning and report its success on held-out tasks."""
     from slipstream.cli.displays.evaluation import QuietConsole
     from slipstream.cli.displays.training import TrainDisplay, evaluation_of, print_training, report_json
-    from slipstream.cli.run_session import carry_out_session, print_result
+    from slipstream.cli.run_session import print_result, run_session
     from slipstream.cli.sessions import find_session
     from slipstream.settings import TrainConfig
-    from slipstream.training.run import carry_out_training, plan_training
+    from slipstream.training.run import plan_training, run_training
 
     display = TrainDisplay(QuietConsole(stderr=True))
     session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
-    report = carry_out_session(
+    report = run_session(
         session,
         display,
         plan_training,
-        lambda plan, open_store: carry_out_training(
+        lambda plan, open_store: run_training(
             plan, open_store, on_progress=display.show, on_word=display.say, on_warm=display.show_warm
         ),
     )

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from slipstream.doctor.checks import Check, Status, skipped
-from slipstream.doctor.report import Report, examine_model
+from slipstream.doctor.report import DoctorReport, examine_model
 from slipstream.errors import ConfigError
 from slipstream.printable import one_line, printable
 
@@ -35,7 +35,7 @@ def doctor_command(
     raise typer.Exit(0 if report.certified else 1)
 
 
-def _examine(model: str | None, family: str, base_url: str | None, served_name: str, api_key_env: str) -> Report:
+def _examine(model: str | None, family: str, base_url: str | None, served_name: str, api_key_env: str) -> DoctorReport:
     from slipstream.hub import find_model
 
     if model is None and (family == "auto" or base_url is not None):
@@ -50,10 +50,10 @@ def _examine(model: str | None, family: str, base_url: str | None, served_name: 
 
         config = OpenAIConfig(base_url=base_url, model=served_name, api_key_env=api_key_env)
         checks += asyncio.run(check_endpoint(config, renderer))
-    return Report(model=model or "bytes", family=renderer.family, checks=tuple(checks))
+    return DoctorReport(model=model or "bytes", family=renderer.family, checks=tuple(checks))
 
 
-def _print(console: Console, report: Report) -> None:
+def _print(console: Console, report: DoctorReport) -> None:
     for check in report.checks:
         console.print(f"{_MARKS[check.status]}  {_padded(check)}", end="", highlight=False)
         console.print(printable(check.detail), markup=False, highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from slipstream.hub import Dtype, Listed, Progress, family_of, get_model, list_models, read_origin
+from slipstream.hub import Dtype, FetchProgress, Listed, family_of, get_model, list_models, read_origin
 from slipstream.printable import one_line, printable
 from slipstream.types import Json
 
@@ -108,7 +108,7 @@ class GetDisplay:
         except OSError:  # a log on a full disk
             self._console.quiet = True
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: FetchProgress) -> None:
         self.num_shown += 1
         new, self._doing = progress.doing != self._doing, progress.doing
         if not self._console.is_terminal:
@@ -120,7 +120,7 @@ class GetDisplay:
             self._bar = self._bars.add_task(progress.doing, total=progress.num_total)
         self._bars.update(self._bar, completed=progress.num_done)
 
-    def _show_line(self, progress: Progress, new: bool) -> None:
+    def _show_line(self, progress: FetchProgress, new: bool) -> None:
         now_s = time.monotonic()
         if new or now_s >= self._next_line_s:
             self._next_line_s = now_s + LINE_EVERY_S

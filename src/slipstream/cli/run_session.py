@@ -38,7 +38,7 @@ Plan = TypeVar("Plan", bound=Planned)
 OpenStore = Callable[[], RunStore]
 
 
-def carry_out_session(
+def run_session(
     session: Session[Config],
     display: Display,
     plan_it: Callable[[Config], Plan],

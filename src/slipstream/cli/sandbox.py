@@ -15,7 +15,7 @@ from slipstream.errors import ConfigError
 from slipstream.printable import printable
 
 if TYPE_CHECKING:
-    from slipstream.sandbox.cleanup.reaper import Report
+    from slipstream.sandbox.cleanup.reaper import ReapReport
     from slipstream.sandbox.local.host_check import Survey
 
 sandbox_app = typer.Typer(help="Look after sandboxes.", no_args_is_help=True)
@@ -89,7 +89,7 @@ def reap_command(as_json: JsonOption = False) -> None:
     raise typer.Exit(1 if report.problems else 0)
 
 
-def _rows(report: Report) -> list[tuple[str, str]]:
+def _rows(report: ReapReport) -> list[tuple[str, str]]:
     rows = [
         ("dead runs", f"{len(report.leases)} cleared away, {report.num_live} others are in use"),
         ("processes", str(report.num_processes)),

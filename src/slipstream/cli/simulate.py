@@ -14,7 +14,7 @@ from slipstream.cli.displays.display import print_rows
 from slipstream.cli.sessions import locate_run
 
 if TYPE_CHECKING:
-    from slipstream.simulate.recorded_run.predict import Figures, Prediction
+    from slipstream.simulate.recorded_run.predict import Predicted, Prediction
 
 
 def simulate_command(
@@ -88,7 +88,7 @@ def print_prediction(console: Console, found: Prediction) -> None:
     print_rows(console, rows)
 
 
-def _table(columns: list[Figures]) -> list[tuple[str, str]]:
+def _table(columns: list[Predicted]) -> list[tuple[str, str]]:
     def row(name: str, values: list[str]) -> tuple[str, str]:
         return name, "".join(f"{value:>12}" for value in values)
 

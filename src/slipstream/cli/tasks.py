@@ -23,9 +23,8 @@ from slipstream.printable import one_line
 from slipstream.types import Json
 
 if TYPE_CHECKING:
-    from slipstream.tasks.factory.make import Report as MakeReport
-    from slipstream.tasks.gate import Checked
-    from slipstream.tasks.gate import Report as CheckReport
+    from slipstream.tasks.factory.make import FactoryReport
+    from slipstream.tasks.gate import Checked, GateReport
 
 tasks_app = typer.Typer(help="Make, check and list tasks.", no_args_is_help=True)
 
@@ -65,7 +64,7 @@ async def _make(
     at_once: int,
     suite_timeout_s: float,
     downloads: Path | None,
-) -> MakeReport:
+) -> FactoryReport:
     from slipstream.settings import SandboxConfig
     from slipstream.tasks.factory.make import make_tasks
     from slipstream.wiring import make_provider
@@ -88,7 +87,7 @@ async def _make(
         await provider.aclose()
 
 
-def _print_made(console: Console, report: MakeReport) -> None:
+def _print_made(console: Console, report: FactoryReport) -> None:
     rows = [
         (
             package.name,
@@ -130,7 +129,7 @@ def check_command(
 
 async def _check(
     source: Path, num: int | None, sample: int | None, seed: int, at_once: int, cheats: bool
-) -> CheckReport:
+) -> GateReport:
     from slipstream.settings import SandboxConfig
     from slipstream.tasks.gate import check_tasks
     from slipstream.wiring import make_provider
@@ -156,7 +155,7 @@ async def _check(
         await provider.aclose()
 
 
-def _print_checked(console: Console, report: CheckReport) -> None:
+def _print_checked(console: Console, report: GateReport) -> None:
     told = report.as_json()
     rows = [(name, *map(str, counts)) for name, counts in sorted(report.by_package().items())]
     _print_table(console, ("package", "tasks", "passed", "cheats tried"), rows)

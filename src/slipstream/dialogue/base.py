@@ -17,7 +17,7 @@ from slipstream.errors import ContextOverflow, ReplayError
 from slipstream.seams import TurnGate
 from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn
 
-LEAST_WAIT_S = 0.001
+MIN_WAIT_S = 0.001
 """A turn that the gate held for less than this was not made to wait."""
 
 
@@ -28,7 +28,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CallContext:
     """Under which an attempt talks to its model. The branches of its dialogue share them, but for what `inside_a_tool`
     changes."""
 
@@ -47,7 +47,7 @@ class Terms:
         """The name under which an engine knows the attempt."""
         return f"{self.key}#{self.attempt}"
 
-    def inside_a_tool(self, max_tokens: int | None) -> Terms:
+    def inside_a_tool(self, max_tokens: int | None) -> CallContext:
         """Of a conversation that one of the agent's tools has, and waits for."""
         most = self.params.max_tokens if max_tokens is None else min(self.params.max_tokens, max_tokens)
         return replace(self, params=replace(self.params, max_tokens=most), nested=True)
@@ -173,7 +173,7 @@ def check_straight(turns: Sequence[Turn]) -> None:
 
 
 @asynccontextmanager
-async def model_call(terms: Terms, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
+async def model_call(terms: CallContext, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
     """Inside the gate; the block makes one model call and puts its counts into what it is given.
 
     Leaves a span of the call, failed or not, and another one if the gate made it wait.
@@ -194,7 +194,7 @@ async def model_call(terms: Terms, log: TurnLog, num_context_tokens: int) -> Asy
         if passed is not None and passed.waited_s is not None:
             let_in_s = asked_s + passed.waited_s
         start_s = min(let_in_s, end_s)
-        if start_s - asked_s >= LEAST_WAIT_S:
+        if start_s - asked_s >= MIN_WAIT_S:
             log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=terms.attempt))
         if passed is not None and let_in_s < inf:
             counts["concurrent"] = passed.num_under_way

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.dialogue.base import Reply, Terms, TurnLog, check_straight, model_call
+from slipstream.dialogue.base import CallContext, Reply, TurnLog, check_straight, model_call
 from slipstream.model.base import ChatModel
 from slipstream.types import ForkReason, Message, ToolSpec, Turn
 
 
 class ChatDialogue:
-    def __init__(self, model: ChatModel, terms: Terms, log: TurnLog) -> None:
+    def __init__(self, model: ChatModel, terms: CallContext, log: TurnLog) -> None:
         self._model = model
         self._terms = terms
         self._log = log

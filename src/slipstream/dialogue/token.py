@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import Reply, Terms, TurnLog, Window, check_straight, model_call
+from slipstream.dialogue.base import CallContext, Reply, TurnLog, Window, check_straight, model_call
 from slipstream.errors import ReplayError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
@@ -18,7 +18,7 @@ from slipstream.types import ForkReason, Message, TokenIds, ToolSpec, Turn, toke
 
 
 class TokenDialogue:
-    def __init__(self, renderer: Renderer, completer: Completer, terms: Terms, log: TurnLog) -> None:
+    def __init__(self, renderer: Renderer, completer: Completer, terms: CallContext, log: TurnLog) -> None:
         self._renderer = renderer
         self._completer = completer
         self._terms = terms

@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
-from slipstream.dispatch.base import Decision, Limits, Stage, View
+from slipstream.dispatch.base import Decision, DispatchLimits, DispatchView, Stage
 from slipstream.dispatch.forecast import Mean
 from slipstream.types import Job
 
@@ -77,7 +77,7 @@ class Knee:
         return NO_LIMIT if self.limit == math.inf else max(0, int(self.limit) - inside)
 
 
-class Seen:
+class AdaptiveMemory:
     """The policy's memory."""
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
-    def start(self, limits: Limits) -> Seen:
-        return Seen()
+    def start(self, limits: DispatchLimits) -> AdaptiveMemory:
+        return AdaptiveMemory()
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: Seen) -> Seen:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: AdaptiveMemory) -> AdaptiveMemory:
         match stage:
             case Stage.INIT:
                 memory.init.note(seconds, inside)
@@ -101,7 +101,7 @@ class Adaptive:
                 memory.grade.note(seconds, inside)
         return memory
 
-    def decide(self, view: View, memory: Seen) -> tuple[Decision, Seen]:
+    def decide(self, view: DispatchView, memory: AdaptiveMemory) -> tuple[Decision, AdaptiveMemory]:
         ahead = max(0, self._ahead(view, memory))
         memory.init.waiting, memory.grade.waiting = min(ahead, view.waiting), view.ended
         decision = Decision(
@@ -111,7 +111,7 @@ class Adaptive:
         )
         return decision, memory
 
-    def _ahead(self, view: View, memory: Seen) -> int:
+    def _ahead(self, view: DispatchView, memory: AdaptiveMemory) -> int:
         """How many sandboxes to start."""
         known = memory.init.num_seen > 0 and memory.run_s.num >= KNOWN and memory.run_s.mean > 0
         if view.room is None or not known:

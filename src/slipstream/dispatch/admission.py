@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slipstream.dispatch.base import Limits, PacingGate, Policy, Stage, View
+from slipstream.dispatch.base import DispatchLimits, DispatchView, PacingGate, SchedulingPolicy, Stage
 from slipstream.dispatch.forecast import Mean
 from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import ConfigError
@@ -55,13 +55,13 @@ def need_of(job: Job, weight: int) -> Need:
     return Need(sandboxes=weight, memory_mb=job.memory_mb, milli_cpus=_milli(job.cpus))
 
 
-def check_job(job: Job, limits: Limits) -> None:
+def check_job(job: Job, limits: DispatchLimits) -> None:
     """Refuse a job that could never be admitted."""
     need = need_of(job, max(1, job.weight))  # its grader may have a sandbox where its agent has none
     refuse_too_heavy(f"job {job.key}", replace(need, sandboxes=job.weight), limits)
 
 
-def refuse_too_heavy(what: str, need: Need, limits: Limits) -> None:
+def refuse_too_heavy(what: str, need: Need, limits: DispatchLimits) -> None:
     """Refuse what is above a limit by itself, with the numbers."""
     if limits.sandboxes is not None and need.sandboxes > limits.sandboxes:
         raise ConfigError(
@@ -97,8 +97,8 @@ class _Waiter:
 class Admission:
     def __init__(
         self,
-        policy: Policy[Any],
-        limits: Limits,
+        policy: SchedulingPolicy[Any],
+        limits: DispatchLimits,
         *,
         gate: PacingGate | None = None,
         load: Callable[[], EngineLoad | None] = lambda: None,
@@ -195,8 +195,8 @@ class Admission:
         seen = self._seen_s.get(job.key.task_id)
         return job.key.step, self._policy.rank(job, None if seen is None else seen.mean, self._all_seen_s.mean)
 
-    def view(self) -> View:
-        return View(
+    def view(self) -> DispatchView:
+        return DispatchView(
             waiting=self._waiting[Stage.INIT],
             initialising=self._inside[Stage.INIT],
             ready=self._waiting[Stage.RUN],

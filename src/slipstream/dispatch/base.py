@@ -74,7 +74,7 @@ class Placement(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DispatchLimits:
     """What may be in use at once; None is no limit."""
 
     sandboxes: int | None = None
@@ -114,7 +114,7 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DispatchView:
     """What a policy sees: counters, not lists."""
 
     waiting: int
@@ -149,12 +149,12 @@ class Decision:
 Memory = TypeVar("Memory")
 
 
-class Policy(Protocol[Memory]):
+class SchedulingPolicy(Protocol[Memory]):
     """Pure: it proposes, the dispatcher enforces."""
 
-    def start(self, limits: Limits) -> Memory: ...
+    def start(self, limits: DispatchLimits) -> Memory: ...
 
-    def decide(self, view: View, memory: Memory) -> tuple[Decision, Memory]: ...
+    def decide(self, view: DispatchView, memory: Memory) -> tuple[Decision, Memory]: ...
 
     def observe(self, stage: Stage, seconds: float, inside: int, memory: Memory) -> Memory:
         """A stage of an attempt is over: what it took, beside how many others in that stage, itself included."""

@@ -17,10 +17,10 @@ CUT, RAISE = 0.85, 1.05
 """Down in proportion, up by a step."""
 SIZE = 1.15
 """Sizes of what is in flight are told apart by this factor."""
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 """Of what the engine reports: the budget is not cut below that."""
-LEAST_WINDOW_S = 20.0
-LEAST_TURNS = 100
+MIN_WINDOW_S = 20.0
+MIN_TURNS = 100
 """Where the rate of turns is all there is to go by: with fewer it is mostly chance."""
 
 
@@ -51,15 +51,15 @@ class TokenBudget:
         self._num_turns += 1
         self._turn_s += now_s - start_s
         passed_s = now_s - self._window_start_s
-        if passed_s < max(LEAST_WINDOW_S, 2 * self._turn_s / self._num_turns):
+        if passed_s < max(MIN_WINDOW_S, 2 * self._turn_s / self._num_turns):
             return
         load = self._load()
         is_reported = load is not None and load.kv_tokens is not None
-        if not is_reported and self._num_turns < LEAST_TURNS:
+        if not is_reported and self._num_turns < MIN_TURNS:
             return
         rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         if load is not None and load.kv_tokens is not None:
-            self._share = max(LEAST_SHARE, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
+            self._share = max(MIN_SHARE, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
             return
         self._learn(rate, num_in_flight)
 

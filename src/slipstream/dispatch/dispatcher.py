@@ -20,10 +20,18 @@ from typing import Any, Self
 
 from slipstream.aio import outlast, task_group
 from slipstream.dispatch.admission import Admission
-from slipstream.dispatch.base import Deadlines, Limits, PacingGate, Placement, Policy, Retries, View
+from slipstream.dispatch.base import (
+    Deadlines,
+    DispatchLimits,
+    DispatchView,
+    PacingGate,
+    Placement,
+    Retries,
+    SchedulingPolicy,
+)
 from slipstream.dispatch.common_failure import Alike
-from slipstream.dispatch.groups import Enough, split
-from slipstream.dispatch.job_runner import Life
+from slipstream.dispatch.groups import FirstFinished, split
+from slipstream.dispatch.job_runner import JobRunner
 from slipstream.dispatch.stage import StageRunner
 from slipstream.errors import ConfigError, JournalError
 from slipstream.seams import JobAdmitted, Journal, PastAttempt, RolloutDone
@@ -40,9 +48,9 @@ class Dispatcher:
         self,
         placement: Placement,
         *,
-        policy: Policy[Any],
+        policy: SchedulingPolicy[Any],
         journal: Journal,
-        limits: Limits | None = None,
+        limits: DispatchLimits | None = None,
         deadlines: Deadlines | None = None,
         retries: Retries | None = None,
         capacity: int = 65_536,
@@ -61,16 +69,16 @@ class Dispatcher:
         self._retries = retries or Retries()
         self._resumed = dict(resumed or {})
         self._stages = StageRunner(grace_s=self._deadlines.grace_s)
-        self._admission = Admission(policy, limits or Limits(), gate=gate, load=load)
+        self._admission = Admission(policy, limits or DispatchLimits(), gate=gate, load=load)
         self._admission.num_abandoned = lambda: self._stages.num_abandoned
         self._admission.on_defect = self._fail
         self._room = asyncio.Semaphore(capacity)
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
         self._alike = Alike(is_proven=is_proven, num_live=lambda: len(self._tasks), on_certain=self._fail)
-        self._lives: dict[JobKey, Life] = {}
+        self._lives: dict[JobKey, JobRunner] = {}
         self._asked: dict[JobKey, Ending] = {}
         """Jobs to be ended before they began."""
-        self._enough: dict[JobKey, Enough] = {}
+        self._enough: dict[JobKey, FirstFinished] = {}
         self._num_kept: dict[tuple[str, int, str], int] = {}
         self._submitted: set[JobKey] = set()
         self._expected: set[JobKey] = set()
@@ -156,7 +164,7 @@ class Dispatcher:
     def keep_first(self, keys: Collection[JobKey], num: int, *, so_far: Iterable[Rollout] = ()) -> None:
         """Of one group's jobs the first `num` with a verdict are enough: the others are cancelled then. To be called
         before they are submitted; `so_far` came out before, in a run that was stopped."""
-        enough = Enough(keys, num)
+        enough = FirstFinished(keys, num)
         for key in keys:
             self._enough[key] = enough
             self._num_kept[_place(key)] = num
@@ -206,7 +214,7 @@ class Dispatcher:
                     found[rollout.job.key] = rollout
         return tuple(found[job.key] for job in jobs)
 
-    def view(self) -> View:
+    def view(self) -> DispatchView:
         """The counters, for a display."""
         return self._admission.view()
 
@@ -214,8 +222,8 @@ class Dispatcher:
         for job in jobs:
             await self.submit(job)
 
-    def _life(self, job: Job) -> Life:
-        return Life(
+    def _life(self, job: Job) -> JobRunner:
+        return JobRunner(
             job,
             placement=self._placement,
             admission=self._admission,
@@ -226,7 +234,7 @@ class Dispatcher:
             past=self._resumed.pop(job.key, None),
         )
 
-    async def _drive(self, job: Job, life: Life) -> None:
+    async def _drive(self, job: Job, life: JobRunner) -> None:
         """From submission to the journal. Whatever happens inside, one rollout comes out, or the run is over."""
         try:
             rollout = await self._lived(job, life)
@@ -249,7 +257,7 @@ class Dispatcher:
             self._alike.left(job)
             self._wake_if_over()
 
-    async def _lived(self, job: Job, life: Life) -> Rollout:
+    async def _lived(self, job: Job, life: JobRunner) -> Rollout:
         try:
             return await life.live()
         except JournalError:

@@ -26,7 +26,7 @@ class Mean:
         return math.sqrt(self._square / self.num) if self.num else 0.0
 
 
-class Lives:
+class TurnForecast:
     """How many turns agents take: learnt from those that are over, and from those that are not over yet.
 
     An agent in its tenth turn says that agents can get that far, though not how far: it counts among those who could

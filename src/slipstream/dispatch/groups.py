@@ -2,8 +2,8 @@
 
 Plain: a group has `num` places, and is whole when all are in. With more jobs than places there are two ways:
 
-- over-sampling keeps the first `num` that come out with a verdict and cancels the rest (`Enough`, `split`). It favours
-  short rollouts, since those come first.
+- over-sampling keeps the first `num` that come out with a verdict and cancels the rest (`FirstFinished`, `split`). It
+  favours short rollouts, since those come first.
 - carrying cancels nothing: a step goes on when `num` of every group are in (`has_enough`), and what is still under way
   counts for the next step. Every rollout is learnt from once, the long ones a step later.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from slipstream.types import EndReason, JobKey, Rollout
 
 
-class Enough:
+class FirstFinished:
     """Of some jobs the first `num` with a verdict are enough: says, once, which of them to cancel."""
 
     def __init__(self, keys: Collection[JobKey], num: int) -> None:

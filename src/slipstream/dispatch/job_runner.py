@@ -45,7 +45,7 @@ class _Failed(Exception):
         """Whether it may still be at work."""
 
 
-class Life:
+class JobRunner:
     """Drives one job. Made anew for each."""
 
     def __init__(

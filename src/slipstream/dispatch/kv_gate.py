@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 
 from slipstream.dispatch.budget import TokenBudget
-from slipstream.dispatch.forecast import Lives, Mean
+from slipstream.dispatch.forecast import Mean, TurnForecast
 from slipstream.seams import TurnPass
 from slipstream.types import EngineLoad, JobKey
 
@@ -71,7 +71,7 @@ class KvGate:
         self._first = Mean()
         self._growth = Mean()
         """Of a context, from one turn to the next."""
-        self._lives = Lives()
+        self._lives = TurnForecast()
         self._on_room: Callable[[], None] = lambda: None
 
     # ---------------------------------------------------------------- what the dispatcher asks and tells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.dispatch.base import Decision, Limits, Stage, View
+from slipstream.dispatch.base import Decision, DispatchLimits, DispatchView, Stage
 from slipstream.types import Job
 
 
@@ -12,10 +12,10 @@ from slipstream.types import Job
 class Batch:
     """All jobs at once. By definition without limits: give it none."""
 
-    def start(self, limits: Limits) -> None:
+    def start(self, limits: DispatchLimits) -> None:
         return None
 
-    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+    def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         return Decision(init=view.waiting, run=view.ready, grade=view.ended), None
 
     def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
@@ -31,10 +31,10 @@ class Bounded:
 
     slots: int
 
-    def start(self, limits: Limits) -> None:
+    def start(self, limits: DispatchLimits) -> None:
         return None
 
-    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+    def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         return Decision(init=self.slots - view.in_flight, run=view.ready, grade=view.ended), None
 
     def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
@@ -53,10 +53,10 @@ class Pipeline:
     run: int
     grade: int
 
-    def start(self, limits: Limits) -> None:
+    def start(self, limits: DispatchLimits) -> None:
         return None
 
-    def decide(self, view: View, memory: None) -> tuple[Decision, None]:
+    def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         decision = Decision(
             init=self.init - view.initialising, run=self.run - view.running, grade=self.grade - view.grading
         )

@@ -19,7 +19,7 @@ from slipstream.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DoctorReport:
     model: str
     family: str
     checks: tuple[Check, ...]

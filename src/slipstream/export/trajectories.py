@@ -25,7 +25,7 @@ from slipstream.export.pieces import (
     step_of,
     turn_of,
 )
-from slipstream.export.turns import ASIDE, begins_anew, checked_turns, conversation
+from slipstream.export.turns import ASIDE, checked_turns, conversation, starts_over
 from slipstream.types import (
     Ending,
     EndReason,
@@ -162,7 +162,7 @@ def _home(turn: Turn, turns: Mapping[int, Turn], homes: Mapping[int, _Document],
         return root
     parent = None if turn.parent is None else turns[turn.parent]
     outer = root if parent is None else homes[parent.index]
-    is_anew = begins_anew(turn, turns)
+    is_anew = starts_over(turn, turns)
     if parent is not None and turn.fork not in ASIDE and outer.last == parent.index:
         if is_anew:
             outer.rewrite()

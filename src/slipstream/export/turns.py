@@ -34,7 +34,7 @@ def checked_turns(rollout: Rollout) -> dict[int, Turn]:
     return found
 
 
-def begins_anew(turn: Turn, turns: Mapping[int, Turn]) -> bool:
+def starts_over(turn: Turn, turns: Mapping[int, Turn]) -> bool:
     """Whether a turn's messages are its whole conversation."""
     return turn.parent is None or turn.fork in _ANEW or turns[turn.parent].branch != turn.branch
 
@@ -42,7 +42,7 @@ def begins_anew(turn: Turn, turns: Mapping[int, Turn]) -> bool:
 def conversation_turns(last: Turn, turns: Mapping[int, Turn]) -> list[Turn]:
     """The turns whose messages, one after the other, are the conversation that `last` ends."""
     found = [last]
-    while not begins_anew(found[-1], turns):
+    while not starts_over(found[-1], turns):
         parent = found[-1].parent
         assert parent is not None, "a turn without a parent begins anew"
         found.append(turns[parent])

@@ -36,11 +36,19 @@ from dataclasses import replace
 
 from slipstream.errors import GraderError, SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.graders.base import GradeContext
-from slipstream.graders.replay.judge import Place, with_replay
+from slipstream.graders.replay.judge import CallSite, with_replay
 from slipstream.graders.spec import read_spec
-from slipstream.graders.testing.rules import Comparison, Rules
+from slipstream.graders.testing.rules import ResultComparison, Rules
 from slipstream.graders.testing.spec import TestsSpec
-from slipstream.graders.testing.trial import Doubt, Doubtful, Outcome, check_program, hidden_files, run_tests, set_up
+from slipstream.graders.testing.trial import (
+    Doubt,
+    RefusedIfCleanWithout,
+    TrialOutcome,
+    check_program,
+    hidden_files,
+    run_tests,
+    set_up,
+)
 from slipstream.graders.testing.twin_run import Twinned, TwinRuns
 from slipstream.graders.testing.work import Look, Refused, Work, looking_into, put, take_work
 from slipstream.patches.apply import Entry
@@ -137,7 +145,7 @@ class _Bench:
             paths = {"drop_paths": frozenset(hidden), "keep_paths": frozenset(spec.keep)}
             return await take_work(artifact.patch, look, drop=spec.drop, forbid=spec.forbid, **paths)
 
-        place = Place(
+        place = CallSite(
             interpreter=spec.command[0],
             folder=spec.folder,
             paths=tuple(filter(None, spec.env.get("PYTHONPATH", "").split(":"))),
@@ -149,12 +157,12 @@ class _Bench:
         """How tests and twins come out over a patch. Raises Refused."""
         return (await self.run(patch, twinned)).statuses
 
-    async def run(self, patch: bytes, twinned: Twinned | None = None) -> Outcome:
+    async def run(self, patch: bytes, twinned: Twinned | None = None) -> TrialOutcome:
         """Run the tests over a patch. Raises Refused if that goes wrong, and it is the patch's doing."""
         for _ in range(2):
             try:
                 outcome = await self._try(patch, twinned)
-            except Doubtful as raised:
+            except RefusedIfCleanWithout as raised:
                 refused = raised
             else:
                 if outcome.exit_code in NO_PROGRAM and not outcome.comparison.solved and twinned is None:
@@ -165,7 +173,7 @@ class _Bench:
                 break
         raise Refused(str(refused))
 
-    async def _try(self, patch: bytes, twinned: Twinned | None) -> Outcome:
+    async def _try(self, patch: bytes, twinned: Twinned | None) -> TrialOutcome:
         left_out = ""
         async with self._open() as (sandbox, look, hidden):
             spec = self._spec
@@ -185,11 +193,11 @@ class _Bench:
                 left_out = f"left out: {', '.join(work.left_out[:5])}" if work.left_out else ""
                 await put(sandbox, spec.folder, work.files)
                 if wrong := await set_up(sandbox, spec):
-                    raise Doubtful(f"over the work {wrong}", Doubt.SETUP)
+                    raise RefusedIfCleanWithout(f"over the work {wrong}", Doubt.SETUP)
                 await put(sandbox, spec.folder, hidden)
                 outcome = await run_tests(sandbox, spec, work.added_modules, "" if twinned is None else twinned.seed)
-            except Doubtful as raised:
-                raise Doubtful(" ".join(filter(None, (str(raised), left_out))), raised.doubt) from raised
+            except RefusedIfCleanWithout as raised:
+                raise RefusedIfCleanWithout(" ".join(filter(None, (str(raised), left_out))), raised.doubt) from raised
             except Refused as raised:
                 raise Refused(" ".join(filter(None, (str(raised), left_out)))) from raised
             except SandboxBroken as raised:  # untrusted, breaking the grader's sandbox would pay
@@ -197,7 +205,7 @@ class _Bench:
             except (SandboxFileError, SandboxLimitError) as raised:
                 raise Refused(f"the work does not fit a fresh sandbox: {raised}") from raised
             except SandboxError as raised:
-                raise Doubtful(
+                raise RefusedIfCleanWithout(
                     f"over the work, and not without it, the sandbox failed: {raised}", Doubt.HOST
                 ) from raised
         return replace(outcome, said="\n".join(filter(None, (left_out, outcome.said))))
@@ -214,7 +222,7 @@ class _Bench:
             try:
                 await put(sandbox, spec.folder, hidden)
                 outcome = await run_tests(sandbox, spec, ())
-            except Doubtful as raised:
+            except RefusedIfCleanWithout as raised:
                 raise GraderError(f"without the work too {raised}") from raised
             except (Refused, SandboxBroken, SandboxFileError, SandboxLimitError):
                 return  # it ends in another way
@@ -225,7 +233,7 @@ class _Bench:
             )
 
 
-def _verdict(spec: TestsSpec, comparison: Comparison | None, detail: str) -> Verdict:
+def _verdict(spec: TestsSpec, comparison: ResultComparison | None, detail: str) -> Verdict:
     kinds = ("as_expected",) if spec.rules is Rules.R2EGYM else ("fail_to_pass", "pass_to_pass")
     shares = dict.fromkeys(kinds, 0.0) if comparison is None else dict(comparison.shares)
     solved = comparison is not None and comparison.solved

@@ -7,17 +7,17 @@ loads gguf, numpy and tokenizers only while a model is being made.
 from slipstream.hub.get import get_model
 from slipstream.hub.origin import Dtype, Origin, family_of, read_origin
 from slipstream.hub.places import Listed, default_home, find_model, list_models
-from slipstream.hub.progress import OnProgress, Progress
+from slipstream.hub.progress import FetchProgress, OnProgress
 from slipstream.hub.registry import MODELS, KnownModel
 
 __all__ = [
     "MODELS",
     "Dtype",
+    "FetchProgress",
     "KnownModel",
     "Listed",
     "OnProgress",
     "Origin",
-    "Progress",
     "default_home",
     "family_of",
     "find_model",

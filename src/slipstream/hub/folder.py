@@ -18,7 +18,7 @@ from pathlib import Path
 from slipstream.hub import llama
 from slipstream.hub.gguf import GgufFile
 from slipstream.hub.origin import ORIGIN_NAME, Dtype, Origin
-from slipstream.hub.progress import OnProgress, Progress
+from slipstream.hub.progress import FetchProgress, OnProgress
 from slipstream.hub.registry import KnownModel
 from slipstream.hub.tensors import num_data_bytes, write_safetensors
 from slipstream.hub.tokenizer import build_tokenizer, special_tokens, tokenizer_config
@@ -63,7 +63,7 @@ def write_folder(
         folder / "model.safetensors",
         tensors,
         dtype,
-        on_bytes=lambda num: on_progress(Progress(doing=f"writing {dtype}", num_done=num, num_total=num_total)),
+        on_bytes=lambda num: on_progress(FetchProgress(doing=f"writing {dtype}", num_done=num, num_total=num_total)),
     )
     _write_json(folder / "generation_config.json", ids)
     _write_json(folder / "config.json", config)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """`Progress(doing="downloading", num_done=1_000_000, num_total=93_000_000)`, in bytes."""
+class FetchProgress:
+    """`FetchProgress(doing="downloading", num_done=1_000_000, num_total=93_000_000)`, in bytes."""
 
     doing: str
     num_done: int
     num_total: int
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[FetchProgress], None]
 
 
-def quiet(progress: Progress) -> None:
+def quiet(progress: FetchProgress) -> None:
     """For callers that want no display."""

@@ -5,6 +5,6 @@ Here are the Protocols alone, so that importing them loads no HTTP library. The 
 `slipstream.model.server` (an endpoint around any model).
 """
 
-from slipstream.model.base import ChatModel, ChatReply, Completer, Scorer, SessionKeeper, TokenScore, WorkTeller
+from slipstream.model.base import ChatModel, ChatReply, Completer, Scorer, SessionKeeper, TokenScore, WorkReporter
 
-__all__ = ["ChatModel", "ChatReply", "Completer", "Scorer", "SessionKeeper", "TokenScore", "WorkTeller"]
+__all__ = ["ChatModel", "ChatReply", "Completer", "Scorer", "SessionKeeper", "TokenScore", "WorkReporter"]

@@ -51,7 +51,7 @@ class SessionKeeper(Protocol):
 
 
 @runtime_checkable
-class WorkTeller(Protocol):
+class WorkReporter(Protocol):
     """A Completer that knows what its steps took."""
 
     def take_work(self) -> tuple[EngineWork, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 AVOIDED_S = 30.0
 """For how long nothing begins at a server that gave no answer, as long as there is another."""
-MOST_SESSIONS = 100_000
+MAX_SESSIONS = 100_000
 """Beyond that the one that was silent for longest is forgotten: not everybody says when a session is over."""
 
 
@@ -35,7 +35,7 @@ class Routes:
             self.forget(session)
             self._homes[session] = home = min(usable, key=self._num_at.__getitem__)
             self._num_at[home] += 1
-            if len(self._homes) > MOST_SESSIONS:
+            if len(self._homes) > MAX_SESSIONS:
                 self.forget(next(iter(self._homes)))
         self._homes.move_to_end(session)
         return self._homes[session]

@@ -1,6 +1,6 @@
 """Models that say what a function tells them to: for tests of agents, tools and everything around them.
 
-Enters: a script, which is a function from a Scene to a Line. Leaves: a Completer or a ChatModel.
+Enters: a script, which is a function from a ScriptedCall to a Line. Leaves: a Completer or a ChatModel.
 Always holds: the same scenes give the same answers; a script is a distribution with one outcome, so every logprob is
 0.0; latency is `asyncio.sleep` and nothing else, so it takes no time on a virtual clock.
 
@@ -22,7 +22,7 @@ from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SamplePar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ScriptedCall:
     """What a script sees of one call."""
 
     prompt_text: str
@@ -43,10 +43,10 @@ class Scene:
 Line: TypeAlias = Message | str
 """An assistant's message, or raw text as a model might sample it, malformed calls and all."""
 
-Script: TypeAlias = Callable[[Scene], Line]
+Script: TypeAlias = Callable[[ScriptedCall], Line]
 """May raise: ModelError and ContextOverflow pass as they are, anything else becomes a ModelError."""
 
-Latency: TypeAlias = Callable[[Scene], float]
+Latency: TypeAlias = Callable[[ScriptedCall], float]
 """Seconds that a call takes."""
 
 
@@ -58,7 +58,7 @@ def act(name: str, **arguments: Json) -> Message:
 def replies(*lines: Line) -> Script:
     """A script that says `lines` in order, in every session from the first."""
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         if scene.num_calls >= len(lines):
             raise ModelError(f"the script of session {scene.session!r} is over after {len(lines)} lines; add one")
         return lines[scene.num_calls]
@@ -80,7 +80,7 @@ class _Stage:
         self._num_calls[session] += 1
         return self._num_calls[session] - 1
 
-    async def line(self, scene: Scene, timeout_s: float | None) -> Line:
+    async def line(self, scene: ScriptedCall, timeout_s: float | None) -> Line:
         with self._running():
             try:
                 async with asyncio.timeout(timeout_s) as scope:
@@ -142,7 +142,7 @@ class ScriptedModel:
             max_tokens = min(max_tokens, self._context_tokens - len(prompt_ids))
         if max_tokens < 1:
             raise ContextOverflow(f"{len(prompt_ids)} prompt tokens leave no room for an answer")
-        scene = Scene(
+        scene = ScriptedCall(
             prompt_text=self._decode(prompt_ids),
             params=params,
             session=session,
@@ -189,7 +189,7 @@ class ScriptedChat:
         session: str = "",
         timeout_s: float | None = None,
     ) -> ChatReply:
-        scene = Scene(
+        scene = ScriptedCall(
             prompt_text="\n".join(message.content for message in messages),
             params=params,
             session=session,

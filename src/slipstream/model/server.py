@@ -55,7 +55,7 @@ DEFAULT_MAX_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class FixedAnswer:
     """Answer with exactly this, whatever was asked: a refusal, garbage, a body that lacks something."""
 
     status: int = 200
@@ -73,7 +73,7 @@ class Drop:
     """Close the connection without an answer."""
 
 
-Fault: TypeAlias = Answer | Hang | Drop
+Fault: TypeAlias = FixedAnswer | Hang | Drop
 Faults: TypeAlias = Callable[[int], Fault | None]
 """From the number of a request, counted from 0 over all paths, to what goes wrong with it."""
 
@@ -230,7 +230,7 @@ class ModelServer:
         if isinstance(fault, Hang):
             await self._closing.wait()
         seen.outcome = Outcome.FAULTY
-        if isinstance(fault, Answer):
+        if isinstance(fault, FixedAnswer):
             seen.status = fault.status
             headers = {"Retry-After": fault.retry_after} if fault.retry_after else {}
             return web.Response(status=fault.status, body=fault.body, headers=headers)

@@ -178,7 +178,7 @@ class Helper:
         stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
         self._gate = FarGate()
         self.link = Link(
-            calls={"open_crew": self._open_crew, **stages},
+            calls={"open_attempt_deps": self._open_crew, **stages},
             tells={"expect": self._expect, "forget": self._forget, "let_in": self._gate.let_in},
             whom="the run's own process",
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.rollout.attempt import Crew, RolloutAttempt
+from slipstream.rollout.attempt import AttemptDeps, RolloutAttempt
 from slipstream.seams import PastAttempt
 from slipstream.types import Job, Task
 
 
 class InProcess:
-    def __init__(self, crew: Crew, tasks: Mapping[str, Task]) -> None:
+    def __init__(self, crew: AttemptDeps, tasks: Mapping[str, Task]) -> None:
         self._crew = crew
         self._tasks = tasks
 

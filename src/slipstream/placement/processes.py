@@ -172,7 +172,7 @@ class Processes:
         helper.process = await self._launch("slipstream.placement.helper", helper.link)
         self._coming.add(helper)
         try:
-            await helper.link.call("open_crew", self._order.maker, self._order.crews[place])
+            await helper.link.call("open_attempt_deps", self._order.maker, self._order.crews[place])
         except BaseException:
             helper.link.close()
             await wait_or_kill(helper.process, CLOSE_S)

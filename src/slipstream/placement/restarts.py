@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from slipstream.errors import is_shortage
 
 FIRST_PAUSE_S = 0.25
-MOST_PAUSE_S = 10.0
+MAX_PAUSE_S = 10.0
 """Each pause is twice the one before, up to this."""
-MOST_DEATHS = 5
+MAX_DEATHS = 5
 """Of the helpers of a place in a row, with nothing done between: then something is wrong that another may not mend."""
 
 
@@ -42,11 +42,11 @@ class Restarts:
         if raised is None or not is_shortage(raised):
             at.num_deaths += 1
             self._last = "it is gone" if raised is None else f"{type(raised).__name__}: {raised}"
-        return min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(at.num_tries - 1, 30))
+        return min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(at.num_tries - 1, 30))
 
     def hopeless(self) -> str | None:
         """What is wrong, if the helpers of all places die one after another."""
-        if not all(at.num_deaths >= MOST_DEATHS for at in self._places):
+        if not all(at.num_deaths >= MAX_DEATHS for at in self._places):
             return None
         num = sum(at.num_deaths for at in self._places)
         return f"{num} helper processes died one after another; of the last: {self._last}"

@@ -65,7 +65,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Census:
+class LiveCount:
     """What is alive, and the most that ever was."""
 
     live: int = 0
@@ -96,7 +96,7 @@ class SimulatedPlacement:
         """With a `gate` agents take their turns in it."""
         self._plan = plan
         self._gate = gate
-        self.census = Census()
+        self.census = LiveCount()
         self.started: list[tuple[JobKey, int]] = []
 
     def expect(self, job: Job) -> None: ...
@@ -110,7 +110,7 @@ class SimulatedPlacement:
 
 
 class SimulatedAttempt:
-    def __init__(self, job: Job, number: int, plan: Plan, census: Census, gate: TurnGate | None = None) -> None:
+    def __init__(self, job: Job, number: int, plan: Plan, census: LiveCount, gate: TurnGate | None = None) -> None:
         self._gate = gate
         self._job = job
         self._number = number

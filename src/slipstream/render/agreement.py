@@ -17,7 +17,7 @@ SHORT_CONVERSATIONS = tuple(one for one in CONVERSATIONS if one.name != f"{NUM_L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TemplateComparison:
     """One conversation, written by the renderer and by the template. At most one of the two texts is set."""
 
     conversation: str
@@ -40,28 +40,28 @@ def difference(renderer: Renderer, wanted: Sequence[int], got: Sequence[int]) ->
 
 def compare(
     faithful: Renderer, template: ChatTemplate, conversations: Iterable[Conversation] = CONVERSATIONS
-) -> Iterator[Comparison]:
+) -> Iterator[TemplateComparison]:
     """`faithful` renders as its family's template does, thinking left out and all."""
     hidden = hidden_parts(template)
     for conversation in conversations:
         name = conversation.name
         if unseen := [part for part in _parts(conversation) if part in hidden]:
-            yield Comparison(
+            yield TemplateComparison(
                 conversation=name, skipped=f"the model's own template does not show {' and '.join(unseen)}"
             )
             continue
         try:
             text = template.render(conversation.messages, conversation.tools)
         except ConfigError as refused:
-            yield Comparison(conversation=name, skipped=str(refused))
+            yield TemplateComparison(conversation=name, skipped=str(refused))
             continue
         try:
             ids = faithful.render(conversation.messages, conversation.tools)
         except ConfigError as refused:
-            yield Comparison(conversation=name, differs=str(refused))
+            yield TemplateComparison(conversation=name, differs=str(refused))
             continue
         differs = difference(faithful, faithful.encode_text(text), ids)
-        yield Comparison(conversation=name, num_tokens=len(ids), differs=differs)
+        yield TemplateComparison(conversation=name, num_tokens=len(ids), differs=differs)
 
 
 def disagreement(faithful: Renderer, template: ChatTemplate) -> str:

@@ -46,7 +46,7 @@ class DialogueMaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class AttemptDeps:
     """What all attempts of a run share."""
 
     provider: SandboxProvider
@@ -84,7 +84,7 @@ class _Judge:
 class RolloutAttempt:
     """An Attempt of the dispatcher's, made real."""
 
-    def __init__(self, crew: Crew, task: Task, job: Job, number: int, past: PastAttempt | None = None) -> None:
+    def __init__(self, crew: AttemptDeps, task: Task, job: Job, number: int, past: PastAttempt | None = None) -> None:
         self._crew = crew
         self._task = task
         self._job = job

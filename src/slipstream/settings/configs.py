@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import JsonValue
 
 from slipstream.agent.config import AgentConfig
-from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.dispatch.base import Deadlines, DispatchLimits, Retries
 from slipstream.engine.inference.config import EngineConfig
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig, run_settings
 from slipstream.errors import ConfigError
@@ -109,7 +109,7 @@ class DispatchConfig:
     slots: int = 32
     """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `adaptive` needs no number: it goes by
     the engine's cache, and by what it sees."""
-    limits: Limits = Limits(sandboxes=64)
+    limits: DispatchLimits = DispatchLimits(sandboxes=64)
     """Not for `batch`, which has none by definition."""
     deadlines: Deadlines = Deadlines()
     retries: Retries = Retries()

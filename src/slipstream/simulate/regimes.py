@@ -15,11 +15,11 @@ from slipstream.dispatch.base import Deadlines, Retries
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
 from slipstream.simulate.machine.engine import EngineSpec
-from slipstream.simulate.workload import Chore, Machine, SimFault, SimJob, SimTurn, Workload, checked
+from slipstream.simulate.workload import Chore, SimFault, SimJob, SimMachine, SimTurn, Workload, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class RolloutShape:
     """What rollouts are like: means, and how far apart they are (the deviation of the logarithm)."""
 
     tasks: int = 64
@@ -50,14 +50,14 @@ def _near(chance: random.Random, mean: float, spread: float) -> float:
     return mean * math.exp(chance.gauss(-spread * spread / 2, spread)) if mean else 0.0
 
 
-def _evenly(habits: Habits) -> list[float]:
+def _evenly(habits: RolloutShape) -> list[float]:
     """Of each task, the turns it typically takes: the same for every seed, so that no seed is easier than another."""
     normal, spread = statistics.NormalDist(), habits.turns_spread
     heights = [normal.inv_cdf((place + 0.5) / habits.tasks) for place in range(habits.tasks)]
     return [habits.turns * math.exp(height * spread - spread * spread / 2) for height in heights]
 
 
-def make_jobs(habits: Habits, seed: int, *, step: int = 0) -> list[SimJob]:
+def make_jobs(habits: RolloutShape, seed: int, *, step: int = 0) -> list[SimJob]:
     chance = random.Random(f"workload {seed} {step}")
     lengths = _evenly(habits)
     random.Random(step).shuffle(lengths)
@@ -68,7 +68,7 @@ def make_jobs(habits: Habits, seed: int, *, step: int = 0) -> list[SimJob]:
     return jobs
 
 
-def _job(habits: Habits, chance: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
+def _job(habits: RolloutShape, chance: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
     turns = _near(chance, typical, habits.turns_spread / 2)
     turns = min(max(3.0, turns), habits.max_turns)
     is_long = chance.random() < habits.long_share
@@ -95,7 +95,7 @@ def _job(habits: Habits, chance: random.Random, task: str, sample: int, step: in
     )
 
 
-def _faults(habits: Habits, chance: random.Random) -> Mapping[str, SimFault] | None:
+def _faults(habits: RolloutShape, chance: random.Random) -> Mapping[str, SimFault] | None:
     if not habits.fault_share:
         return None
     kinds: tuple[SimFault, ...] = ("raise", "hang", "lose")
@@ -121,8 +121,8 @@ def final_context(jobs: list[SimJob]) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     about: str
-    habits: Habits
-    machine: Machine
+    habits: RolloutShape
+    machine: SimMachine
     batches: int = 1
     staleness: int | None = None
 
@@ -132,15 +132,15 @@ _FINAL = 20_400
 _ENGINE = EngineSpec(
     kv_tokens=96 * _FINAL * 17 // 20, step_s=0.0275, row_s=0.00005, token_s=5e-9, prefill_tokens_s=100_000.0
 )
-_USUAL = Machine(engine=_ENGINE, cores=512.0, agents=96, sandbox_cap=192, slots=96)
-_SWE = Habits(init_s=140.0, grade_s=310.0, tool_cpu_s=0.5)
+_USUAL = SimMachine(engine=_ENGINE, cores=512.0, agents=96, sandbox_cap=192, slots=96)
+_SWE = RolloutShape(init_s=140.0, grade_s=310.0, tool_cpu_s=0.5)
 
 REGIMES: Mapping[str, Regime] = {
     "paper": Regime(about="512 software-engineering rollouts, with KV room for 96 agents", habits=_SWE, machine=_USUAL),
     "kv": Regime(
         about="more agents than the cache holds, and a prefill that is dear",
-        habits=Habits(tasks=48, samples=8, init_s=20.0, grade_s=30.0, tool_s=6.0),
-        machine=Machine(
+        habits=RolloutShape(tasks=48, samples=8, init_s=20.0, grade_s=30.0, tool_s=6.0),
+        machine=SimMachine(
             engine=replace(_ENGINE, kv_tokens=48 * _FINAL * 17 // 20, prefill_tokens_s=20_000.0),
             cores=512.0,
             agents=48,
@@ -150,7 +150,7 @@ REGIMES: Mapping[str, Regime] = {
     ),
     "cpu": Regime(
         about="few cores, heavy grading",
-        habits=Habits(tasks=48, init_s=10.0, init_cpu_s=20.0, grade_s=5.0, grade_cpu_s=180.0, tool_cpu_s=1.5),
+        habits=RolloutShape(tasks=48, init_s=10.0, init_cpu_s=20.0, grade_s=5.0, grade_cpu_s=180.0, tool_cpu_s=1.5),
         machine=replace(_USUAL, cores=32.0),
     ),
     "tail": Regime(
@@ -174,7 +174,7 @@ REGIMES: Mapping[str, Regime] = {
     ),
     "stream": Regime(
         about="eight batches, one after the other",
-        habits=Habits(
+        habits=RolloutShape(
             tasks=32,
             prompt=8_000,
             turns=24.0,
@@ -186,7 +186,7 @@ REGIMES: Mapping[str, Regime] = {
             init_s=30.0,
             grade_s=40.0,
         ),
-        machine=Machine(
+        machine=SimMachine(
             engine=replace(_ENGINE, kv_tokens=48 * 17_500 * 17 // 20), cores=512.0, agents=48, sandbox_cap=96, slots=48
         ),
         batches=8,

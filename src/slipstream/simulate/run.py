@@ -13,27 +13,27 @@ from typing import Any
 
 from slipstream.aio import task_group
 from slipstream.dispatch.adaptive import Adaptive
-from slipstream.dispatch.base import Limits, PacingGate, Policy
+from slipstream.dispatch.base import DispatchLimits, PacingGate, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.errors import ConfigError
 from slipstream.seams import Event
 from slipstream.simulate.clock import run_virtual
-from slipstream.simulate.machine.attempts import Plant, WorkloadPlacement
+from slipstream.simulate.machine.attempts import SimContext, WorkloadPlacement
 from slipstream.simulate.machine.engine import Fleet, SimEngine
-from slipstream.simulate.machine.host import Front, Host
+from slipstream.simulate.machine.host import RunProcess, SimHost
 from slipstream.simulate.workload import SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 
 TRAIN, HELD_OUT = "train", "held_out"
 Load = Callable[[], EngineLoad | None]
-MakePolicy = Callable[[Load], tuple[Policy[Any], PacingGate]]
+MakePolicy = Callable[[Load], tuple[SchedulingPolicy[Any], PacingGate]]
 """The policy and the gate that its turns pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimOutcome:
     makespan_s: float
     rollouts_per_s: float
     peak_live: int
@@ -54,34 +54,34 @@ class NoJournal:
     async def flush(self) -> None: ...
 
 
-def simulate(workload: Workload, make: MakePolicy, limits: Limits) -> Outcome:
+def simulate(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> SimOutcome:
     """All jobs of the workload to their end. `make` gives the policy and its turn gate, which may be its own."""
     return run_virtual(_run(workload, make, limits)).outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    outcome: Outcome
+    outcome: SimOutcome
     starts: tuple[tuple[float, JobKey, str], ...]
     rollouts: tuple[Rollout, ...]
 
 
-def trace(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
+def trace(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> Trace:
     """The same, with what began when."""
     return run_virtual(_run(workload, make, limits))
 
 
-async def _run(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
+async def _run(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> Trace:
     machine = workload.machine
-    host = Host(machine.cores, machine.others)
-    front = Front(host)
+    host = SimHost(machine.cores, machine.others)
+    front = RunProcess(host)
     engine = Fleet([SimEngine(machine.engine, host, front) for _ in range(workload.engines)])
     policy, gate = make(engine.load)
     jobs = {key_of(job): job for job in workload.jobs}
     if len(jobs) != len(workload.jobs):
         raise ConfigError(f"workload {workload.name}: two jobs have the same step, task and sample")
     placement = WorkloadPlacement(
-        Plant(engine=engine, host=host, front=front, front_s=machine.front_s, gate=gate, jobs=jobs)
+        SimContext(engine=engine, host=host, front=front, front_s=machine.front_s, gate=gate, jobs=jobs)
     )
     rollouts: list[Rollout] = []
     dispatcher = Dispatcher(
@@ -102,7 +102,7 @@ async def _run(workload: Workload, make: MakePolicy, limits: Limits) -> Trace:
             rollouts.append(rollout)
             await steps.came(rollout)
     makespan_s = asyncio.get_running_loop().time()
-    outcome = Outcome(
+    outcome = SimOutcome(
         makespan_s=makespan_s,
         rollouts_per_s=len(rollouts) / makespan_s,
         peak_live=placement.census.peak_live,
@@ -194,10 +194,10 @@ def key_of(job: SimJob) -> JobKey:
     return JobKey(phase=job.phase, step=job.step, task_id=job.task, sample=job.sample)
 
 
-def open_gate(policy: Policy[Any]) -> MakePolicy:
+def open_gate(policy: SchedulingPolicy[Any]) -> MakePolicy:
     """A policy that leaves the turns alone."""
     return lambda load: (policy, OpenGate())
 
 
-def adaptive(load: Load) -> tuple[Policy[Any], PacingGate]:
+def adaptive(load: Load) -> tuple[SchedulingPolicy[Any], PacingGate]:
     return Adaptive(), KvGate(load)

@@ -82,7 +82,7 @@ class SimJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SimMachine:
     engine: EngineSpec
     cores: float
     agents: int
@@ -103,7 +103,7 @@ class Machine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     name: str
-    machine: Machine
+    machine: SimMachine
     jobs: tuple[SimJob, ...]
     staleness: int | None = None
     """For jobs of several steps: those of a step are submitted when all are back of the step `staleness + 1` before

@@ -68,7 +68,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class GateReport:
     checked: tuple[Checked, ...]
     seconds: float = 0.0
 
@@ -133,7 +133,7 @@ async def check_tasks(
     per_package: int | None = None,
     seed: int = 0,
     on_checked: OnChecked = lambda checked: None,
-) -> Report:
+) -> GateReport:
     """Check the tasks of a folder, or of a JSONL file, with every cheat on each: all of them, the first `num`, or
     `per_package` of each package."""
     tasks = read_tasks(file_of(source))
@@ -152,7 +152,7 @@ async def check_tasks(
 
     async with task_group() as group:
         running = [group.create_task(check(task)) for task in tasks]
-    return Report(checked=tuple(one.result() for one in running), seconds=time.monotonic() - start_s)
+    return GateReport(checked=tuple(one.result() for one in running), seconds=time.monotonic() - start_s)
 
 
 def file_of(source: Path) -> Path:

@@ -48,8 +48,8 @@ def process_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
 
 
-class Times:
-    """Seconds on the cores so far, of processes that come and go, without their children: `Times(linked_pids)()`.
+class CpuTimes:
+    """Seconds on the cores so far, of processes that come and go, without their children: `CpuTimes(linked_pids)()`.
 
     It never falls. Of one that ends, what it did since it was last asked is lost.
     """
@@ -91,7 +91,7 @@ class Cpus:
             self._quota = None
         self.cores = float(len(self._mask)) if self._quota is None else self._quota.cores
         self._clock, self._own_s = clock, own_s
-        self._helpers_s = Times(linked_pids) if helpers_s is None else helpers_s
+        self._helpers_s = CpuTimes(linked_pids) if helpers_s is None else helpers_s
         self._asks_processes = self._quota is None and self._from_stat() is None
         self._last: tuple[float, float, float, float] | None = None
 

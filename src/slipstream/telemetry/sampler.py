@@ -31,7 +31,7 @@ _END_S = 2.0
 """How long the end of a run waits for a driver that hangs; the thread is then left to the end of the process."""
 
 
-class Machine:
+class MachineProbe:
     """This machine, as far as this process may use it, to be asked again and again by one thread. The first answer only
     begins the counting."""
 
@@ -68,7 +68,7 @@ async def sampling(
     every_s: float,
     *,
     take_work: TakeWork = lambda: (),
-    open_machine: Callable[[], Machine] = Machine,
+    open_machine: Callable[[], MachineProbe] = MachineProbe,
 ) -> AsyncIterator[None]:
     """Sample while the context is open; not at all if `every_s` is 0."""
     if every_s <= 0 or not _on_the_real_clock():
@@ -93,7 +93,7 @@ def _on_the_real_clock() -> bool:
 def _sample(
     store: SampleStore,
     every_s: float,
-    open_machine: Callable[[], Machine],
+    open_machine: Callable[[], MachineProbe],
     take_work: TakeWork,
     stop: threading.Event,
 ) -> None:

@@ -101,7 +101,7 @@ class TimeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class ResourceUse:
     """How one resource was used."""
 
     mean: float
@@ -126,7 +126,7 @@ class Utilisation:
     num_cached_tokens: int | None
     """Of these, what the engine had in its cache; None if it never said."""
     num_sampled_tokens: int
-    uses: Mapping[Resource, Use]
+    uses: Mapping[Resource, ResourceUse]
 
 
 def utilisation(rollouts: Iterable[Rollout]) -> Utilisation:
@@ -182,9 +182,9 @@ def prompt_tokens(span: Span) -> int:
     return counts["prompt"] if "prompt" in counts else counts.get("new", 0) + counts.get("kept", 0)
 
 
-def _use(line: TimeLine, seconds: float) -> Use:
+def _use(line: TimeLine, seconds: float) -> ResourceUse:
     total = line.total
-    return Use(
+    return ResourceUse(
         mean=total / seconds if seconds else 0.0,
         peak=line.peak,
         busy_share=min(1.0, line.busy_s / seconds) if seconds else 0.0,

@@ -22,7 +22,7 @@ _HEADS = ("embed_tokens", "wte", "lm_head", "embed_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class DiskNeeds:
     """What a run takes of its disk, in bytes."""
 
     checkpoint: int
@@ -38,12 +38,12 @@ class Room:
         return self.first + self.num_kept * self.checkpoint + self.trained
 
 
-def room_for(config: TrainConfig, model: Path) -> Room:
+def room_for(config: TrainConfig, model: Path) -> DiskNeeds:
     shapes = tensor_shapes(model)
     num_parameters = sum(math.prod(shape) for shape in shapes.values())
     lora = config.learner.method == "lora"
     num_trained = _num_in_adapter(shapes, config) if lora else num_parameters
-    return Room(
+    return DiskNeeds(
         checkpoint=num_trained * (_WEIGHT_BYTES + _MOMENTS_BYTES),
         num_kept=config.keep_checkpoints + 1,
         first=num_trained * _WEIGHT_BYTES,

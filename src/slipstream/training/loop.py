@@ -25,7 +25,7 @@ from typing import Protocol
 from slipstream.aio import task_group
 from slipstream.batch.advantages import Estimator, deal_anew
 from slipstream.batch.rows import make_batch
-from slipstream.dispatch.base import View
+from slipstream.dispatch.base import DispatchView
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
@@ -36,7 +36,7 @@ from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
 from slipstream.training.learner import Learner
 from slipstream.training.signal import TELL_AFTER, advice, num_flat_at_end
-from slipstream.training.ungraded import check_graded, is_one_that_is_late, keys_to_grade, planned_anew
+from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
 from slipstream.types import Group, Job, JobKey, Rollout, Task
 from slipstream.wiring import make_job
 
@@ -88,7 +88,7 @@ class TrainProgress:
     version: int
     steps: int
     doing: str
-    view: View
+    view: DispatchView
     metrics: Mapping[str, float]
     """Of the last step."""
     held_out: Mapping[int, float]
@@ -182,7 +182,7 @@ class Trainer:
         for record in [record for record in self._steps.values() if record.taken is None]:
             if self._done.issuperset(record.planned):
                 recorded = tuple(self._store.rollouts(False, phase=TRAIN, step=record.step))
-                if (again := planned_anew(record, recorded)) != record.planned:
+                if (again := replanned(record, recorded)) != record.planned:
                     self._write_plan(record.step, again)
 
     def _task_ids(self, step: int) -> list[str]:
@@ -272,7 +272,7 @@ class Trainer:
             await self._advanced.wait_for(lambda: step in self._steps)
         found, taken = await self._gather(step)
         own = [found[key] for key in self._steps[step].planned if key in found]
-        if not is_one_that_is_late(own):
+        if not only_one_task_timed_out(own):
             check_graded(own, f"step {step}")
         self._steps[step] = replace(self._steps[step], taken=taken)
         self._store.append(BatchTaken(step=step, jobs=taken))

@@ -26,7 +26,7 @@ from slipstream.wiring import make_renderer, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class PolicyModel:
     learner: PolicyLearner
     settings: TrainConfig
     """With the model's folder in its place."""
@@ -60,7 +60,7 @@ def _sync(path: Path) -> None:
 
 
 @asynccontextmanager
-async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Policy]:
+async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[PolicyModel]:
     """The learner, and what samples from it, over the model as it is before training."""
     if config.model.make:
         config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
@@ -71,7 +71,7 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
     config = replace(config, model=replace(config.model, engine=engine), learner=learning)
     folder = model_folder(config.model)
     async with _open_tinker(config) if config.bridge == "tinker" else _open_local(config, folder) as learner:
-        yield Policy(learner=learner, settings=config, folder=folder)
+        yield PolicyModel(learner=learner, settings=config, folder=folder)
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ async def _open_tinker(config: TrainConfig) -> AsyncIterator[PolicyLearner]:
         await learner.aclose()
 
 
-async def export_trained(policy: Policy, folder: Path) -> Path:
+async def export_trained(policy: PolicyModel, folder: Path) -> Path:
     """The policy as it is, as a model folder that carries the prompt settings it was trained with. What an earlier
     session exported there is replaced if it is of an earlier version, or not whole."""
     before = read_folder_prompt(folder)
@@ -137,7 +137,7 @@ OnWarm = Callable[[WarmProgress], None]
 
 
 async def warm_up(
-    policy: Policy,
+    policy: PolicyModel,
     config: TrainConfig,
     *,
     keep: Path,

@@ -29,7 +29,7 @@ from slipstream.training.curve_file import CurveFile
 from slipstream.training.disk import check_room
 from slipstream.training.loggers import check_tensorboard, figures_log
 from slipstream.training.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
-from slipstream.training.policy import OnWarm, Policy, export_trained, make_policy_folder, open_policy, warm_up
+from slipstream.training.policy import OnWarm, PolicyModel, export_trained, make_policy_folder, open_policy, warm_up
 from slipstream.training.signal import is_flat
 from slipstream.types import JobKey, Task
 from slipstream.wiring import (
@@ -122,7 +122,7 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     )
 
 
-async def carry_out_training(
+async def run_training(
     plan: TrainPlan,
     open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
     *,
@@ -205,7 +205,7 @@ class _Watch:
 
 
 async def _begin(
-    policy: Policy,
+    policy: PolicyModel,
     config: TrainConfig,
     store: RunStore,
     checkpoints: Checkpoints,
@@ -230,7 +230,7 @@ async def _begin(
 async def _loop(
     plan: TrainPlan,
     store: RunStore,
-    policy: Policy,
+    policy: PolicyModel,
     checkpoints: Checkpoints,
     listener: Listener,
     *,

@@ -29,7 +29,7 @@ def check_graded(rollouts: Sequence[Rollout], what: str) -> None:
     )
 
 
-def is_one_that_is_late(rollouts: Sequence[Rollout]) -> bool:
+def only_one_task_timed_out(rollouts: Sequence[Rollout]) -> bool:
     """Whether these are of one task and nothing failed: one that always passes its deadline tells of itself alone, and
     would end a run again and again."""
     return len({rollout.job.key.task_id for rollout in rollouts}) == 1 and not any(each.failures for each in rollouts)
@@ -41,7 +41,7 @@ def _reasons(rollout: Rollout) -> list[str]:
     return said or [f"{ending.reason}: {ending.detail}" if ending.detail else str(ending.reason)]
 
 
-def planned_anew(record: StepRecord, recorded: Sequence[Rollout]) -> tuple[JobKey, ...]:
+def replanned(record: StepRecord, recorded: Sequence[Rollout]) -> tuple[JobKey, ...]:
     """The plan of a step without a batch: its own; or, if all of that is on record without a verdict, other samples."""
     found = {rollout.job.key: rollout for rollout in recorded}
     if any(key not in found or found[key].verdict is not None for key in record.planned):

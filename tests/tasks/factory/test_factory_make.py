@@ -14,9 +14,9 @@ from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.tests import TestsGrader
 from slipstream.patches.apply import Entry, make_patch
-from slipstream.recipes.swe.oracle import demonstration, mends_of, program_of
+from slipstream.recipes.swe.oracle import demonstration, program_of, reference_edits_of
 from slipstream.sandbox.local.provider import LocalProvider
-from slipstream.tasks.factory.make import Report, make_tasks
+from slipstream.tasks.factory.make import FactoryReport, make_tasks
 from slipstream.tasks.factory.package.runner import open_workers
 from slipstream.tasks.factory.package.sources import Requirement
 from slipstream.tasks.factory.package.suite import Suite, find_suite
@@ -33,10 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> Iterator[Report]:
+def report(folder: Path) -> Iterator[FactoryReport]:
     source = write_source(folder / "tinypack-1.2")
 
-    async def make() -> Report:
+    async def make() -> FactoryReport:
         provider = LocalProvider()
         try:
             return await make_tasks(
@@ -49,11 +49,11 @@ def report(folder: Path) -> Iterator[Report]:
 
 
 @pytest.fixture(scope="module")
-def tasks(report: Report, folder: Path) -> tuple[Task, ...]:
+def tasks(report: FactoryReport, folder: Path) -> tuple[Task, ...]:
     return read_tasks(folder / "set/tasks.jsonl")
 
 
-def test_tasks_are_made_and_pass_the_gate(report: Report, tasks: tuple[Task, ...], folder: Path) -> None:
+def test_tasks_are_made_and_pass_the_gate(report: FactoryReport, tasks: tuple[Task, ...], folder: Path) -> None:
     assert report.num_passed == len(tasks) == 3, report.as_json()
     told = json.loads((folder / "set/report.json").read_text())
     assert told["num_passed"] == 3 and {one["id"] for one in told["tasks"]} == {task.id for task in tasks}
@@ -77,7 +77,7 @@ def test_the_oracle_makes_the_source_what_it_was(tasks: tuple[Task, ...]) -> Non
     for task in tasks:
         assert task.sandbox is not None
         text = task.sandbox.files["tinypack/core.py"].data.decode()
-        for mend in mends_of(task):
+        for mend in reference_edits_of(task):
             text = text.replace(mend.old, mend.new)
         assert text == SOURCE
 
@@ -236,7 +236,7 @@ class Counter:
 )  # fmt: skip
 
 
-def test_honest_rewrites_are_worth_as_much_as_the_oracle(report: Report, tasks: tuple[Task, ...]) -> None:
+def test_honest_rewrites_are_worth_as_much_as_the_oracle(report: FactoryReport, tasks: tuple[Task, ...]) -> None:
     assert report.num_replayed == len(tasks), "else the replay would not be asked"
 
     async def main() -> list[Verdict]:

@@ -15,7 +15,7 @@ from slipstream.errors import SandboxFileError
 from slipstream.tools.codesearch import CodeSearch, Store, host_folder
 from slipstream.tools.codesearch.files import FolderFiles, Read, Stamp
 from slipstream.tools.codesearch.parsing.languages import language_of
-from slipstream.tools.codesearch.tree import Tree
+from slipstream.tools.codesearch.tree import CodeTree
 
 from .small_repository import FILES, opened, written
 
@@ -47,7 +47,7 @@ class CountedFiles:
         yield read
 
 
-def everything(tree: Tree) -> dict[str, object]:
+def everything(tree: CodeTree) -> dict[str, object]:
     """All that a tree says, in a form that two of them can be compared by."""
     names = sorted({name for _, facts in tree.items() for name in facts.names})
     return {
@@ -86,7 +86,7 @@ def test_after_any_edits_the_index_equals_a_fresh_one(
         folder = Path(name)
         for path, data in start:
             change(folder, path, data)
-        kept = Tree(host_folder(folder), store)
+        kept = CodeTree(host_folder(folder), store)
         kept.refresh()
         for number, (path, data) in enumerate(edits):
             change(folder, path, data)
@@ -94,7 +94,7 @@ def test_after_any_edits_the_index_equals_a_fresh_one(
                 kept.refresh(code_only=number % 2 == 0)
         kept.refresh()
         alone = Store(store.parsers)
-        fresh = Tree(host_folder(folder), alone)
+        fresh = CodeTree(host_folder(folder), alone)
         fresh.refresh()
         assert everything(kept) == everything(fresh)
 
@@ -133,7 +133,7 @@ def test_an_edit_that_keeps_size_and_modification_time_is_seen(tmp_path: Path, s
 
 def test_only_what_changed_is_read_again(store: Store) -> None:
     files = CountedFiles({"a.py": b"def a(): 0\n", "b.py": b"def b(): 0\n", "c.txt": b"c\n"})
-    tree = Tree(files, store)
+    tree = CodeTree(files, store)
     assert tree.refresh() == 3
     files.was_read.clear()
     assert tree.refresh() == 0
@@ -145,7 +145,7 @@ def test_only_what_changed_is_read_again(store: Store) -> None:
 
 def test_a_file_that_only_was_touched_stays_shared(store: Store) -> None:
     files = CountedFiles({"a.py": b"def a(): 0\n", "b.py": b"def b(): 0\n"})
-    tree = Tree(files, store)
+    tree = CodeTree(files, store)
     tree.refresh()
     files.stamps["a.py"] = (11, 5, 5)
     tree.refresh()
@@ -161,7 +161,7 @@ def test_a_file_that_only_was_touched_stays_shared(store: Store) -> None:
 def test_a_file_that_changed_just_before_it_was_read_is_read_once_more(store: Store) -> None:
     files = CountedFiles({"a.py": b"def a(): 0\n"})
     files.stamps["a.py"] = (11, files.clock_ns - 1, 1)
-    tree = Tree(files, store)
+    tree = CodeTree(files, store)
     tree.refresh()
     files.files["a.py"] = b"def b(): 0\n"  # within the same tick of the clock: the stamp is the same
     tree.refresh()
@@ -185,8 +185,8 @@ def test_rollouts_on_one_repository_share_its_base() -> None:
     files = {f"m{n}.py": f"def f{n}(): return {n}\n".encode() for n in range(40)}
     with_own_store = Store()
     try:
-        first, second = Tree(CountedFiles(files), with_own_store), Tree(CountedFiles(files), with_own_store)
-        edited = Tree(CountedFiles({**files, "m3.py": b"def other(): 0\n"}), with_own_store)
+        first, second = CodeTree(CountedFiles(files), with_own_store), CodeTree(CountedFiles(files), with_own_store)
+        edited = CodeTree(CountedFiles({**files, "m3.py": b"def other(): 0\n"}), with_own_store)
         for tree in (first, second, edited):
             tree.refresh(code_only=True)
         assert with_own_store.num_bases == 1
@@ -202,7 +202,7 @@ def test_rollouts_on_one_repository_share_its_base() -> None:
 
 def test_a_tree_that_became_another_gets_a_base_of_its_own(store: Store) -> None:
     files = CountedFiles({f"m{n}.py": b"def old(): 0\n" for n in range(60)})
-    tree = Tree(files, store)
+    tree = CodeTree(files, store)
     tree.refresh()
     before = tree.code.base
     for n in range(50):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.tools.codesearch.parsing import python_source
-from slipstream.tools.codesearch.parsing.python_source import KINDS, Said, parse
+from slipstream.tools.codesearch.parsing.python_source import KINDS, SourceFacts, parse
 
 from .small_repository import FILES
 
@@ -22,7 +22,7 @@ WHOLE = "SLIPSTREAM_WHOLE_STDLIB"
 """Set it to look at every file of the standard library; without, at each twentieth."""
 
 
-def definitions(said: Said) -> list[tuple[str, str, int, int, int]]:
+def definitions(said: SourceFacts) -> list[tuple[str, str, int, int, int]]:
     """(qualified name, kind, first line, line of the name, last line) of each."""
     found: list[tuple[str, str, int, int, int]] = []
     for at in range(0, len(said.defs), 6):
@@ -32,7 +32,7 @@ def definitions(said: Said) -> list[tuple[str, str, int, int, int]]:
     return found
 
 
-def uses(said: Said, how: int) -> list[tuple[str, int]]:
+def uses(said: SourceFacts, how: int) -> list[tuple[str, int]]:
     shift = python_source.USE_BITS + python_source.OWNER_BITS
     return [
         (said.names[ref >> (shift + python_source.LINE_BITS)], ref >> shift & (1 << python_source.LINE_BITS) - 1)

@@ -20,7 +20,7 @@ from slipstream.tools import CallResult, Effect, Observation, Toolset, resolve
 from slipstream.tools.codesearch import Store, host_folder
 from slipstream.tools.codesearch.remote import FetchedFiles, _unpacked
 from slipstream.tools.codesearch.tool import Service, make_search
-from slipstream.tools.codesearch.tree import Tree
+from slipstream.tools.codesearch.tree import CodeTree
 from slipstream.types import File, Json, SandboxSpec, ToolCall
 
 from .small_repository import FILES, written
@@ -141,7 +141,7 @@ def test_what_comes_out_of_a_sandbox_is_bounded_and_checked(tmp_path: Path, stor
     with pytest.raises(ToolError, match="gave no proper answer"):
         _unpacked(b"no zlib")
     files = FetchedFiles(FolderSandbox(written(tmp_path, FILES)), store)
-    asyncio.run(files.fetch(Tree(files, store), 30.0))
+    asyncio.run(files.fetch(CodeTree(files, store), 30.0))
     assert sorted(files.stat()) == sorted(FILES)
     assert sorted(files.stat(code_only=True)) == sorted(path for path in FILES if path.endswith((".py", ".pyi")))
 

@@ -50,10 +50,10 @@ class Desk:
         return result.stdout.text() + result.stderr.text()
 
 
-Scene = Callable[[Desk], Awaitable[None]]
+ScriptedCall = Callable[[Desk], Awaitable[None]]
 
 
-def in_sandbox(scene: Scene, files: Mapping[str, bytes | File] | None = None, **limits: int) -> None:
+def in_sandbox(scene: ScriptedCall, files: Mapping[str, bytes | File] | None = None, **limits: int) -> None:
     async def main() -> None:
         given = {path: file if isinstance(file, File) else File(data=file) for path, file in (files or {}).items()}
         provider = LocalProvider()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from slipstream.agent.config import HintRules
 from slipstream.agent.hints import calls, code, finishing, limits
-from slipstream.agent.hints.seen import Answer, Rule, Situation, Step
+from slipstream.agent.hints.seen import AnsweredCall, Rule, Situation, Step
 from slipstream.dialogue.base import Window
 from slipstream.tools.base import ContextEdit, Finish, Hint, Observation
 from slipstream.tools.toolset import CallResult
@@ -98,7 +98,7 @@ class Adviser:
     def _holding(self, results: Sequence[CallResult], window: Window | None) -> tuple[Hint, ...]:
         """Why the rollout is not to end yet. Each rule holds it once, and there must be time for something else."""
         situation = self._situation(results[:-1], window)
-        if not isinstance(results[-1].outcome, Finish) or situation.turns_left < finishing.LEAST_TURNS:
+        if not isinstance(results[-1].outcome, Finish) or situation.turns_left < finishing.MIN_TURNS:
             return ()
         fresh = {name: rule for name, rule in self._finish_rules.items() if not situation.times_given(name)}
         return self._fired(fresh, situation)[:1]
@@ -118,8 +118,8 @@ def _switched_on(known: Mapping[str, Rule], rules: HintRules) -> Mapping[str, Ru
     return {name: rule for name, rule in known.items() if rules.on and getattr(rules, name)}
 
 
-def _answers(results: Sequence[CallResult]) -> tuple[Answer, ...]:
-    return tuple(Answer(call=result.call, text=result.text, is_error=result.is_error) for result in results)
+def _answers(results: Sequence[CallResult]) -> tuple[AnsweredCall, ...]:
+    return tuple(AnsweredCall(call=result.call, text=result.text, is_error=result.is_error) for result in results)
 
 
 def _one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from slipstream.agent.hints.seen import Answer, Situation, Step
+from slipstream.agent.hints.seen import AnsweredCall, Situation, Step
 from slipstream.types import CallProblem
 
 STEPS_BACK = 6
@@ -84,7 +84,7 @@ def _before(situation: Situation) -> Iterator[Step]:
     return itertools.islice(reversed(situation.steps[:-1]), STEPS_BACK)
 
 
-def _failed_alike(before: Answer, now: Answer, was_last: bool) -> bool:
+def _failed_alike(before: AnsweredCall, now: AnsweredCall, was_last: bool) -> bool:
     """Whether the same call failed, with the same answer if there were other steps between, which may have changed
     something."""
     return before.is_error and now.same_call(before) and (was_last or now.text == before.text)

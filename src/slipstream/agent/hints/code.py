@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slipstream.agent.hints.seen import Answer, Situation
+from slipstream.agent.hints.seen import AnsweredCall, Situation
 from slipstream.tools.editor.editor import NEW_SYNTAX_ERROR, NOT_FOUND
 
 LARGE_CHARS = 8_000
@@ -91,16 +91,16 @@ def long_output(situation: Situation) -> str | None:
     return None
 
 
-def _of(tool: str, situation: Situation) -> Iterator[Answer]:
+def _of(tool: str, situation: Situation) -> Iterator[AnsweredCall]:
     return (answer for answer in situation.now if answer.call.name == tool)
 
 
-def _scanned(answer: Answer) -> str:
+def _scanned(answer: AnsweredCall) -> str:
     """The end of the answer, where programs say what went wrong."""
     return answer.text[-_MOST_SCANNED_CHARS:]
 
 
-def _reads_whole(answer: Answer) -> bool:
+def _reads_whole(answer: AnsweredCall) -> bool:
     call = answer.call
     match call.name:
         case "read_file":

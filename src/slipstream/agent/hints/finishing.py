@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slipstream.agent.hints.seen import Answer, Situation
+from slipstream.agent.hints.seen import AnsweredCall, Situation
 
-LEAST_TURNS = 2
+MIN_TURNS = 2
 """With fewer turns left there is no time for anything but to finish."""
 
 _READS = frozenset({"read_file", "search"})
@@ -35,7 +35,7 @@ def finish_unchecked(situation: Situation) -> str | None:
     return "Nothing was run since your last edit. Run the code or its tests, then call finish; or call finish again."
 
 
-def _may_change(answer: Answer) -> bool:
+def _may_change(answer: AnsweredCall) -> bool:
     """Whether it changed something, or may have."""
     if answer.call.name in ("edit", "write_file"):
         return answer.edited

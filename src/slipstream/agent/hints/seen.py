@@ -18,7 +18,7 @@ _EDITORS = frozenset({"edit", "write_file"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnsweredCall:
     """A call and what the model read of it, hints of rules left out."""
 
     call: ToolCall
@@ -35,7 +35,7 @@ class Answer:
         """Whether a file was changed by an editor."""
         return self.call.name in _EDITORS and not self.is_error and self.argument("command") != "view"
 
-    def same_call(self, other: Answer) -> bool:
+    def same_call(self, other: AnsweredCall) -> bool:
         return (self.call.name, self.call.arguments) == (other.call.name, other.call.arguments)
 
 
@@ -43,7 +43,7 @@ class Answer:
 class Step:
     """One turn of the agent."""
 
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[AnsweredCall, ...] = ()
     hints: tuple[Hint, ...] = ()
     """Those that its answers ended with."""
 
@@ -60,7 +60,7 @@ class Situation:
     window: Window | None = None
 
     @property
-    def now(self) -> tuple[Answer, ...]:
+    def now(self) -> tuple[AnsweredCall, ...]:
         return self.steps[-1].answers if self.steps else ()
 
     def times_given(self, name: str) -> int:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from slipstream.batch.advantages import leave_one_out
 from slipstream.batch.pack import pack_rows
 from slipstream.batch.rows import make_batch
-from slipstream.dialogue.base import Terms, TurnLog
+from slipstream.dialogue.base import CallContext, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.gate import OpenGate
-from slipstream.model.scripted import Scene, ScriptedModel, act
+from slipstream.model.scripted import ScriptedCall, ScriptedModel, act
 from slipstream.render.families import surrogate
 from slipstream.render.renderer import Renderer
 from slipstream.types import (
@@ -58,7 +58,7 @@ _OBSERVATION = "total 4\n-rw-r--r-- 1 nobody nogroup 512 notes.txt\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class DatapathLoad:
     """How much is put through."""
 
     turns: int = 200
@@ -69,7 +69,7 @@ class Load:
     merged_turns: int = 50
 
 
-def run(load: Load) -> dict[str, Json]:
+def run(load: DatapathLoad) -> dict[str, Json]:
     encoded = measure_encoding(load)
     sizes = map(str, (load.rollouts, load.tokens, load.merged_turns))
     child = subprocess.run([sys.executable, "-m", __name__, *sizes], stdout=subprocess.PIPE, text=True, check=True)
@@ -80,7 +80,7 @@ def run(load: Load) -> dict[str, Json]:
 # ---------------------------------------------------------------- encoding
 
 
-def measure_encoding(load: Load) -> dict[str, Json]:
+def measure_encoding(load: DatapathLoad) -> dict[str, Json]:
     turns, spans, seconds = asyncio.run(_rollout(load.turns))
     encoded = [span.counts["encoded"] for span in spans]
     prompts = [span.counts["kept"] + span.counts["new"] for span in spans]
@@ -102,7 +102,7 @@ async def _rollout(num_turns: int) -> tuple[list[Turn], list[Span], float]:
     turns: list[Turn] = []
     spans: list[Span] = []
     model = ScriptedModel(_look, decode=renderer.decode, encode=renderer.encode_reply, encode_text=renderer.encode_text)
-    terms = Terms(
+    terms = CallContext(
         params=SampleParams(max_tokens=1024),
         max_context_tokens=10_000_000,
         gate=OpenGate(),
@@ -121,14 +121,14 @@ async def _rollout(num_turns: int) -> tuple[list[Turn], list[Span], float]:
     return turns, spans, time.perf_counter() - start_s
 
 
-def _look(scene: Scene) -> Message:
+def _look(scene: ScriptedCall) -> Message:
     return act("bash", command="ls -la /work")
 
 
 # ---------------------------------------------------------------- merging
 
 
-def measure_merging(load: Load) -> dict[str, Json]:
+def measure_merging(load: DatapathLoad) -> dict[str, Json]:
     groups = list(_groups(load))
     before_mb = _peak_mb()
     start_s = time.perf_counter()
@@ -147,7 +147,7 @@ def measure_merging(load: Load) -> dict[str, Json]:
     }
 
 
-def _groups(load: Load) -> Iterator[Group]:
+def _groups(load: DatapathLoad) -> Iterator[Group]:
     per_turn = load.tokens // load.merged_turns
     for number in range(load.rollouts // GROUP_SIZE):
         task = f"task-{number}"
@@ -188,7 +188,9 @@ def _peak_mb() -> float:
 
 def _main(arguments: Sequence[str]) -> None:
     rollouts, tokens, merged_turns = map(int, arguments)
-    sys.stdout.write(json.dumps(measure_merging(Load(rollouts=rollouts, tokens=tokens, merged_turns=merged_turns))))
+    sys.stdout.write(
+        json.dumps(measure_merging(DatapathLoad(rollouts=rollouts, tokens=tokens, merged_turns=merged_turns)))
+    )
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from typing import Any
 
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.token import TokenDialogue
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Batch
@@ -33,7 +33,7 @@ from slipstream.placement.processes import Order, open_processes
 from slipstream.record import RunStore
 from slipstream.render.families import surrogate
 from slipstream.render.renderer import Renderer
-from slipstream.rollout.attempt import Crew
+from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.seams import Journal, TurnGate
 from slipstream.tools import Effect, Toolset, tool
@@ -59,7 +59,7 @@ _FAMILY = "qwen3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class HelperCost:
     """What one load came to."""
 
     seconds: float
@@ -67,10 +67,10 @@ class Took:
     """Of the run's own process, all its threads."""
 
 
-def in_a_child(*, processes: int, rollouts: int, turns: int) -> Took:
+def in_a_child(*, processes: int, rollouts: int, turns: int) -> HelperCost:
     command = [sys.executable, "-m", _MODULE, str(processes), str(rollouts), str(turns)]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return Took(**json.loads(child.stdout))
+    return HelperCost(**json.loads(child.stdout))
 
 
 class AnsweringModel:
@@ -119,15 +119,15 @@ async def look(at: int) -> str:
 
 
 @asynccontextmanager
-async def open_crew(
+async def open_attempt_deps(
     turns: int, *, model: Any, gate: TurnGate, journal: Journal
-) -> AsyncIterator[tuple[Crew, Mapping[str, Task]]]:
+) -> AsyncIterator[tuple[AttemptDeps, Mapping[str, Task]]]:
     """In a helper: what an attempt works with."""
     renderer = Renderer(_FAMILY, surrogate(_FAMILY))
     toolset = Toolset([look, *Toolset.named(("finish",)).tools.values()])
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = Terms(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
+        terms = CallContext(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
         return TokenDialogue(renderer, model, terms, log)
 
     task = Task(
@@ -137,7 +137,7 @@ async def open_crew(
         sandbox=None,
     )
     yield (
-        Crew(
+        AttemptDeps(
             provider=FakeProvider(),
             journal=journal,
             make_dialogue=make_dialogue,
@@ -148,13 +148,13 @@ async def open_crew(
     )
 
 
-async def carry_out(folder: Path, *, processes: int, rollouts: int, turns: int) -> Took:
+async def carry_out(folder: Path, *, processes: int, rollouts: int, turns: int) -> HelperCost:
     """So many rollouts of so many turns each in helper processes, up to 64 at once, recorded in `folder`."""
     jobs = [
         Job(key=JobKey(phase="bench", step=0, task_id=_TASK, sample=sample), seed=sample, weight=0)
         for sample in range(rollouts)
     ]
-    order = Order(maker=f"{_MODULE}:open_crew", crews=(turns,) * processes)
+    order = Order(maker=f"{_MODULE}:open_attempt_deps", crews=(turns,) * processes)
     model, gate = AnsweringModel(turns), OpenGate()
     async with (
         RunStore.create(folder, config={}) as store,
@@ -162,9 +162,11 @@ async def carry_out(folder: Path, *, processes: int, rollouts: int, turns: int) 
     ):
         placement.journal = store
         start_s, cpu_s = time.perf_counter(), time.process_time()
-        async with Dispatcher(placement, policy=Batch(), limits=Limits(run=64), journal=store, gate=gate) as dispatcher:
+        async with Dispatcher(
+            placement, policy=Batch(), limits=DispatchLimits(run=64), journal=store, gate=gate
+        ) as dispatcher:
             done = await dispatcher.collect(jobs)
-        took = Took(seconds=time.perf_counter() - start_s, cpu_seconds=time.process_time() - cpu_s)
+        took = HelperCost(seconds=time.perf_counter() - start_s, cpu_seconds=time.process_time() - cpu_s)
     if not all(len(rollout.turns) == turns and rollout.verdict is not None for rollout in done):
         raise RuntimeError(f"a rollout did not come to {turns} turns and a verdict: {done[0].ending}")
     return took
@@ -175,7 +177,7 @@ def _main(arguments: Sequence[str]) -> None:
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         took = asyncio.run(carry_out(Path(folder), processes=processes, rollouts=rollouts, turns=turns))
-    sys.stdout.write(json.dumps({name: getattr(took, name) for name in Took.__slots__}))
+    sys.stdout.write(json.dumps({name: getattr(took, name) for name in HelperCost.__slots__}))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
 from slipstream.bench.harness import helpers as overhead_helpers
-from slipstream.dialogue.base import Dialogue, Terms, TurnLog
+from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
@@ -36,7 +36,7 @@ from slipstream.placement.inprocess import InProcess
 from slipstream.record import RunStore
 from slipstream.render.families import surrogate
 from slipstream.render.renderer import Renderer
-from slipstream.rollout.attempt import Crew
+from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.tools import Effect, Toolset, tool
 from slipstream.types import (
@@ -62,7 +62,7 @@ HELPED_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class OverheadLoad:
     """How much is put through."""
 
     turns: int = 20
@@ -78,7 +78,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class HarnessCost:
     """What one load came to."""
 
     seconds: float
@@ -88,7 +88,7 @@ class Took:
     num_commits: int
 
 
-def run(load: Load) -> dict[str, Json]:
+def run(load: OverheadLoad) -> dict[str, Json]:
     took = {size: _median_of(load, size) for size in sorted({load.rollouts, *load.sizes})}
     turn = took[load.rollouts]
     num_turns = load.rollouts * load.turns
@@ -107,22 +107,22 @@ def run(load: Load) -> dict[str, Json]:
     }
 
 
-def _own_cpu_s(load: Load) -> float:
+def _own_cpu_s(load: OverheadLoad) -> float:
     """Of the run's own process, for a rollout whose agent works in a helper."""
     took = overhead_helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS)
     return took.cpu_seconds / load.helped
 
 
-def _median_of(load: Load, size: int) -> Took:
+def _median_of(load: OverheadLoad, size: int) -> HarnessCost:
     rounds = 1 if size == max(load.rollouts, *load.sizes) else load.rounds
     found = sorted((_in_a_child(size, load.turns) for _ in range(rounds)), key=lambda took: took.seconds)
     return found[len(found) // 2]
 
 
-def _in_a_child(rollouts: int, turns: int) -> Took:
+def _in_a_child(rollouts: int, turns: int) -> HarnessCost:
     command = [sys.executable, "-m", __name__, str(rollouts), str(turns)]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return Took(**json.loads(child.stdout))
+    return HarnessCost(**json.loads(child.stdout))
 
 
 # ---------------------------------------------------------------- rollouts
@@ -170,7 +170,7 @@ def _seen(at: int) -> str:
     return f"At {at} there is a thing like any other, and it leads to the next."
 
 
-async def carry_out(folder: Path, *, rollouts: int, turns: int) -> Took:
+async def carry_out(folder: Path, *, rollouts: int, turns: int) -> HarnessCost:
     """So many rollouts at once, of so many turns each, recorded in `folder`."""
     model, gate, toolset = _Model(turns), OpenGate(), Toolset([look, *Toolset.named(("finish",)).tools.values()])
     task = Task(
@@ -181,7 +181,7 @@ async def carry_out(folder: Path, *, rollouts: int, turns: int) -> Took:
     )
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = Terms(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
+        terms = CallContext(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
         return ChatDialogue(model, terms, log)
 
     jobs = [
@@ -190,7 +190,7 @@ async def carry_out(folder: Path, *, rollouts: int, turns: int) -> Took:
     ]
     start_s, cpu_s = time.perf_counter(), time.process_time()
     async with RunStore.create(folder, config={}) as store:
-        crew = Crew(
+        crew = AttemptDeps(
             provider=FakeProvider(),
             journal=store,
             make_dialogue=make_dialogue,
@@ -200,7 +200,7 @@ async def carry_out(folder: Path, *, rollouts: int, turns: int) -> Took:
         async with Dispatcher(InProcess(crew, {_TASK: task}), policy=Batch(), journal=store) as dispatcher:
             done = await dispatcher.collect(jobs)
         num_commits = store.num_commits
-    took = Took(
+    took = HarnessCost(
         seconds=time.perf_counter() - start_s,
         cpu_seconds=time.process_time() - cpu_s,
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -237,7 +237,7 @@ def _main(arguments: Sequence[str]) -> None:
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         took = asyncio.run(carry_out(Path(folder), rollouts=rollouts, turns=turns))
-    fields = {name: getattr(took, name) for name in Took.__slots__}
+    fields = {name: getattr(took, name) for name in HarnessCost.__slots__}
     sys.stdout.write(json.dumps(fields))
 
 

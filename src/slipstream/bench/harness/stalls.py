@@ -57,7 +57,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class StallFigures:
     stall_ms: float
     """The longest stall of the event loop."""
     loop_cpu_ms: float
@@ -79,7 +79,7 @@ def run(
 async def _run(
     make: Callable[[], SandboxProvider], names: frozenset[str], rounds: int, scale: float
 ) -> dict[str, Json]:
-    figures: dict[str, Figures] = {}
+    figures: dict[str, StallFigures] = {}
     provider = make()
     try:
         for one in inputs(scale):
@@ -101,7 +101,7 @@ async def _run(
     }
 
 
-async def _measured(one: Input, provider: SandboxProvider) -> Figures:
+async def _measured(one: Input, provider: SandboxProvider) -> StallFigures:
     sandbox = await provider.open(SandboxSpec(limits=LIMITS))
     try:
         if one.script:
@@ -116,7 +116,7 @@ async def _measured(one: Input, provider: SandboxProvider) -> Figures:
                 came = _told(raised)
     finally:
         await sandbox.aclose()
-    return Figures(
+    return StallFigures(
         stall_ms=round(seen.stall_ms, 1),
         loop_cpu_ms=round(seen.loop_cpu_ms, 1),
         process_cpu_ms=round(seen.process_cpu_ms, 1),

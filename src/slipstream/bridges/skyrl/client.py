@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.bridges.client import Answer, ClientCompleter, Request
+from slipstream.bridges.client import ClientAnswer, ClientCompleter, Request
 from slipstream.errors import ModelError
 
 REMEDY = "set generator.sampling_params.logprobs=1"
@@ -14,7 +14,7 @@ def make_completer(client: Any, *, model: str | None = None, salted: bool = True
     """`client` is an InferenceEngineInterface. `salted`: caches of different policy versions are kept apart.
     (Any: skyrl is not typed.)"""
 
-    async def ask(request: Request) -> Answer:
+    async def ask(request: Request) -> ClientAnswer:
         version = getattr(client, "weight_version", None)
         output = await client.generate(
             {
@@ -37,7 +37,7 @@ def make_completer(client: Any, *, model: str | None = None, salted: bool = True
         if output["stop_reasons"][0] == "abort":
             raise ModelError("SkyRL-train's engine gave a request up, as it does when weights change")
         logprobs = output.get("response_logprobs")
-        return Answer(
+        return ClientAnswer(
             ids=output["response_ids"][0],
             logprobs=None if logprobs is None else logprobs[0],
             is_cut=output["stop_reasons"][0] == "length",

@@ -16,8 +16,8 @@ from typing import Any
 from skyrl.train.generators.base import GeneratorInterface
 
 from slipstream.bridges.client import Sampling
-from slipstream.bridges.driven import EVAL, TRAIN, Asked, Driver
-from slipstream.bridges.outgoing import Member, Outgoing, Standing, make_evaluated, make_outgoing
+from slipstream.bridges.driven import EVAL, TRAIN, Driver, PromptRequest
+from slipstream.bridges.outgoing import Member, Outgoing, RowUse, make_evaluated, make_outgoing
 from slipstream.errors import ConfigError
 from slipstream.types import Rollout, SpanKind, Trust
 
@@ -70,7 +70,7 @@ def _place(given: Mapping[str, Any]) -> tuple[str, int]:
     return (EVAL if about.training_phase == "eval" else TRAIN), int(about.global_step)
 
 
-def _asked(given: Mapping[str, Any]) -> list[Asked]:
+def _asked(given: Mapping[str, Any]) -> list[PromptRequest]:
     """The prompts, each with the number of its rollouts: those of one prompt stand one after the other."""
     ids = [each.instance_id for each in given["trajectory_ids"]]
     asked = []
@@ -80,7 +80,7 @@ def _asked(given: Mapping[str, Any]) -> list[Asked]:
         extras = (given.get("env_extras") or [{}] * len(ids))[start]
         if not extras.get("task_id"):
             raise ConfigError(f"prompt {instance_id} has no task_id: write data.train_data with write_prompts")
-        asked.append(Asked(task_id=str(extras["task_id"]), num=num))
+        asked.append(PromptRequest(task_id=str(extras["task_id"]), num=num))
         start += num
     return asked
 
@@ -124,7 +124,7 @@ def _output(
 
 
 def _stop_reason(member: Member) -> str:
-    if member.standing is Standing.UNTRUSTED:
+    if member.standing is RowUse.UNTRUSTED:
         return "error"
     return "length" if member.rollout.trust is Trust.MASKED else "stop"
 

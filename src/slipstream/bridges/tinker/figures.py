@@ -17,7 +17,7 @@ _MOST_LOG_RATIO = 60.0
 
 
 @dataclass(slots=True)
-class Tally:
+class UpdateFigures:
     """What was seen of every trained token, over all optimiser steps of an update."""
 
     loss: Loss

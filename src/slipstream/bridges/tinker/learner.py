@@ -27,7 +27,7 @@ from typing import TypeVar
 from slipstream.aio import outlast, task_group
 from slipstream.bridges.tinker.completer import TinkerCompleter
 from slipstream.bridges.tinker.data import Datum, Masked, demonstrated, to_datums
-from slipstream.bridges.tinker.figures import Tally, mean_cost, trained_differences
+from slipstream.bridges.tinker.figures import UpdateFigures, mean_cost, trained_differences
 from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
 from slipstream.bridges.tinker.seam import AdamStep, Loss, PassResult, Sampler, Service, Trainee
 from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
@@ -39,7 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "tinker.json"
-MOST_DIFFERENCE = 1.0
+MAX_DIFFERENCE = 1.0
 """Nats by which the server's sampler and its training may differ on a token, at the start. Rounding is far below it."""
 _WARM_AHEAD = 8
 """Optimiser steps of a warm start that are on their way at once."""
@@ -48,7 +48,7 @@ _PROBE_TEXT = 'Text to compare two tokenizers by: don\'t  split\n\t{"x": [1, 23,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class TinkerCheckpoint:
     """What a checkpoint's folder says."""
 
     state: str
@@ -118,7 +118,7 @@ class TinkerLearner:
         began = time.perf_counter()
         trainee = await self._sound()
         datums = to_datums(batch.rows)
-        tally = Tally(self._loss, batch.version)
+        tally = UpdateFigures(self._loss, batch.version)
         if datums:
             async with self._completer.paused():
                 with self._all_or_spoilt():
@@ -141,7 +141,7 @@ class TinkerLearner:
         }
         return UpdateResult(version=self.version, metrics=metrics)
 
-    async def _learn(self, trainee: Trainee, datums: Sequence[Datum], tally: Tally) -> None:
+    async def _learn(self, trainee: Trainee, datums: Sequence[Datum], tally: UpdateFigures) -> None:
         chance = random.Random(f"minibatches {self._seed} {self.version}")
         parts = list(minibatches(datums, self._config, chance))
         rates = [learning_rate(self._num_steps + number, self._config) for number in range(len(parts))]
@@ -222,7 +222,7 @@ class TinkerLearner:
 
     async def save(self, folder: Path) -> None:
         trainee = await self._sound()
-        saved = Saved(
+        saved = TinkerCheckpoint(
             state=await trainee.save_state(_name(f"version-{self.version:06d}")),
             version=self.version,
             num_steps=self._num_steps,
@@ -233,7 +233,7 @@ class TinkerLearner:
 
     async def load(self, folder: Path) -> None:
         try:
-            saved = Saved(**json.loads((folder / CHECKPOINT).read_text()))
+            saved = TinkerCheckpoint(**json.loads((folder / CHECKPOINT).read_text()))
         except (OSError, ValueError, TypeError) as raised:
             raise ConfigError(f"{folder} is no checkpoint of bridge=tinker: {raised}") from raised
         if (saved.base_model, saved.rank) != (self._base_model, self._config.lora.rank):
@@ -308,7 +308,7 @@ class TinkerLearner:
             raise ConfigError(f"{self._service.where} does not take the loss {self._loss.name}: {raised}") from raised
         worst = max(map(abs, trained_differences(datums, result)), default=0.0)
         log.info("sampled and scored logprobs differ by at most %.2g at the start", worst)
-        if not worst <= MOST_DIFFERENCE:
+        if not worst <= MAX_DIFFERENCE:
             raise ConfigError(
                 f"{self._service.where} samples a token with a logprob that is {worst:.2g} off what it scores it with, "
                 "so it does not sample from what it trains: look at its settings"

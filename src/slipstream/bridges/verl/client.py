@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.bridges.client import Answer, ClientCompleter, Request, Sampling
+from slipstream.bridges.client import ClientAnswer, ClientCompleter, Request, Sampling
 from slipstream.bridges.driven import EVAL, TRAIN
 from slipstream.errors import ModelError
 
@@ -14,7 +14,7 @@ REMEDY = "set actor_rollout_ref.rollout.calculate_log_probs=true"
 def make_completer(client: Any, rollout: Any) -> ClientCompleter:
     """`client` is an LLMServerClient, `rollout` verl's settings of it. (Any: verl is not typed.)"""
 
-    async def ask(request: Request) -> Answer:
+    async def ask(request: Request) -> ClientAnswer:
         output = await client.generate(
             # The same name for all turns of an attempt: they go to the server that has its cache.
             request.session,
@@ -33,7 +33,7 @@ def make_completer(client: Any, rollout: Any) -> ClientCompleter:
             raise ModelError("verl's rollout server gave a request up, as it does when weights change")
         ended = bool(output.token_ids) and output.token_ids[-1] in request.params.stop_ids
         version = output.extra_fields.get("global_steps")
-        return Answer(
+        return ClientAnswer(
             ids=output.token_ids,
             logprobs=output.log_probs,
             is_cut=not ended and len(output.token_ids) >= request.params.max_tokens,

@@ -13,8 +13,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from slipstream.batch.merge import merge
 from slipstream.bridges.client import Sampling
-from slipstream.bridges.driven import EVAL, TRAIN, Asked, Driver
-from slipstream.bridges.outgoing import Member, Standing, rows_of
+from slipstream.bridges.driven import EVAL, TRAIN, Driver, PromptRequest
+from slipstream.bridges.outgoing import Member, RowUse, rows_of
 from slipstream.bridges.verl.output import outputs_of
 from slipstream.bridges.verl.setup import make_driver, task_id_of
 from slipstream.errors import BridgeError, ConfigError
@@ -33,7 +33,7 @@ class SlipstreamAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is not t
         train = driver.completer.sampling[TRAIN]
         asked = Sampling(**{name: sampling_params[name] for name in ("temperature", "top_p", "top_k")})
         phase, step = TRAIN if asked == train else EVAL, int(row.get("global_steps", 0))
-        ((rollout,),) = await driver.run([Asked(task_id=task_id_of(row), num=1)], phase=phase, step=step)
+        ((rollout,),) = await driver.run([PromptRequest(task_id=task_id_of(row), num=1)], phase=phase, step=step)
         (output,) = outputs_of(self._member(rollout, driver), step=step)
         return output
 
@@ -63,5 +63,5 @@ class SlipstreamAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is not t
                 "slipstream.bridges.verl.manager.SlipstreamManager as agent_loop_manager_class"
             )
         rows = rows_of(samples, driver.end_id, in_loss=rollout.trust.in_loss)
-        standing = Standing.LEARNT if rollout.trust.in_loss else Standing.LIMIT
+        standing = RowUse.LEARNT if rollout.trust.in_loss else RowUse.LIMIT
         return Member(rollout=rollout, rows=rows, score=rollout.verdict.reward, standing=standing)

@@ -18,7 +18,7 @@ import ray
 import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from slipstream.bridges.driven import EVAL, PASS_THROUGH, TRAIN, Asked
+from slipstream.bridges.driven import EVAL, PASS_THROUGH, TRAIN, PromptRequest
 from slipstream.bridges.outgoing import Member, make_evaluated, make_outgoing
 from slipstream.bridges.verl.advantage import register
 from slipstream.bridges.verl.output import outputs_of
@@ -68,7 +68,7 @@ class SlipstreamWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[m
     async def _groups(self, prompts: Sequence[dict[str, Any]], *, validate: bool) -> Sequence[Sequence[Member]]:
         rollout = self.config.actor_rollout_ref.rollout
         num = rollout.val_kwargs.n if validate else rollout.n
-        asked = [Asked(task_id=task_id_of(each), num=each.get("__rollout_n__", num)) for each in prompts]
+        asked = [PromptRequest(task_id=task_id_of(each), num=each.get("__rollout_n__", num)) for each in prompts]
         driver, phase, step = self._driver, EVAL if validate else TRAIN, int(prompts[0]["global_steps"])
         groups = await driver.run(asked, phase=phase, step=step)
         if validate:

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from slipstream.cli.displays.display import Display
-from slipstream.evaluation import Progress
+from slipstream.evaluation import EvalProgress
 
 LINE_EVERY_S = 5.0
 RATE_OVER_S = 60.0
@@ -31,7 +31,7 @@ class ProgressDisplay(Display):
         self._last_line_s = -LINE_EVERY_S
         self._pace = Pace()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: EvalProgress) -> None:
         now_s = time.monotonic()
         self._pace.note(now_s, progress.view.done)
         left = self._pace.left(_num_left(progress))
@@ -74,7 +74,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def _stages(progress: Progress) -> dict[str, int]:
+def _stages(progress: EvalProgress) -> dict[str, int]:
     view = progress.view
     return {
         "waiting": view.waiting,
@@ -86,11 +86,11 @@ def _stages(progress: Progress) -> dict[str, int]:
     }
 
 
-def _num_left(progress: Progress) -> int:
+def _num_left(progress: EvalProgress) -> int:
     return progress.total - progress.before - progress.view.done
 
 
-def _picture(progress: Progress, elapsed: str, left: str) -> Group:
+def _picture(progress: EvalProgress, elapsed: str, left: str) -> Group:
     done = progress.before + progress.view.done
     top = Table.grid(padding=(0, 2))
     top.add_row(
@@ -109,7 +109,7 @@ def _picture(progress: Progress, elapsed: str, left: str) -> Group:
     return Group(top, stages)
 
 
-def _line(progress: Progress, left: str) -> str:
+def _line(progress: EvalProgress, left: str) -> str:
     done = progress.before + progress.view.done
     start = f"{done}/{progress.total} done, {progress.num_solved} solved, {progress.num_untrusted} untrusted"
     if not _num_left(progress):

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.displays.display import print_rows
-from slipstream.evaluation import Report
+from slipstream.evaluation import EvalReport
 from slipstream.telemetry.binding import BINDING_SHARE, Binding, Busy, CpuUse, MachineUse, Phases
-from slipstream.telemetry.utilisation import INSIDE_RUN, STAGES, Resource, Use, Utilisation
+from slipstream.telemetry.utilisation import INSIDE_RUN, STAGES, Resource, ResourceUse, Utilisation
 
 _CALLED: Mapping[Resource, str] = {
     Resource.WAIT_INIT: "wait to start",
@@ -31,16 +31,16 @@ _CALLED: Mapping[Resource, str] = {
 }
 
 
-def as_json(report: Report, folder: Path, seconds: float) -> str:
+def as_json(report: EvalReport, folder: Path, seconds: float) -> str:
     fields = dataclasses.asdict(report)
     return json.dumps({"run": str(folder), "seconds": round(seconds, 3), **fields}, indent=2)
 
 
-def print_report(console: Console, report: Report, folder: Path, seconds: float) -> None:
+def print_report(console: Console, report: EvalReport, folder: Path, seconds: float) -> None:
     print_rows(console, _rows(report, folder, seconds))
 
 
-def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]:
+def _rows(report: EvalReport, folder: Path, seconds: float) -> list[tuple[str, str]]:
     rows = [
         ("tasks", str(report.num_tasks)),
         ("rollouts", f"{report.num_rollouts}, of which {report.num_trusted} with a verdict"),
@@ -58,7 +58,7 @@ def _rows(report: Report, folder: Path, seconds: float) -> list[tuple[str, str]]
     return rows
 
 
-def _reward(report: Report) -> str:
+def _reward(report: EvalReport) -> str:
     if report.mean_reward is None or report.reward_interval is None:
         return "none: no rollout has a verdict"
     low, high = report.reward_interval
@@ -127,7 +127,7 @@ def _usage_rows(usage: Utilisation, folder: Path) -> list[tuple[str, str]]:
     return rows
 
 
-def _time_row(use: Use, num: int, life_s: float) -> str:
+def _time_row(use: ResourceUse, num: int, life_s: float) -> str:
     share = use.total / life_s if life_s else 0.0
     return f"{use.total / num:>10.2f}{share:>8.1%}{use.mean:>10.1f}{use.peak:>7.0f}{use.busy_share:>8.1%}"
 
@@ -139,11 +139,11 @@ def _prompt(usage: Utilisation) -> str:
     return f"{told}; computed {_rate(usage.uses[Resource.PREFILL_TOKENS])}"
 
 
-def _rate(use: Use) -> str:
+def _rate(use: ResourceUse) -> str:
     return f"{use.mean:,.0f} a second on average, {use.peak:,.0f} at most"
 
 
-def _mean_s(use: Use, num: int) -> str:
+def _mean_s(use: ResourceUse, num: int) -> str:
     return f"{use.total / max(1, num):.2f}"
 
 

@@ -27,11 +27,11 @@ from slipstream.engine.inference.sampling import Draw, Drawing, draw, mixed
 _CUDA: Any = torch.cuda
 """Its classes have no types."""
 
-LEAST_ROWS = 8
-LEAST_TOKENS = 16
+MIN_ROWS = 8
+MIN_TOKENS = 16
 PROGRAMS = 400
 """So many programs keep a GPU busy."""
-MOST_PARTS = 32
+MAX_PARTS = 32
 
 
 class Pending:
@@ -72,7 +72,7 @@ class GraphDecoder:
         """By size: the slots of a pass that samples."""
         self._prompts: dict[int, _PromptBuffers] = {}
         self._in_rows: tuple[int, ...] = ()
-        most_rows = _size(num_slots, LEAST_ROWS)
+        most_rows = _size(num_slots, MIN_ROWS)
         self._state = kernels.SlotState(
             tokens=self._ints(num_slots + 1),
             positions=self._ints(num_slots + 1),
@@ -80,7 +80,7 @@ class GraphDecoder:
             temperatures=torch.ones(num_slots + 1, device=decoder.device),
             last_position=decoder.cache.shape[4] - 1,
         )
-        self._told = kernels.Told(
+        self._told = kernels.SampledRing(
             counter=self._ints(1),
             tokens=self._ints(num_steps, most_rows),
             logprobs=torch.zeros(num_steps, most_rows, device=decoder.device),
@@ -100,7 +100,7 @@ class GraphDecoder:
     def go_on(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, Draw] | None = None) -> Pending:
         """So many tokens of each slot's sequence, from where it stands. For rows in `nucleus`, which go on by a single
         step, the host draws."""
-        size = min(_size(len(slots), LEAST_ROWS), _size(self._num_slots, LEAST_ROWS))
+        size = min(_size(len(slots), MIN_ROWS), _size(self._num_slots, MIN_ROWS))
         step = self._go_on(size)
         wanted = (*slots, *[self._spare] * (size - len(slots)))
         if wanted != self._in_rows:
@@ -116,7 +116,7 @@ class GraphDecoder:
     def prefill(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> Pending:
         """The pieces through the model; then a token for each that has a drawing, the rows of what is told."""
         num_tokens = sum(len(piece.ids) for piece in pieces)
-        size = _size(num_tokens, LEAST_TOKENS)
+        size = _size(num_tokens, MIN_TOKENS)
         run = self._prefill(size)
         buffers = self._prompts[size]
         buffers.all.copy_(self._pinned(buffers.filled(pieces, drawings)), non_blocking=True)
@@ -240,7 +240,7 @@ class GraphDecoder:
             return 1
         num_programs = num_rows * self._decoder.spec.num_kv_heads
         num_parts = 1
-        while num_parts < MOST_PARTS and num_programs * num_parts < PROGRAMS:
+        while num_parts < MAX_PARTS and num_programs * num_parts < PROGRAMS:
             num_parts *= 2
         return num_parts
 
@@ -264,7 +264,7 @@ class _PromptBuffers:
     def __init__(self, size: int, num_slots: int, device: torch.device) -> None:
         self._size = size
         self._spare = num_slots
-        self._num_picks = min(size, _size(num_slots, LEAST_ROWS))
+        self._num_picks = min(size, _size(num_slots, MIN_ROWS))
         self._num_blocks = size // kernels.QUERY_ROWS + min(size, num_slots)
         lengths = [size, size, size, self._num_picks, self._num_picks, 4 * self._num_blocks]
         self.all = torch.zeros(sum(lengths), dtype=torch.int32, device=device)

@@ -20,7 +20,7 @@ import triton.language as tl
 
 QUERY_ROWS = 64
 """Tokens of a prompt that one program of `attend_prompts` takes."""
-LEAST_DOT = 16
+MIN_DOT = 16
 """Rows that a product needs on tensor cores."""
 DRAW_BLOCK = 4096
 """Logits that one program of `draw` sums up."""
@@ -231,7 +231,7 @@ def attend_one(
     _attend_one[(num_rows, keys.shape[1], num_parts)](
         queries, keys, values, slots, positions, parts, told[0], told[1], keys.stride(0), keys.stride(1),
         _scale(head_size),
-        NUM_HEADS=num_heads, GROUP=group, ROWS=max(LEAST_DOT, triton.next_power_of_2(group)), SIZE=head_size,
+        NUM_HEADS=num_heads, GROUP=group, ROWS=max(MIN_DOT, triton.next_power_of_2(group)), SIZE=head_size,
         BLOCK=64 if head_size <= 128 else 32, NUM_PARTS=num_parts, PRECISION=_precision(queries), num_warps=4,
         num_stages=3,
     )  # fmt: skip
@@ -325,7 +325,7 @@ class SlotState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SampledRing:
     """What was drawn, step by row, and which step is next to be written."""
 
     counter: torch.Tensor
@@ -343,7 +343,7 @@ def _begin(rows, tokens, positions, counter, ids, places, num, BLOCK: tl.constex
     tl.store(counter, tl.load(counter) + 1)
 
 
-def begin(slots: torch.Tensor, state: SlotState, told: Told) -> tuple[torch.Tensor, torch.Tensor]:
+def begin(slots: torch.Tensor, state: SlotState, told: SampledRing) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of every slot and where it stands; what is drawn from now on is the next step's."""
     ids, positions = torch.empty_like(slots), torch.empty_like(slots)
     num = slots.shape[0]
@@ -429,7 +429,9 @@ def _draw(
     tl.store(told_logprobs + spot, logprob.to(tl.float32))
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, state: SlotState, told: Told) -> None:
+def draw(
+    logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, state: SlotState, told: SampledRing
+) -> None:
     """One token per row of float32 `logits`, into the slot's `state` and into `told`. `positions` are the rows' own:
     what is drawn stands one after. A row whose logits are no numbers has a logprob that is none."""
     num_rows, vocab = logits.shape

@@ -33,7 +33,7 @@ from slipstream.engine.model.weights import read_weights
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.types import EngineLoad, EngineWork, Sampled, SampleParams, token_ids
 
-MOST_CONTEXT_TOKENS = 4096
+MAX_CONTEXT_TOKENS = 4096
 """Of a slot, unless the config says otherwise."""
 
 
@@ -43,7 +43,7 @@ class TorchEngine:
     ) -> None:
         self.spec = spec
         self.config = config
-        self.context_tokens = config.context_tokens or min(spec.context_tokens, MOST_CONTEXT_TOKENS)
+        self.context_tokens = config.context_tokens or min(spec.context_tokens, MAX_CONTEXT_TOKENS)
         if self.context_tokens > spec.context_tokens:
             raise ConfigError(f"context_tokens={self.context_tokens}: the model's window is {spec.context_tokens}")
         device = find_device(config.device)

@@ -26,7 +26,7 @@ from slipstream.types import TokenIds, token_ids
 WORTH_WAITING_TOKENS = 16
 """So many tokens must be saved by waiting for another slot to compute them."""
 
-MOST_NEAR = 8
+MAX_NEAR = 8
 """Of the slots that share as many whole pieces of a prompt, so many are compared token by token."""
 
 
@@ -142,8 +142,8 @@ class SlotTable:
         """Slots that may hold most of the prompt: its own session's, and of the others those that share most of it."""
         own = self._of_session.get(session, {}) if session else {}
         shared = [self.slots[index] for index in self._prefixes.nearest(salt, prompt) if index not in own]
-        if len(shared) > MOST_NEAR:
-            shared = nlargest(MOST_NEAR, shared, key=lambda slot: slot.num_computed)
+        if len(shared) > MAX_NEAR:
+            shared = nlargest(MAX_NEAR, shared, key=lambda slot: slot.num_computed)
         return [*(self.slots[index] for index in own), *shared]
 
     def _known(self, slot: Slot, prompt: TokenIds, salt: str) -> int:

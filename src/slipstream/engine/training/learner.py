@@ -26,8 +26,8 @@ from slipstream.engine.model.folder import Dtype, write_model_folder
 from slipstream.engine.training.checkpoint import Checkpoint, file_digest, read_checkpoint, write_checkpoint
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.losses import row_scales, token_losses
-from slipstream.engine.training.memory import TokenBudget, estimate_tokens, fixed_bytes, free_memory, memory_guard
-from slipstream.engine.training.metrics import Tally
+from slipstream.engine.training.memory import MicrobatchBudget, estimate_tokens, fixed_bytes, free_memory, memory_guard
+from slipstream.engine.training.metrics import UpdateMetrics
 from slipstream.engine.training.microbatches import Masked, TrainRow, collate, deal_out, plan, train_rows
 from slipstream.engine.training.optimizer_step import all_or_nothing, make_optimizer, make_step
 from slipstream.engine.training.sft import rate_height, warm_start
@@ -61,7 +61,7 @@ class TorchLearner:
         self._device = find_device(device)
         self._model = model or Trainable(folder, config, device=self._device, seed=seed)
         self._rate = config.rate_of(config.method, self._model.num_parameters)
-        self._budget = TokenBudget(self._first_budget(), checkpoints_layers=config.gradient_checkpointing)
+        self._budget = MicrobatchBudget(self._first_budget(), checkpoints_layers=config.gradient_checkpointing)
         self._optimizer = make_optimizer(
             self._model.parameters,
             learning_rate=self._rate,
@@ -87,7 +87,7 @@ class TorchLearner:
         """
         began, config = time.perf_counter(), self._config
         rows = train_rows(batch.rows, vocab_size=self._model.vocab_size, version=batch.version)
-        tally = Tally()
+        tally = UpdateMetrics()
         if rows:
             chance = random.Random()
             chance.setstate(self._random.getstate())
@@ -149,9 +149,9 @@ class TorchLearner:
         step: Sequence[int],
         proximal: Mapping[int, torch.Tensor] | None,
         num_before: int,
-    ) -> Tally:
+    ) -> UpdateMetrics:
         """One optimiser step on the rows at these places, after `num_before` of the same update."""
-        settings, tally = self._config.loss, Tally()
+        settings, tally = self._config.loss, UpdateMetrics()
         scales = row_scales(
             [rows[place].rollout for place in step],
             [rows[place].num_tokens for place in step],

@@ -37,7 +37,7 @@ class OutOfMemory(Exception):
         super().__init__(f"{self.num_rows} rows with {self.num_tokens} tokens")
 
 
-class TokenBudget:
+class MicrobatchBudget:
     """Tokens of a micro-batch, padding included. It shrinks when a pass does not fit, and never grows again."""
 
     def __init__(self, tokens: int, *, checkpoints_layers: bool) -> None:

@@ -11,7 +11,7 @@ from slipstream.engine.training.microbatches import MicroBatch
 
 
 @dataclass(slots=True)
-class Tally:
+class UpdateMetrics:
     """What was seen of every trained token in every optimiser step; kept on the CPU, a few numbers a token."""
 
     _kept: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Tally:
     def num_steps(self) -> int:
         return len(self._losses)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: UpdateMetrics) -> None:
         """All that another saw."""
         for name, values in other._kept.items():
             self._kept.setdefault(name, []).extend(values)

@@ -69,7 +69,7 @@ def make_step(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WeightsBackup:
     """A copy of what is trained, to go back to."""
 
     weights: list[torch.Tensor]
@@ -96,8 +96,8 @@ def all_or_nothing(
         optimizer.zero_grad(set_to_none=True)
 
 
-def _keep(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> Kept:
-    return Kept(
+def _keep(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> WeightsBackup:
+    return WeightsBackup(
         weights=[parameter.detach().clone() for parameter in trained],
         state={
             parameter: {name: value.clone() for name, value in optimizer.state[parameter].items()}
@@ -107,7 +107,7 @@ def _keep(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -
     )
 
 
-def _go_back(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, kept: Kept) -> None:
+def _go_back(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, kept: WeightsBackup) -> None:
     with torch.no_grad():
         for parameter, weight in zip(trained, kept.weights, strict=True):
             parameter.copy_(weight)

@@ -24,7 +24,7 @@ import torch
 
 from slipstream.engine.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from slipstream.engine.training.config import WarmStartConfig
-from slipstream.engine.training.memory import TokenBudget, memory_guard
+from slipstream.engine.training.memory import MicrobatchBudget, memory_guard
 from slipstream.engine.training.microbatches import Masked, TrainRow, collate, plan, sample_rows
 from slipstream.engine.training.optimizer_step import all_or_nothing, make_optimizer, make_step
 from slipstream.engine.training.state import put_state, state_tensors
@@ -56,7 +56,7 @@ def warm_start(
     config: WarmStartConfig,
     *,
     device: torch.device,
-    budget: TokenBudget,
+    budget: MicrobatchBudget,
     should_stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
     keep: Path | None = None,
@@ -174,7 +174,7 @@ def _digest(rows: Sequence[TrainRow], config: WarmStartConfig) -> str:
     return digest.hexdigest()
 
 
-def _backward(model: Trainable, rows: Sequence[TrainRow], budget: TokenBudget, device: torch.device) -> float:
+def _backward(model: Trainable, rows: Sequence[TrainRow], budget: MicrobatchBudget, device: torch.device) -> float:
     """Adds up the gradient of the mean over the step's tokens, and returns that mean."""
     scale = 1 / sum(row.num_tokens for row in rows)
     total = 0.0

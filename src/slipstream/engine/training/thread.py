@@ -33,7 +33,7 @@ OnWarmStep = Callable[[int, int, float], None]
 def ignore_step(step: int, steps: int, loss: float) -> None: ...
 
 
-class Learning(Protocol):
+class LearnerHandle(Protocol):
     """A TorchLearner, wherever it is. Its methods are described there."""
 
     async def update(self, batch: Batch) -> UpdateResult: ...

@@ -70,7 +70,7 @@ class ReplaySpec(GraderSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CallSite:
     """Where the calls are made."""
 
     interpreter: str
@@ -83,7 +83,7 @@ class Place:
 async def with_replay(
     verdict: Verdict,
     spec: ReplaySpec | None,
-    place: Place,
+    place: CallSite,
     context: GradeContext,
     patch: bytes,
     take: Callable[[Look], Awaitable[Work]],
@@ -116,7 +116,7 @@ class _Failed(Refused):
 
 async def _made_on_work(
     spec: ReplaySpec,
-    place: Place,
+    place: CallSite,
     context: GradeContext,
     take: Callable[[Look], Awaitable[Work]],
     sessions: Sequence[SessionSpec],
@@ -197,7 +197,7 @@ def program() -> str:
 
 async def run_worker(
     sandbox: Sandbox,
-    place: Place,
+    place: CallSite,
     spec: ReplaySpec,
     sessions: Sequence[SessionSpec],
     *,
@@ -250,7 +250,7 @@ def read_answers(data: bytes, num_sessions: int) -> list[Answers]:
     return found
 
 
-async def _check_without_work(spec: ReplaySpec, place: Place, context: GradeContext) -> None:
+async def _check_without_work(spec: ReplaySpec, place: CallSite, context: GradeContext) -> None:
     """Raises GraderError if the worker does not come to its end without the work either."""
     sandbox = await open_sandbox(context.provider, context.sandbox, timeout_s=context.start_timeout_s)
     try:

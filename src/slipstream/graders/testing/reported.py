@@ -56,7 +56,7 @@ class TestRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReporterOutput:
     statuses: Mapping[str, str]
     """Without the canaries."""
     texts: Mapping[str, str]
@@ -73,7 +73,7 @@ def program(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) -> Report:
+async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) -> ReporterOutput:
     """Run tests and say how they came out."""
     key = secrets.token_hex(16)
     canary = _canaries() if asked.canaries else None
@@ -112,8 +112,8 @@ def _canaries() -> dict[str, Json]:
     return {"module": names[0], "passes": names[1], "fails": names[2], "token": names[3], "places": places}
 
 
-def _unbelieved(problem: str, *, timed_out: bool = False, cannot_run: bool = False) -> Report:
-    return Report(statuses={}, texts={}, problem=problem, timed_out=timed_out, cannot_run=cannot_run)
+def _unbelieved(problem: str, *, timed_out: bool = False, cannot_run: bool = False) -> ReporterOutput:
+    return ReporterOutput(statuses={}, texts={}, problem=problem, timed_out=timed_out, cannot_run=cannot_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> Report:
+def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> ReporterOutput:
     said = result.stderr.text()[-_SHOWN_CHARS:].strip()
     if result.exit_code in NO_PYTHON:
         return _unbelieved(f"there is no Python to run the tests with: {said}", cannot_run=True)
@@ -180,7 +180,7 @@ def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> Report:
     kept = {test: status for test, status in statuses.items() if not module or module not in test}
     if told.errors and not problem:
         texts["collection"] = "; ".join(told.errors[:3])
-    return Report(statuses=kept, texts=texts, problem=problem, seconds=told.seconds)
+    return ReporterOutput(statuses=kept, texts=texts, problem=problem, seconds=told.seconds)
 
 
 def _problem(told: _Told, said: str) -> str:

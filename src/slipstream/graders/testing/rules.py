@@ -38,7 +38,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class SuiteResult:
     """What came of a test run."""
 
     statuses: Mapping[str, str]
@@ -47,21 +47,21 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ResultComparison:
     solved: bool
     shares: Mapping[str, float]
     """Of the expected results, by kind."""
     detail: str
 
 
-def compare(rules: Rules, expected: Expected, ran: Ran) -> Comparison:
+def compare(rules: Rules, expected: Expected, ran: SuiteResult) -> ResultComparison:
     match rules:
         case Rules.STRICT:
             return _both(expected, ran, {PASSED}, {PASSED})
         case Rules.SWEBENCH:
             if ran.exit_code != 0 and ran.statuses and not {FAILED, ERROR} & set(ran.statuses.values()):
                 return _disbelieved(f"the test command ended with {ran.exit_code} while its log names no failure")
-            whole = Ran(statuses=_with_cut_names(expected, ran.statuses))
+            whole = SuiteResult(statuses=_with_cut_names(expected, ran.statuses))
             return _both(expected, whole, {PASSED, XFAIL}, {PASSED, XFAIL, SKIPPED})
         case Rules.SWESMITH:
             named = [test for test in expected.fail_to_pass if test in ran.statuses]
@@ -69,19 +69,19 @@ def compare(rules: Rules, expected: Expected, ran: Ran) -> Comparison:
                 return _disbelieved("the test runner did not come to its end")
             silent = dict.fromkeys((*expected.fail_to_pass, *expected.pass_to_pass), PASSED)
             ok = {PASSED, XFAIL, SKIPPED}
-            return _both(expected, Ran(statuses=silent | dict(ran.statuses)), ok, ok)
+            return _both(expected, SuiteResult(statuses=silent | dict(ran.statuses)), ok, ok)
         case Rules.R2EGYM:
             return _all_alike(expected.statuses or {}, ran.statuses)
 
 
-def _disbelieved(why: str) -> Comparison:
-    return Comparison(solved=False, shares={"fail_to_pass": 0.0, "pass_to_pass": 0.0}, detail=why)
+def _disbelieved(why: str) -> ResultComparison:
+    return ResultComparison(solved=False, shares={"fail_to_pass": 0.0, "pass_to_pass": 0.0}, detail=why)
 
 
-def _both(expected: Expected, ran: Ran, fixed: set[str], kept: set[str]) -> Comparison:
+def _both(expected: Expected, ran: SuiteResult, fixed: set[str], kept: set[str]) -> ResultComparison:
     bad_f2p = [test for test in expected.fail_to_pass if ran.statuses.get(test) not in fixed]
     bad_p2p = [test for test in expected.pass_to_pass if ran.statuses.get(test) not in kept]
-    return Comparison(
+    return ResultComparison(
         solved=not bad_f2p and not bad_p2p,
         shares={
             "fail_to_pass": _share(bad_f2p, expected.fail_to_pass),
@@ -113,10 +113,10 @@ def _with_cut_names(expected: Expected, statuses: Mapping[str, str]) -> dict[str
     return found
 
 
-def _all_alike(wanted: Mapping[str, str], got: Mapping[str, str]) -> Comparison:
+def _all_alike(wanted: Mapping[str, str], got: Mapping[str, str]) -> ResultComparison:
     ours, theirs = _without_messages(got), _without_messages(wanted)
     bad = sorted(test for test in {*ours, *theirs} if ours.get(test) != theirs.get(test))
-    return Comparison(
+    return ResultComparison(
         solved=not bad,
         shares={"as_expected": _share(bad, tuple({*ours, *theirs}))},
         detail=_shown(bad, ours),

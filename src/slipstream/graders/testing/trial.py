@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from slipstream.errors import GraderError, SandboxBroken, SandboxLimitError
 from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
-from slipstream.graders.testing.reported import Report, TestRun, run_reported
-from slipstream.graders.testing.rules import Comparison, Expected, Ran, compare, files_of
+from slipstream.graders.testing.reported import ReporterOutput, TestRun, run_reported
+from slipstream.graders.testing.rules import Expected, ResultComparison, SuiteResult, compare, files_of
 from slipstream.graders.testing.spec import REPORT, TestsSpec
 from slipstream.graders.testing.work import TEST_SETTINGS, Look, Refused, applied
 from slipstream.offload import WorkTooLarge, apart
@@ -26,8 +26,8 @@ MAX_LOG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    comparison: Comparison
+class TrialOutcome:
+    comparison: ResultComparison
     said: str
     exit_code: int | None = None
     """Of the tests' command, where its log is the report."""
@@ -43,7 +43,7 @@ class Doubt(StrEnum):
     HOST = "host"
 
 
-class Doubtful(Refused):
+class RefusedIfCleanWithout(Refused):
     """Refused, if the same goes well without the work."""
 
     def __init__(self, why: str, doubt: Doubt) -> None:
@@ -93,13 +93,13 @@ def _expected(spec: TestsSpec) -> Expected:
     )
 
 
-async def run_tests(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str = "") -> Outcome:
+async def run_tests(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str = "") -> TrialOutcome:
     if spec.parser == REPORT:
         return await _reported(sandbox, spec, added_modules, order)
     return await _logged(sandbox, spec)
 
 
-async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str) -> Outcome:
+async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str, ...], order: str) -> TrialOutcome:
     expected = (*spec.fail_to_pass, *spec.pass_to_pass)
     run = TestRun(
         command=tuple(spec.command),
@@ -113,14 +113,14 @@ async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str,
     )
     report = await run_reported(sandbox, run, timeout_s=spec.timeout_s)
     if report.cannot_run:
-        raise Doubtful(report.problem, Doubt.RUNNER)
+        raise RefusedIfCleanWithout(report.problem, Doubt.RUNNER)
     if report.problem:
         raise Refused(report.problem)
-    compared = compare(spec.rules, _expected(spec), Ran(statuses=report.statuses))
-    return Outcome(comparison=compared, said=_why(report), statuses=report.statuses)
+    compared = compare(spec.rules, _expected(spec), SuiteResult(statuses=report.statuses))
+    return TrialOutcome(comparison=compared, said=_why(report), statuses=report.statuses)
 
 
-def _why(report: Report) -> str:
+def _why(report: ReporterOutput) -> str:
     """Of one test that went wrong, what it said."""
     for test, text in report.texts.items():
         if text and (test in report.statuses or test == "collection"):
@@ -128,7 +128,7 @@ def _why(report: Report) -> str:
     return ""
 
 
-async def _logged(sandbox: Sandbox, spec: TestsSpec) -> Outcome:
+async def _logged(sandbox: Sandbox, spec: TestsSpec) -> TrialOutcome:
     argv = spec.command
     if isinstance(argv, str):
         script = f"/tmp/{secrets.token_hex(12)}.sh"
@@ -149,16 +149,16 @@ async def _logged(sandbox: Sandbox, spec: TestsSpec) -> Outcome:
         raise Refused(f"the log of the tests cannot be read: {raised}") from raised
 
 
-def _read_log(spec: TestsSpec, result: ExecResult) -> Outcome:
+def _read_log(spec: TestsSpec, result: ExecResult) -> TrialOutcome:
     log = result.stdout.text()
     parse = PARSERS[spec.parser]
     statuses = parse(between_markers(log, *spec.markers)) if spec.markers else parse(log)
     if not statuses:  # some runners print outside of the markers
         statuses = parse(log)
-    ran = Ran(statuses=statuses, exit_code=result.exit_code, to_its_end=ran_to_its_end(log))
+    ran = SuiteResult(statuses=statuses, exit_code=result.exit_code, to_its_end=ran_to_its_end(log))
     comparison = compare(spec.rules, _expected(spec), ran)
     said = "" if comparison.solved else tail(log)
-    return Outcome(comparison=comparison, said=said, exit_code=result.exit_code, statuses=statuses)
+    return TrialOutcome(comparison=comparison, said=said, exit_code=result.exit_code, statuses=statuses)
 
 
 def tail(text: str) -> str:

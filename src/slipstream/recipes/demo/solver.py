@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from slipstream.errors import ConfigError
-from slipstream.model.scripted import Scene, Script
+from slipstream.model.scripted import Script, ScriptedCall
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
 from slipstream.types import Message, Role, ToolCall
 
@@ -30,7 +30,7 @@ def solver(*, quality: float = 1.0) -> Script:
     if not 0.0 <= quality <= 1.0:
         raise ConfigError(f"quality={quality}: give a probability, from 0 to 1")
 
-    def script(scene: Scene) -> Message:
+    def script(scene: ScriptedCall) -> Message:
         chance = random.Random(scene.seed)
 
         def choose(right: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slipstream.agent.loop import opening
 from slipstream.dialogue.base import TurnLog
-from slipstream.model.scripted import Scene, Script
+from slipstream.model.scripted import Script, ScriptedCall
 from slipstream.recipes.demo.tasks import Split, demo_tasks
 from slipstream.recipes.quickstart import FAMILY_ARGS
 from slipstream.recipes.quickstart.teacher import teacher
@@ -64,7 +64,7 @@ def _demonstration(task: Task, script: Script, renderer: Renderer, seed: int) ->
     added = ids
     for turn in range(task.brief.limits.turns):
         params = SampleParams(max_tokens=MAX_TOKENS, seed=seeds.next_seed())
-        reply = script(Scene(prompt_text=renderer.decode(ids), params=params))
+        reply = script(ScriptedCall(prompt_text=renderer.decode(ids), params=params))
         assert isinstance(reply, Message)
         said = renderer.encode_reply(reply)
         ids, mask = ids + said, mask + array("b", b"\x01" * len(said))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from slipstream.errors import ConfigError
-from slipstream.model.scripted import Line, Scene, Script, act
+from slipstream.model.scripted import Line, Script, ScriptedCall, act
 from slipstream.recipes.demo.solver import solver
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
 from slipstream.types import Message
@@ -27,7 +27,7 @@ def teacher(*, quality: float = 0.45) -> Script:
         raise ConfigError(f"quality={quality}: give a probability, from 0 to 1")
     perfect = solver(quality=1.0)
 
-    def script(scene: Scene) -> Line:
+    def script(scene: ScriptedCall) -> Line:
         chance = random.Random(scene.seed)
 
         def choose(right: str, known: Iterable[str]) -> str:

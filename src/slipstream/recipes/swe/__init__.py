@@ -10,7 +10,7 @@ short ones.
 from __future__ import annotations
 
 from slipstream.agent.config import AgentConfig, HintRules
-from slipstream.dispatch.base import Deadlines, Limits
+from slipstream.dispatch.base import Deadlines, DispatchLimits
 from slipstream.engine.inference.config import EngineConfig
 from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.settings import (
@@ -26,7 +26,7 @@ _PART = "slipstream.tasks.factory.parts:read_part"
 AGENT = AgentConfig(prompt="code", hints=HintRules(on=True))
 DISPATCH = DispatchConfig(
     policy="adaptive",
-    limits=Limits(sandboxes=64),
+    limits=DispatchLimits(sandboxes=64),
     deadlines=Deadlines(init_s=300, run_s=5_400, grade_s=6_000, job_s=14_400),
 )
 

@@ -5,7 +5,7 @@ For `model.kind=scripted`: what it leaves must be worth 0 in every task.
 
 from __future__ import annotations
 
-from slipstream.model.scripted import Scene, Script, act
+from slipstream.model.scripted import Script, ScriptedCall, act
 from slipstream.types import Message
 
 _CONFTEST = """import pytest
@@ -34,7 +34,7 @@ def _commands() -> str:
 
 
 def cheat() -> Script:
-    def script(scene: Scene) -> Message:
+    def script(scene: ScriptedCall) -> Message:
         return act("bash", command=_commands()) if scene.num_calls == 0 else act("finish")
 
     return script

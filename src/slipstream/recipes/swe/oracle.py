@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ConfigError, ModelError
-from slipstream.model.scripted import Scene, Script, act
+from slipstream.model.scripted import Script, ScriptedCall, act
 from slipstream.patches.parse import sections
 from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
@@ -28,7 +28,7 @@ _PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mend:
+class ReferenceEdit:
     """One place to put right: text that is once in the file, and what it must be."""
 
     path: str
@@ -37,10 +37,10 @@ class Mend:
     new: str
 
 
-def mends_of(task: Task) -> list[Mend]:
+def reference_edits_of(task: Task) -> list[ReferenceEdit]:
     """What the oracle changes, as replacements of text. Raises ConfigError if a place cannot be told from others."""
     files = {} if task.sandbox is None else task.sandbox.files
-    mends: list[Mend] = []
+    mends: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
         path = section.old_path or ""
         text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
@@ -49,7 +49,7 @@ def mends_of(task: Task) -> list[Mend]:
             old, new, skipped = _shortest(old, new, text)
             if not old or (text is not None and text.count(old) != 1):
                 raise ConfigError(f"the oracle of {task.id} cannot be told as a replacement in {path}")
-            mends.append(Mend(path=path, line=hunk.old_start + skipped, old=old, new=new))
+            mends.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
     return mends
 
 
@@ -72,7 +72,7 @@ def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
 def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     """What the oracle says, turn by turn."""
     names = {name.rpartition(":")[2] for name in task.brief.tools}
-    mends = mends_of(task)
+    mends = reference_edits_of(task)
     lines: list[Message] = []
     if with_search:
         lines.append(_search(task, mends, names))
@@ -90,7 +90,7 @@ def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     return lines
 
 
-def _function(task: Task, mend: Mend) -> Function | None:
+def _function(task: Task, mend: ReferenceEdit) -> Function | None:
     """The function that a place is in."""
     files = {} if task.sandbox is None else task.sandbox.files
     if mend.path not in files:
@@ -100,11 +100,11 @@ def _function(task: Task, mend: Mend) -> Function | None:
     return around[-1] if around else None
 
 
-def _around(mend: Mend) -> tuple[int, int]:
+def _around(mend: ReferenceEdit) -> tuple[int, int]:
     return max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
 
 
-def _view(task: Task, mend: Mend) -> tuple[int, int]:
+def _view(task: Task, mend: ReferenceEdit) -> tuple[int, int]:
     """The lines to look at: from where a search finds the function, so that what is said follows from what was seen."""
     function = _function(task, mend)
     if function is None or mend.line - function.body_line + mend.old.count("\n") >= VIEWED_LINES:
@@ -112,7 +112,7 @@ def _view(task: Task, mend: Mend) -> tuple[int, int]:
     return function.body_line, function.body_line + VIEWED_LINES
 
 
-def _search(task: Task, mends: Sequence[Mend], names: set[str]) -> Message:
+def _search(task: Task, mends: Sequence[ReferenceEdit], names: set[str]) -> Message:
     said = names_in(task.brief.instruction)
     functions = [function for mend in mends if (function := _function(task, mend)) is not None]
     named = {part for function in functions for part in function.name.split(".") if part in said}
@@ -136,7 +136,7 @@ def oracle(*, tasks: str, with_search: bool = False) -> Script:
         for task in read_tasks(file_of(Path(tasks)))
     }
 
-    def script(scene: Scene) -> Message:
+    def script(scene: ScriptedCall) -> Message:
         for instruction, lines in known.items():
             if instruction in scene.prompt_text:
                 if scene.num_calls >= len(lines):

@@ -37,7 +37,7 @@ _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LeaseOwner:
     """Who took a lease."""
 
     pid: int
@@ -120,21 +120,21 @@ def take_dead(folder: Path) -> Lease | None:
     return Lease(folder, descriptor)
 
 
-def read_facts(folder: Path) -> Facts | None:
+def read_facts(folder: Path) -> LeaseOwner | None:
     try:
-        return Facts(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
+        return LeaseOwner(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def is_of_another_machine(facts: Facts | None) -> bool:
+def is_of_another_machine(facts: LeaseOwner | None) -> bool:
     """Whether the holder may live where its lock is not seen from here: the folder is on a shared disk."""
     here = own_facts()
     return facts is not None and facts.boot_id != here.boot_id and facts.host != here.host
 
 
-def own_facts() -> Facts:
-    return Facts(pid=os.getpid(), start_ticks=_start_ticks(), boot_id=_boot_id(), host=os.uname().nodename)
+def own_facts() -> LeaseOwner:
+    return LeaseOwner(pid=os.getpid(), start_ticks=_start_ticks(), boot_id=_boot_id(), host=os.uname().nodename)
 
 
 # ---------------------------------------------------------------- how

@@ -50,7 +50,7 @@ Raises OSError or SlipstreamError if something could not be removed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReapReport:
     """What dead runs left, and is gone now."""
 
     leases: tuple[str, ...] = ()
@@ -70,13 +70,15 @@ class Report:
         return bool(self.leases or self.problems)
 
 
-def reap(home: Path, *, containers: Remover | None = None, cgroups: Remover | None = None, proc: Path = PROC) -> Report:
+def reap(
+    home: Path, *, containers: Remover | None = None, cgroups: Remover | None = None, proc: Path = PROC
+) -> ReapReport:
     """Remove what dead runs left. Blocks; takes no time worth mentioning where no run was killed.
 
     `containers` and `cgroups` stand in for those of the OCI provider and of the meter; `proc` is where the kernel
     tells of processes and mounts.
     """
-    report = Report()
+    report = ReapReport()
     others = {
         "num_containers": containers or _remover("slipstream.sandbox.oci.provider", home, "oci"),
         "num_cgroups": cgroups or _remover("slipstream.sandbox.metering.meter", home),
@@ -92,7 +94,7 @@ def reap(home: Path, *, containers: Remover | None = None, cgroups: Remover | No
     return report if cgroups is not None else _reap_orphans(report)
 
 
-def _reap_orphans(report: Report) -> Report:
+def _reap_orphans(report: ReapReport) -> ReapReport:
     """Groups of providers that had no lease, and whose process is dead. All else of theirs died with it."""
     from slipstream.sandbox.metering import meter
 
@@ -104,7 +106,7 @@ def _reap_orphans(report: Report) -> Report:
     return report
 
 
-def _reap_one(lease: Lease, report: Report, others: Mapping[str, Remover], proc: Path) -> Report:
+def _reap_one(lease: Lease, report: ReapReport, others: Mapping[str, Remover], proc: Path) -> ReapReport:
     """Clear away one dead lease. Processes go first: they hold the rest."""
     removers: dict[str, Remover] = {
         "num_processes": lambda _: kill_processes(lease.id, proc),

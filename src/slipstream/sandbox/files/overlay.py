@@ -1,7 +1,7 @@
 """What changed in a sandbox, found from the writable layer of its overlay alone.
 
-Enters: descriptors of the layer's folder and of what lies below it. Leaves: a `Layer`, and the old files at the paths
-that it changes. Always holds: what `walk.py` says; only what the layer names is read below it.
+Enters: descriptors of the layer's folder and of what lies below it. Leaves: an `OverlayLayer`, and the old files at the
+paths that it changes. Always holds: what `walk.py` says; only what the layer names is read below it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slipstream.types import File, FileTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class OverlayLayer:
     """The writable layer of an overlay: what it lays over the folders below it. Paths are relative."""
 
     files: Mapping[str, File] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def read_layer(
     skip: Collection[str] = (),
     prefix: str = "user.overlay.",
     max_entries: int = MAX_ENTRIES,
-) -> Layer:
+) -> OverlayLayer:
     """What an overlay's upper folder lays over the others. A folder that is missing in it changes nothing.
 
     `prefix` is that of the overlay's own attributes: `trusted.overlay.` where it was mounted without `userxattr`. It
@@ -62,7 +62,7 @@ def read_layer(
         try:
             folder = open_inside(upper_fd, os.fsencode(path), FOLDER, links=False)
         except FileNotFoundError:
-            return Layer()
+            return OverlayLayer()
     try:
         folders: set[str] = set()
         listing = list_folder(folder, skip, max_entries, folders)
@@ -81,7 +81,7 @@ def read_layer(
             if marks.get(name, "redirect") is not None:
                 left_out[name] = "a folder that was renamed as a whole"
         tree = read_entries(folder, Listing(entries=kept, left_out=left_out), max_bytes, max_files)
-        return Layer(
+        return OverlayLayer(
             files=tree.files,
             links=tree.links,
             folders=frozenset(folders),
@@ -132,7 +132,7 @@ class _Marks:
 def read_below(
     lower_fd: int,
     path: str,
-    layer: Layer,
+    layer: OverlayLayer,
     max_bytes: int = 64 << 20,
     max_files: int = 10_000,
     *,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
-from slipstream.sandbox.local.view import SHARED_MEMORY, TERMINALS, View, host_view
+from slipstream.sandbox.local.view import SHARED_MEMORY, TERMINALS, HostView, host_view
 from slipstream.sandbox.supervisor import PROGRAM
 from slipstream.types import SandboxSpec
 
@@ -297,11 +297,11 @@ def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
     return COMPILED_SUPERVISOR, made.stdout
 
 
-def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> View:
+def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> HostView:
     """What a sandbox is shown; `home` is the interpreter's, where the keeper finds it."""
     shown = {} if home is None else {PYTHON_HOME: str(home)}
     if spec.base != "host":
-        return View(shown=tuple(shown.items()))
+        return HostView(shown=tuple(shown.items()))
     return host_view(
         files=dict([supervisor]) | _etc(spec),
         mount_points=("/tmp", ENDPOINTS, workdir_of(spec)),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from slipstream.errors import SandboxFileError
-from slipstream.offload import Limits
+from slipstream.offload import OffloadLimits
 from slipstream.patches.apply import Entry, PatchError, entries_of, make_patch
 from slipstream.sandbox.base import Changed
-from slipstream.sandbox.files.overlay import Layer, read_below, read_layer
+from slipstream.sandbox.files.overlay import OverlayLayer, read_below, read_layer
 from slipstream.types import FileTree
 
 MAX_MARKED_BYTES = 256 << 20
@@ -30,34 +30,34 @@ Seen: TypeAlias = dict[str, Entry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class ReadBudget:
     """How much of a layer, and of what lies below it, is read."""
 
     num_bytes: int
     num_files: int
     num_names: int
 
-    def beside(self, then: Layer) -> Room:
+    def beside(self, then: OverlayLayer) -> ReadBudget:
         """The same for a layer that held something when it was marked."""
         num_files = len(then.files) + len(then.links)
         num_names = num_files + len(then.folders) + len(then.deleted) + len(then.left_out)
         return replace(self, num_files=self.num_files + num_files, num_names=self.num_names + num_names)
 
 
-SMALL = Room(num_bytes=1 << 20, num_files=200, num_names=1_000)
+SMALL = ReadBudget(num_bytes=1 << 20, num_files=200, num_names=1_000)
 """What takes some milliseconds, and is looked at in a thread."""
-LARGE = Room(num_bytes=MAX_MARKED_BYTES, num_files=MAX_CHANGED_FILES, num_names=MAX_CHANGED_NAMES)
-LIMITS = Limits(cpu_s=60)
+LARGE = ReadBudget(num_bytes=MAX_MARKED_BYTES, num_files=MAX_CHANGED_FILES, num_names=MAX_CHANGED_NAMES)
+LIMITS = OffloadLimits(cpu_s=60)
 """Of the process that looks at more than that."""
 
 
-def take(upper_fd: int) -> Layer:
+def take(upper_fd: int) -> OverlayLayer:
     """The layer as it is now."""
     return read_layer(upper_fd, ".", MAX_MARKED_BYTES, MAX_MARKED_FILES)
 
 
 def small_differences(
-    then: Layer, upper_fd: int, *, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
+    then: OverlayLayer, upper_fd: int, *, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
 ) -> Changed | None:
     """`differences`, if that is little work; else None."""
     if len(then.files) > SMALL.num_files or sum(len(file.data) for file in then.files.values()) > SMALL.num_bytes:
@@ -67,7 +67,7 @@ def small_differences(
 
 
 def differences(
-    then: Layer, upper_fd: int, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
+    then: OverlayLayer, upper_fd: int, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
 ) -> Changed:
     """From `then` to what the layer holds now, of what lies below `path`. Below both lie the same base, if there is
     one, and on it layers that were kept, the lowest first. Raises SandboxFileError if that is too much."""
@@ -86,7 +86,9 @@ class _Layers:
     """Whether there was room for all."""
 
 
-def _read(then: Layer, upper_fd: int, base_fd: int | None, snapshot_fds: Sequence[int], room: Room) -> _Layers:
+def _read(
+    then: OverlayLayer, upper_fd: int, base_fd: int | None, snapshot_fds: Sequence[int], room: ReadBudget
+) -> _Layers:
     now = read_layer(upper_fd, ".", room.num_bytes, room.num_files, max_entries=room.num_names)
     if len(now.files) + len(now.links) >= room.num_files and room.num_files >= LARGE.num_files:
         raise SandboxFileError(f"more files were made than the {LARGE.num_files} that may be: remove what is not work")
@@ -126,7 +128,7 @@ def some_of(left_out: Mapping[str, str]) -> dict[str, str]:
     return {**kept, f"{len(left_out) - MAX_LEFT_OUT} more": "left out too"}
 
 
-def _through(layer: Layer, below: Seen) -> Seen:
+def _through(layer: OverlayLayer, below: Seen) -> Seen:
     """What is seen from above."""
     own = entries_of(FileTree(files=layer.files, links=layer.links))
     return {name: entry for name, entry in below.items() if layer.shows(name)} | own

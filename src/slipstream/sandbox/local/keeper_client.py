@@ -22,7 +22,7 @@ from pathlib import Path
 from slipstream.errors import SandboxError
 from slipstream.sandbox.local import bwrap
 from slipstream.sandbox.local.process import Passed, end_of, kill, readable, runnable, spawn_unprivileged, visible_home
-from slipstream.sandbox.local.view import View
+from slipstream.sandbox.local.view import HostView
 from slipstream.sandbox.supervisor.channel import Channel, Reply, Request, memory_file
 
 LAYERS = "/slipstream/layers"
@@ -41,7 +41,7 @@ CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class KeptLayer:
     """Where a sandbox writes to, or a view. `path` is how bwrap finds it; `fd` is ours, and leads to the same place."""
 
     name: str
@@ -51,7 +51,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class LayerRequest:
     """What a sandbox's own layer is to be, and which view it is shown."""
 
     num_bytes: int
@@ -67,7 +67,7 @@ class Room:
 class Spawned:
     pid: int
     pidfd: int
-    layer: Layer
+    layer: KeptLayer
 
 
 def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
@@ -115,7 +115,7 @@ def start(
     return process, ours
 
 
-class Keeper:
+class KeeperClient:
     """One running keeper. `timeout_s` is how long it may take to answer."""
 
     def __init__(
@@ -156,15 +156,15 @@ class Keeper:
     def stderr(self) -> str:
         return end_of(self._stderr)
 
-    async def make(self, num_bytes: int, folders: dict[str, int]) -> Layer:
+    async def make(self, num_bytes: int, folders: dict[str, int]) -> KeptLayer:
         """A layer of that size to share, with folders of those modes in it."""
         return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders})
 
-    async def furnish(self, view: View) -> Layer:
+    async def furnish(self, view: HostView) -> KeptLayer:
         """A layer with that view in it."""
         return await self._layer({"op": "furnish", "num_bytes": VIEW_BYTES, "folders": {}, "view": asdict(view)})
 
-    async def _layer(self, message: Request) -> Layer:
+    async def _layer(self, message: Request) -> KeptLayer:
         name = str(next(self._numbers))
         try:
             (fd,) = await self._fds(self._ask({**message, "layer": name}), 1)
@@ -172,35 +172,35 @@ class Keeper:
             with contextlib.suppress(SandboxError):  # whatever was made of it, nobody can come to it
                 self._ask({"op": "drop", "layer": name})
             raise
-        return Layer(name=name, path=f"{LAYERS}/{name}", fd=fd)
+        return KeptLayer(name=name, path=f"{LAYERS}/{name}", fd=fd)
 
-    async def listen(self, layer: Layer, path: str) -> socket.socket:
+    async def listen(self, layer: KeptLayer, path: str) -> socket.socket:
         """A Unix socket that listens at a path in a layer."""
         (fd,) = await self._fds(self._ask({"op": "listen", "path": path}, [layer.fd]), 1)
         return socket.socket(fileno=fd)
 
-    async def copy(self, source: Layer, target: Layer, folders: Sequence[str]) -> None:
+    async def copy(self, source: KeptLayer, target: KeptLayer, folders: Sequence[str]) -> None:
         """Copy folders of one layer into those of another."""
         asked = self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
         while not (await asyncio.wait([asked], timeout=self.timeout_s))[0]:
             await self._reply(self._ask({"op": "hello"}))  # it may take long, while the keeper does other things
         asked.result()
 
-    def hold(self, layer: Layer) -> None:
+    def hold(self, layer: KeptLayer) -> None:
         """Count one more who needs a layer that is shared."""
         self._holders[layer.name] = self.num_holders(layer) + 1
 
-    def num_holders(self, layer: Layer) -> int:
+    def num_holders(self, layer: KeptLayer) -> int:
         return self._holders.get(layer.name, 0)
 
-    async def release(self, layer: Layer) -> None:
+    async def release(self, layer: KeptLayer) -> None:
         """Count one less; the layer goes with the last."""
         self._holders[layer.name] -= 1
         if not self._holders[layer.name]:
             del self._holders[layer.name]
             await self.drop(layer)
 
-    async def drop(self, layer: Layer) -> None:
+    async def drop(self, layer: KeptLayer) -> None:
         """Let a layer go. If the keeper is gone, it went with it."""
         os.close(layer.fd)
         if layer.name:
@@ -208,7 +208,7 @@ class Keeper:
                 await self._reply(self._ask({"op": "drop", "layer": layer.name}))
 
     async def spawn(
-        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: Room
+        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: LayerRequest
     ) -> Spawned:
         """Run bwrap with `args`, in which its layer is at OWN_LAYER and its view at OWN_VIEW. `passed` is renumbered;
         `doors` are a meter's."""
@@ -221,7 +221,9 @@ class Keeper:
             finally:
                 os.close(null)
         pidfd, fd = await self._fds(asked, 2)
-        return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=Layer(name="", path=OWN_LAYER, fd=fd))
+        return Spawned(
+            pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=KeptLayer(name="", path=OWN_LAYER, fd=fd)
+        )
 
     async def was_killed(self, pid: int) -> bool:
         """Of a bwrap that it started, and that has ended: whether somebody outside of the sandbox killed it, or the

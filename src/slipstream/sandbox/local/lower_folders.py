@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError, SandboxFileError
-from slipstream.sandbox.files.overlay import Layer as Written
+from slipstream.sandbox.files.overlay import OverlayLayer
 from slipstream.sandbox.local import bwrap
-from slipstream.sandbox.local.keeper_client import Layer
+from slipstream.sandbox.local.keeper_client import KeptLayer
 from slipstream.types import File, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class LowerFolders:
     """What a sandbox stands on: its spec, and where it can be written to."""
 
     spec: SandboxSpec
     areas: tuple[bwrap.Area, ...]
     """The first lower of one that has any is the base or the tree; snapshots lie above it."""
-    snapshots: tuple[Layer, ...] = ()
+    snapshots: tuple[KeptLayer, ...] = ()
     """The lowest first. Each has a folder for every area."""
 
     def area_of(self, path: str) -> tuple[bwrap.Area, str]:
@@ -37,7 +37,7 @@ class Ground:
                 return area, str(place.relative_to(area.place))
         raise SandboxFileError(f"{place}: nothing can be written there, so there are no changes to tell")
 
-    def written(self, files: Mapping[str, File]) -> dict[str, Written] | None:
+    def written(self, files: Mapping[str, File]) -> dict[str, OverlayLayer] | None:
         """What the areas hold, by their names, if these files were written and nothing else happened. None if that
         cannot be told: what lies below, or a path that goes round about, may lead elsewhere."""
         if any(area.lowers for area in self.areas):
@@ -50,9 +50,9 @@ class Ground:
             if area is None or not {"", ".", ".."}.isdisjoint(whole[1:].split("/")):
                 return None
             found[area.name][whole[len(area.place) + 1 :]] = file
-        return {name: Written(files=held, folders=_folders_above(held)) for name, held in found.items()}
+        return {name: OverlayLayer(files=held, folders=_folders_above(held)) for name, held in found.items()}
 
-    def on_top_of(self, snapshot: Layer) -> Ground:
+    def on_top_of(self, snapshot: KeptLayer) -> LowerFolders:
         """That of a fork."""
         return replace(
             self,

@@ -1,6 +1,6 @@
 """Starting and ending the bwrap process of one sandbox.
 
-Enters: the arguments of bwrap. Leaves: a `Launched`, which knows bwrap and the sandbox's process 1 by pidfd.
+Enters: the arguments of bwrap. Leaves: a `BwrapProcess`, which knows bwrap and the sandbox's process 1 by pidfd.
 Always holds: bwrap never runs as root; after `end` neither bwrap nor any process of the sandbox is left, and no
 descriptor of theirs is open here.
 
@@ -186,7 +186,7 @@ def end_of(stderr: int) -> str:
     return os.pread(stderr, MAX_STDERR_BYTES, max(0, size - MAX_STDERR_BYTES)).decode("utf-8", "replace").strip()
 
 
-class Launched:
+class BwrapProcess:
     """One running bwrap, which the keeper started. Owns the descriptors. `on_end` is called when it ended by itself."""
 
     def __init__(self, *, pid: int, pidfd: int, info_fd: int, stderr_fd: int, on_end: Callable[[], None]) -> None:

@@ -23,19 +23,19 @@ from slipstream.offload import WorkTooLarge, apart
 from slipstream.sandbox.base import Capability, Changed, OnConnect
 from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.files import safe_walk as walk
-from slipstream.sandbox.files.overlay import Layer as Marked
+from slipstream.sandbox.files.overlay import OverlayLayer
 from slipstream.sandbox.files.safe_open import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.files.safe_open import acting_as, open_inside
 from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.local import bwrap
 from slipstream.sandbox.local.bwrap_probe import tools
 from slipstream.sandbox.local.changes import LIMITS, differences, small_differences, take
-from slipstream.sandbox.local.keeper_client import ANSWER_TIMEOUT_S, Keeper, Layer
-from slipstream.sandbox.local.lower_folders import Ground, check_folder
+from slipstream.sandbox.local.keeper_client import ANSWER_TIMEOUT_S, KeeperClient, KeptLayer
+from slipstream.sandbox.local.lower_folders import LowerFolders, check_folder
 from slipstream.sandbox.local.process import NOBODY, visible_home
 from slipstream.sandbox.local.resources import LocalHost
-from slipstream.sandbox.local.shared_layers import Shared, folder, place_of
-from slipstream.sandbox.local.start_request import Launching, launch
+from slipstream.sandbox.local.shared_layers import SharedLayers, folder, place_of
+from slipstream.sandbox.local.start_request import StartRequest, launch
 from slipstream.sandbox.metering.cores import num_cores
 from slipstream.sandbox.metering.meter import UNLEASED, Meters
 from slipstream.sandbox.supervisor.channel import Channel
@@ -54,7 +54,7 @@ _numbers = itertools.count(1)
 class LocalSandbox(SupervisedSandbox):
     """One sandbox on this machine. Made by `LocalProvider.open`."""
 
-    def __init__(self, provider: LocalProvider, ground: Ground, host: LocalHost, channel: Channel) -> None:
+    def __init__(self, provider: LocalProvider, ground: LowerFolders, host: LocalHost, channel: Channel) -> None:
         programs = Programs(channel, bwrap.environment(ground.spec), bwrap.workdir_of(ground.spec))
         super().__init__(
             f"local-{os.getpid()}-{next(_numbers)}",
@@ -66,7 +66,7 @@ class LocalSandbox(SupervisedSandbox):
         self._provider = provider
         self._ground = ground
         self._outside = host
-        self._marked: dict[str, Marked] = {}
+        self._marked: dict[str, OverlayLayer] = {}
         self._given: dict[str, File] | None = {}
         """All that was written from outside; None if that cannot be told."""
         self._served = Served()
@@ -131,7 +131,7 @@ class LocalSandbox(SupervisedSandbox):
         if self._given is not None and not self._programs.has_started and not self._channel.is_lost:
             known = self._ground.written(self._given)  # before anything has run there is no need to look
 
-        def look() -> dict[str, Marked]:
+        def look() -> dict[str, OverlayLayer]:
             marked = {}
             for area in self._ground.areas:
                 with self._upper(area) as upper:
@@ -148,7 +148,7 @@ class LocalSandbox(SupervisedSandbox):
             found = await asyncio.to_thread(self._small_differences, area, below, max_bytes)
             if found is not None:
                 return found
-            then = self._marked.get(area.name, Marked())
+            then = self._marked.get(area.name, OverlayLayer())
             with self._layers(area) as (upper, base, snapshots):
                 fds = [fd for fd in (upper, base, *snapshots) if fd is not None]
                 asked = (then, upper, base, snapshots, below, max_bytes)
@@ -160,7 +160,7 @@ class LocalSandbox(SupervisedSandbox):
     def _small_differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed | None:
         with self.root() as root, self.rights(), walk.told(path):
             os.close(open_inside(root, os.fsencode(str(PurePosixPath(area.place, path))), BENEATH_FOLDER))
-        then = self._marked.get(area.name, Marked())
+        then = self._marked.get(area.name, OverlayLayer())
         with self._layers(area) as (upper, base, snapshots):
             return small_differences(then, upper, base_fd=base, snapshot_fds=snapshots, path=path, max_bytes=max_bytes)
 
@@ -211,7 +211,9 @@ class LocalSandbox(SupervisedSandbox):
 class LocalSnapshot:
     """The files of a local sandbox, as a layer."""
 
-    def __init__(self, provider: LocalProvider, shared: Shared, ground: Ground, tree: Layer | None) -> None:
+    def __init__(
+        self, provider: LocalProvider, shared: SharedLayers, ground: LowerFolders, tree: KeptLayer | None
+    ) -> None:
         self._provider = provider
         self._shared = shared
         self._ground = ground
@@ -270,8 +272,8 @@ class LocalProvider:
         self._given = None if program is None or interpreter is None else (program, interpreter)
         self._meters = meters
         self._open_ones: set[LocalSandbox] = set()
-        self._shared: Shared | None = None
-        self._lost: list[Shared] = []
+        self._shared: SharedLayers | None = None
+        self._lost: list[SharedLayers] = []
         self._works: dict[str, bwrap.Interpreter] = {}
         self._probe = Probe(lambda spec: self.open(spec))
 
@@ -314,7 +316,7 @@ class LocalProvider:
 
     # ---------------------------------------------------------------- starting one
 
-    def _shared_now(self, needed: Keeper | None = None) -> Shared:
+    def _shared_now(self, needed: KeeperClient | None = None) -> SharedLayers:
         """What sandboxes are started on. Layers of a keeper can be found on it alone: raises SandboxError if they are
         of one that is `needed` and lost."""
         if needed is not None and (self._shared is None or self._shared.keeper is not needed or needed.is_lost):
@@ -324,8 +326,8 @@ class LocalProvider:
             if self._shared is not None:
                 self._lost.append(self._shared)
             timeout_s = max(ANSWER_TIMEOUT_S, self._start_timeout_s)
-            keeper = Keeper(program, interpreter, self._lease, timeout_s=timeout_s, open_files=self._open_files)
-            self._shared = Shared(keeper)
+            keeper = KeeperClient(program, interpreter, self._lease, timeout_s=timeout_s, open_files=self._open_files)
+            self._shared = SharedLayers(keeper)
         return self._shared
 
     async def _open_on_tree(self, spec: SandboxSpec) -> LocalSandbox:
@@ -338,7 +340,9 @@ class LocalProvider:
         finally:
             await shared.release(tree)
 
-    async def _open(self, ground: Ground, tree: Layer | None = None, keeper: Keeper | None = None) -> LocalSandbox:
+    async def _open(
+        self, ground: LowerFolders, tree: KeptLayer | None = None, keeper: KeeperClient | None = None
+    ) -> LocalSandbox:
         """Start a sandbox, if need be on the layers of that keeper. If that is cancelled, what was begun is brought to
         an end first."""
         async with self._starting:
@@ -363,7 +367,7 @@ class LocalProvider:
         return [bwrap.base_interpreter(), bwrap.own_interpreter()] if has_own else [bwrap.own_interpreter()]
 
     async def _open_with(
-        self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground, tree: Layer | None
+        self, shared: SharedLayers, interpreter: bwrap.Interpreter, ground: LowerFolders, tree: KeptLayer | None
     ) -> LocalSandbox:
         starting = asyncio.ensure_future(self._start(shared, interpreter, ground, tree))
         try:
@@ -377,7 +381,7 @@ class LocalProvider:
         return sandbox
 
     async def _start(
-        self, shared: Shared, interpreter: bwrap.Interpreter, ground: Ground, tree: Layer | None
+        self, shared: SharedLayers, interpreter: bwrap.Interpreter, ground: LowerFolders, tree: KeptLayer | None
     ) -> LocalSandbox:
         """Have bwrap running; nothing has answered yet."""
         keeper, spec = shared.keeper, ground.spec
@@ -396,7 +400,7 @@ class LocalProvider:
                 self._meters = Meters(self._lease)
             meter = self._meters.open(spec.limits, num_own=2)
             undo.push_async_callback(meter.aclose)
-            launching = Launching(ground=ground, interpreter=interpreter, program=program, view=view)
+            launching = StartRequest(ground=ground, interpreter=interpreter, program=program, view=view)
             launched, layer, channel = await launch(keeper, launching, meter, self._lease)
             undo.pop_all()
         host = LocalHost(launched, shared, layer, meter, below=(view, *below), tree=tree, spec=spec, probe=self._probe)
@@ -409,7 +413,7 @@ class LocalProvider:
 
     # ---------------------------------------------------------------- what lies below
 
-    async def _snapshot(self, ground: Ground, host: LocalHost) -> LocalSnapshot:
+    async def _snapshot(self, ground: LowerFolders, host: LocalHost) -> LocalSnapshot:
         """Copy what was written into a layer of its own, which then never changes."""
         names = [area.name for area in ground.areas]
         layer = await host.keeper.make(ground.spec.limits.disk_mb * bwrap.MB, dict.fromkeys(names, 0o755))
@@ -421,12 +425,12 @@ class LocalProvider:
         return LocalSnapshot(self, host.shared, ground.on_top_of(layer), host.tree)
 
 
-def _ground_of(spec: SandboxSpec, tree: str | None = None) -> Ground:
+def _ground_of(spec: SandboxSpec, tree: str | None = None) -> LowerFolders:
     """`tree` is where bwrap finds it."""
-    return Ground(spec=spec, areas=bwrap.areas_of(spec, tree))
+    return LowerFolders(spec=spec, areas=bwrap.areas_of(spec, tree))
 
 
-def _layers_of(ground: Ground, tree: Layer | None) -> list[Layer]:
+def _layers_of(ground: LowerFolders, tree: KeptLayer | None) -> list[KeptLayer]:
     """What has to be there for as long as something stands on this ground."""
     return [*ground.snapshots, *([] if tree is None else [tree])]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.blame import Probe
-from slipstream.sandbox.local.keeper_client import Layer
-from slipstream.sandbox.local.process import Launched
-from slipstream.sandbox.local.shared_layers import Shared
+from slipstream.sandbox.local.keeper_client import KeptLayer
+from slipstream.sandbox.local.process import BwrapProcess
+from slipstream.sandbox.local.shared_layers import SharedLayers
 from slipstream.sandbox.metering.meter import Meter
 from slipstream.types import SandboxSpec
 
@@ -26,12 +26,12 @@ class LocalHost:
 
     def __init__(
         self,
-        launched: Launched,
-        shared: Shared,
-        layer: Layer,
+        launched: BwrapProcess,
+        shared: SharedLayers,
+        layer: KeptLayer,
         meter: Meter,
-        below: Sequence[Layer] = (),
-        tree: Layer | None = None,
+        below: Sequence[KeptLayer] = (),
+        tree: KeptLayer | None = None,
         *,
         spec: SandboxSpec,
         probe: Probe,

@@ -246,7 +246,7 @@ be 4,096 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SyscallTable:
     arch: int
     """What the kernel calls it: AUDIT_ARCH_..."""
     numbers: Mapping[str, int]
@@ -254,9 +254,9 @@ class Machine:
     """Whether calls of a second kind, with high numbers, come under the same `arch`."""
 
 
-MACHINES: Mapping[str, Machine] = {
-    "x86_64": Machine(arch=0xC000003E, numbers=X86_64, has_x32=True),
-    "aarch64": Machine(arch=0xC00000B7, numbers=AARCH64),
+MACHINES: Mapping[str, SyscallTable] = {
+    "x86_64": SyscallTable(arch=0xC000003E, numbers=X86_64, has_x32=True),
+    "aarch64": SyscallTable(arch=0xC00000B7, numbers=AARCH64),
 }
 
 
@@ -271,7 +271,7 @@ def program(machine: str | None = None, *, memory_is_metered: bool = True) -> by
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(known, left_out))
 
 
-def _instructions(machine: Machine, left_out: frozenset[str]) -> list[Instruction]:
+def _instructions(machine: SyscallTable, left_out: frozenset[str]) -> list[Instruction]:
     lines: list[Instruction] = [(LOAD, 0, 0, ARCH_AT), (JUMP_EQUAL, 1, 0, machine.arch), (RETURN, 0, 0, KILL_PROCESS)]
     lines += [(LOAD, 0, 0, NUMBER_AT)]
     if machine.has_x32:

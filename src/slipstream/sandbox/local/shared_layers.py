@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.files.copy import copy_tree
-from slipstream.sandbox.local.keeper_client import Keeper, Layer
+from slipstream.sandbox.local.keeper_client import KeeperClient, KeptLayer
 from slipstream.sandbox.local.process import NOBODY
-from slipstream.sandbox.local.view import View
+from slipstream.sandbox.local.view import HostView
 
 MAX_VIEWS = 8
 """That nobody uses. Each takes memory and mounts; those that were not used for longest go."""
@@ -31,24 +31,24 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 What = TypeVar("What", bound=Hashable)
 
 
-class Shared:
+class SharedLayers:
     """What one keeper has made. Owns the keeper."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: KeeperClient) -> None:
         self.keeper = keeper
-        self._views: _Kept[View] = _Kept(keeper, keeper.furnish, MAX_VIEWS)
+        self._views: _Kept[HostView] = _Kept(keeper, keeper.furnish, MAX_VIEWS)
         self._trees: _Kept[str] = _Kept(keeper, functools.partial(_copied, keeper), MAX_TREES)
 
-    async def hold_view(self, view: View) -> Layer:
+    async def hold_view(self, view: HostView) -> KeptLayer:
         """The layer with a view."""
         return await self._views.hold(view)
 
-    async def hold_tree(self, folder: str) -> Layer | None:
+    async def hold_tree(self, folder: str) -> KeptLayer | None:
         """The layer with a copy of a tree, if the sandboxes' user needs one: he could not change what belongs to
         another, not even in a layer above it."""
         return await self._trees.hold(folder) if os.geteuid() == 0 else None
 
-    async def release(self, layer: Layer) -> None:
+    async def release(self, layer: KeptLayer) -> None:
         """Let go of what was held: a view, a tree, or any other layer of the keeper's."""
         await self.keeper.release(layer)
         await self._views.released(layer)
@@ -66,14 +66,14 @@ class Shared:
 class _Kept(Generic[What]):
     """Layers by what is in them. Each is held here too, for as long as it is kept."""
 
-    def __init__(self, keeper: Keeper, make: Callable[[What], Awaitable[Layer]], max_idle: int) -> None:
+    def __init__(self, keeper: KeeperClient, make: Callable[[What], Awaitable[KeptLayer]], max_idle: int) -> None:
         self._keeper = keeper
         self._make = make
         self._max_idle = max_idle
-        self._made: dict[What, asyncio.Task[Layer]] = {}
+        self._made: dict[What, asyncio.Task[KeptLayer]] = {}
         """The one used last comes last."""
 
-    async def hold(self, what: What) -> Layer:
+    async def hold(self, what: What) -> KeptLayer:
         while True:
             making = self._made.pop(what, None)
             if making is None:
@@ -85,19 +85,19 @@ class _Kept(Generic[What]):
                 self._keeper.hold(layer)
                 return layer
 
-    async def _make_held(self, what: What) -> Layer:
+    async def _make_held(self, what: What) -> KeptLayer:
         layer = await self._make(what)
         self._keeper.hold(layer)
         return layer
 
-    def _settle(self, what: What, making: asyncio.Task[Layer]) -> None:
+    def _settle(self, what: What, making: asyncio.Task[KeptLayer]) -> None:
         """Forget what could not be made, for whatever reason; what has just been made is the last to go."""
         if self._made.get(what) is making:
             del self._made[what]
             if _layer_of(making) is not None:
                 self._made[what] = making
 
-    async def released(self, layer: Layer) -> None:
+    async def released(self, layer: KeptLayer) -> None:
         """Somebody has let go of a layer, perhaps one of these."""
         what = next((what for what, made in self._made.items() if _layer_of(made) is layer), None)
         if what is None:
@@ -124,18 +124,18 @@ class _Kept(Generic[What]):
                 await self._keeper.release(layer)
 
 
-def _layer_of(making: asyncio.Task[Layer]) -> Layer | None:
+def _layer_of(making: asyncio.Task[KeptLayer]) -> KeptLayer | None:
     """If it is made."""
     return making.result() if making.done() and not making.cancelled() and making.exception() is None else None
 
 
-def place_of(tree: Layer) -> str:
+def place_of(tree: KeptLayer) -> str:
     """Where bwrap finds the files of a tree's copy."""
     return f"{tree.path}/tree"
 
 
 @contextlib.contextmanager
-def folder(path: str, layers: Sequence[Layer]) -> Iterator[int]:
+def folder(path: str, layers: Sequence[KeptLayer]) -> Iterator[int]:
     """A descriptor of a base or a tree; if it is a tree's copy, that is among `layers`."""
     layer = next((layer for layer in layers if path == place_of(layer)), None)
     if layer is None:
@@ -148,7 +148,7 @@ def folder(path: str, layers: Sequence[Layer]) -> Iterator[int]:
         os.close(fd)
 
 
-async def _copied(keeper: Keeper, folder: str) -> Layer:
+async def _copied(keeper: KeeperClient, folder: str) -> KeptLayer:
     """A layer with the files of a folder, as the sandboxes' user's own."""
     layer = await keeper.make(TREE_BYTES, {"tree": 0o755})
 

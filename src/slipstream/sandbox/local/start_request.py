@@ -13,26 +13,28 @@ import socket
 from dataclasses import dataclass
 
 from slipstream.sandbox.local import bwrap, seccomp
-from slipstream.sandbox.local.keeper_client import OWN_LAYER, OWN_VIEW, Keeper, Layer, Room
-from slipstream.sandbox.local.lower_folders import Ground
-from slipstream.sandbox.local.process import Launched, Passed, visible_home
+from slipstream.sandbox.local.keeper_client import OWN_LAYER, OWN_VIEW, KeeperClient, KeptLayer, LayerRequest
+from slipstream.sandbox.local.lower_folders import LowerFolders
+from slipstream.sandbox.local.process import BwrapProcess, Passed, visible_home
 from slipstream.sandbox.metering import watchdog
 from slipstream.sandbox.metering.meter import Meter
 from slipstream.sandbox.supervisor.channel import Channel, memory_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launching:
+class StartRequest:
     """What bwrap is to be started with."""
 
-    ground: Ground
+    ground: LowerFolders
     interpreter: bwrap.Interpreter
     program: tuple[str, bytes]
     """The supervisor: its path inside, and its bytes."""
-    view: Layer
+    view: KeptLayer
 
 
-async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> tuple[Launched, Layer, Channel]:
+async def launch(
+    keeper: KeeperClient, what: StartRequest, meter: Meter, lease: str
+) -> tuple[BwrapProcess, KeptLayer, Channel]:
     """Start it. Raises SandboxError if the keeper cannot, and OSError if the meter cannot let it in."""
     spec, interpreter, program = what.ground.spec, what.interpreter, what.program
     passed = Passed(renumbered=True)
@@ -71,7 +73,7 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
         doors = meter.open_doors()
         for door in doors:
             lent.callback(os.close, door)
-        room = Room(
+        room = LayerRequest(
             num_bytes=spec.limits.disk_mb * bwrap.MB,
             folders=bwrap.folders_of(what.ground.areas, bwrap.workdir_of(spec)),
             terminals="pts",
@@ -80,7 +82,7 @@ async def launch(keeper: Keeper, what: Launching, meter: Meter, lease: str) -> t
         spawned = await keeper.spawn(args, passed, stderr=stderr, doors=doors, room=room)
         undo.pop_all()
     channel = Channel(ours)
-    launched = Launched(
+    launched = BwrapProcess(
         pid=spawned.pid,
         pidfd=spawned.pidfd,
         info_fd=info,

@@ -1,7 +1,7 @@
 """Views: what many sandboxes see alike, put together once.
 
-Enters: what a sandbox is to find that is no file of its own. Leaves: a `View`, which the keeper makes as a read-only
-tree. Each sandbox sees it through overlays of its own, which bwrap shows with one mount.
+Enters: what a sandbox is to find that is no file of its own. Leaves: a `HostView`, which the keeper makes as a
+read-only tree. Each sandbox sees it through overlays of its own, which bwrap shows with one mount.
 Always holds: nothing in a view can be written to, and nothing in it is secret.
 
 The kernel has one lock for all mounts of a machine, and bwrap reads the whole table of them after every one it makes.
@@ -30,7 +30,7 @@ DEVICE_LINKS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class HostView:
     """Everything in it is named by its path inside. As it is by default it has /dev alone."""
 
     folders: tuple[str, ...] = (TERMINALS, SHARED_MEMORY)
@@ -43,7 +43,7 @@ class View:
     devices: tuple[str, ...] = DEVICES
 
 
-def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> View:
+def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> HostView:
     """The programs of this machine, a minimal /etc, and places to mount the sandbox's own folders at."""
     links = [*DEVICE_LINKS, ("/var/tmp", "../tmp")]
     folders = {"/usr": "/usr", **shown}
@@ -53,7 +53,7 @@ def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], show
             links.append((str(folder), str(folder.readlink())))
         elif folder.is_dir():
             folders[str(folder)] = str(folder)
-    return View(
+    return HostView(
         folders=(TERMINALS, SHARED_MEMORY, "/etc", "/opt", "/run", "/var", "/proc", *mount_points),
         files=tuple(files.items()),
         links=tuple(links),

@@ -32,8 +32,8 @@ from slipstream.sandbox.metering.cgroup_tree import (
     remove_some,
     waits,
 )
-from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Tally, Usage
-from slipstream.sandbox.metering.watchdog import Seen, is_well, see
+from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Usage, UsageMeter
+from slipstream.sandbox.metering.watchdog import LiveProcess, is_well, see
 from slipstream.types import SandboxLimits
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class Groups:
 
     def _try_out(self) -> None:
         """Put a process into a group."""
-        meter = self.open(Tally(limits=SandboxLimits()), 1)
+        meter = self.open(UsageMeter(limits=SandboxLimits()), 1)
         try:
             with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
                 meter.attach(process.pid)
@@ -205,7 +205,7 @@ class Groups:
             remove_all(meter.folders, self.kernel)
             self._open.discard(meter)
 
-    def open(self, tally: Tally, num_own: int) -> GroupMeter:
+    def open(self, tally: UsageMeter, num_own: int) -> GroupMeter:
         number = next(self._numbers)
         meter = GroupMeter(self, {name: f"{folder}/{number}" for name, folder in self._folders.items()}, tally, num_own)
         self._open.add(meter)
@@ -236,7 +236,7 @@ class Groups:
 class GroupMeter:
     """A Meter. Its group is made with its limits."""
 
-    def __init__(self, groups: Groups, by_controller: Mapping[str, str], tally: Tally, num_own: int) -> None:
+    def __init__(self, groups: Groups, by_controller: Mapping[str, str], tally: UsageMeter, num_own: int) -> None:
         self.kind = groups.kind
         self._groups = groups
         self._kernel = groups.kernel
@@ -245,7 +245,7 @@ class GroupMeter:
         self.folders = tuple(dict.fromkeys(by_controller.values()))
         self._tally = tally
         self._num_full = tally.limits.processes + num_own
-        self._first: Seen | None = None
+        self._first: LiveProcess | None = None
         self._num_killed = 0
         """For memory."""
         self._num_killed_before = 0

@@ -24,7 +24,7 @@ from slipstream.errors import ConfigError, is_shortage
 from slipstream.sandbox.metering import cgroup_tree as hierarchy
 from slipstream.sandbox.metering import cgroups as groups
 from slipstream.sandbox.metering import watchdog
-from slipstream.sandbox.metering.usage import Limit, Tally, Usage
+from slipstream.sandbox.metering.usage import Limit, Usage, UsageMeter
 from slipstream.types import SandboxLimits
 
 __all__ = ["Limit", "Meter", "Meters", "Usage", "leftovers", "remove"]
@@ -86,7 +86,7 @@ class Backend(Protocol):
     def kind(self) -> str: ...
     @property
     def interval_s(self) -> float: ...
-    def open(self, tally: Tally, num_own: int) -> Meter: ...
+    def open(self, tally: UsageMeter, num_own: int) -> Meter: ...
     def look(self) -> bool:
         """See what every open meter's sandbox uses, and act on it. Whether there was any."""
         ...
@@ -140,7 +140,7 @@ class Meters:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             loop = None
-        meter = self._backend.open(Tally(limits=limits, on_exceeded=on_exceeded, loop=loop), num_own)
+        meter = self._backend.open(UsageMeter(limits=limits, on_exceeded=on_exceeded, loop=loop), num_own)
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="slipstream-meters", daemon=True)
             self._thread.start()

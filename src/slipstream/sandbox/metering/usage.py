@@ -38,7 +38,7 @@ class Usage:
 
 
 @dataclass(kw_only=True)
-class Tally:
+class UsageMeter:
     """What one meter has seen so far, and whom it tells. Safe to use from several threads."""
 
     limits: SandboxLimits

@@ -21,7 +21,7 @@ import threading
 from dataclasses import dataclass
 
 from slipstream.errors import is_shortage
-from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Tally, Usage
+from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Usage, UsageMeter
 
 KIND = "watchdog"
 INTERVAL_S = 0.05
@@ -37,7 +37,7 @@ _OWN_PAGES = (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LiveProcess:
     """A live process."""
 
     pid: int
@@ -62,7 +62,7 @@ def _file(path: str) -> bytes:
         os.close(fd)
 
 
-def see(pid: int) -> Seen | None:
+def see(pid: int) -> LiveProcess | None:
     """None if it is dead. Raises OSError if the host is only short of something: the living are not to be missed."""
     try:
         fields = _file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -72,7 +72,7 @@ def see(pid: int) -> Seen | None:
         return None
     if len(fields) < 29 or fields[0] in (b"Z", b"X"):
         return None
-    return Seen(
+    return LiveProcess(
         pid=pid,
         parent=int(fields[1]),
         start=int(fields[19]),
@@ -84,22 +84,22 @@ def see(pid: int) -> Seen | None:
     )
 
 
-def is_well(seen: Seen | None) -> bool:
+def is_well(seen: LiveProcess | None) -> bool:
     """Whether it still lives, and is not about to be dead."""
     now = None if seen is None else see(seen.pid)
     return seen is not None and now is not None and now.start == seen.start and not now.is_dying
 
 
-def families() -> dict[int, list[Seen]]:
+def families() -> dict[int, list[LiveProcess]]:
     """Every live process of this machine, by its parent."""
-    found: dict[int, list[Seen]] = {}
+    found: dict[int, list[LiveProcess]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and (seen := see(int(name))):
             found.setdefault(seen.parent, []).append(seen)
     return found
 
 
-def own_memory_mb(seen: Seen) -> float:
+def own_memory_mb(seen: LiveProcess) -> float:
     """What would be free again without it: shared pages count in part. The dearer way to ask."""
     try:
         lines = _file(f"/proc/{seen.pid}/smaps_rollup").splitlines()
@@ -136,7 +136,7 @@ def _max_buffer_bytes() -> int:
         return 2 * 212_992
 
 
-def kill(seen: Seen) -> None:
+def kill(seen: LiveProcess) -> None:
     """Kill this process, and not another that has got its number."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(seen.pid)
@@ -148,7 +148,7 @@ def kill(seen: Seen) -> None:
             os.close(fd)
 
 
-class Times:
+class SandboxCpuTime:
     """CPU time of a sandbox, the dead included: the larger of two counts, each of which can miss some. What the living
     have used and inherited misses children that nobody waited for; what each was last seen with, the short-lived."""
 
@@ -156,7 +156,7 @@ class Times:
         self._last: dict[tuple[int, int], float] = {}
         self._gone_s = 0.0
 
-    def total_s(self, members: list[Seen]) -> float:
+    def total_s(self, members: list[LiveProcess]) -> float:
         now = {(seen.pid, seen.start): seen.own_s for seen in members}
         self._gone_s += sum(own_s for key, own_s in self._last.items() if key not in now)
         self._last = now
@@ -170,7 +170,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._open: set[WatchMeter] = set()
 
-    def open(self, tally: Tally, num_own: int) -> WatchMeter:
+    def open(self, tally: UsageMeter, num_own: int) -> WatchMeter:
         meter = WatchMeter(self, tally, num_own)
         self._open.add(meter)
         return meter
@@ -196,14 +196,14 @@ class WatchMeter:
 
     kind = KIND
 
-    def __init__(self, watchdog: Watchdog, tally: Tally, num_own: int) -> None:
+    def __init__(self, watchdog: Watchdog, tally: UsageMeter, num_own: int) -> None:
         self._watchdog = watchdog
         self._tally = tally
         self._num_full = tally.limits.processes + num_own
-        self._first: Seen | None = None
+        self._first: LiveProcess | None = None
         self._num_over = 0
         self._ended_by: Limit | None = None
-        self._times = Times()
+        self._times = SandboxCpuTime()
         self._closed = False
         self._looking = threading.Lock()
 
@@ -219,12 +219,12 @@ class WatchMeter:
         if self._first is None:
             raise ProcessLookupError(f"process {pid} is gone")
 
-    def look(self, table: dict[int, list[Seen]]) -> None:
+    def look(self, table: dict[int, list[LiveProcess]]) -> None:
         """See what is used, and act on it."""
         with self._looking:
             self._look(table)
 
-    def _look(self, table: dict[int, list[Seen]]) -> None:
+    def _look(self, table: dict[int, list[LiveProcess]]) -> None:
         members = self._members(table)
         if not members or self._closed:
             return
@@ -254,7 +254,7 @@ class WatchMeter:
         elif self._num_over:
             kill(max(members[1:] or members, key=sizes.__getitem__))
 
-    def _members(self, table: dict[int, list[Seen]]) -> list[Seen]:
+    def _members(self, table: dict[int, list[LiveProcess]]) -> list[LiveProcess]:
         """The first process, as it is now, and all below it. Orphans come to it, since its pids are a namespace."""
         first = see(self._first.pid) if self._first is not None else None
         if self._first is None or first is None or first.start != self._first.start:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from slipstream.errors import ConfigError
 from slipstream.sandbox import supervisor
 from slipstream.sandbox.cleanup.lease import ARGUMENT, LABEL
-from slipstream.sandbox.oci.engine import EngineKind, Facts
+from slipstream.sandbox.oci.engine import EngineFacts, EngineKind
 from slipstream.types import SandboxSpec
 
 RUN_FOLDER = "/run/slipstream"
@@ -31,8 +31,8 @@ BUILT = "localhost/slipstream-build"
 TAKEN = ("dev", "proc", "run", "sys")
 """Top folders that are the engine's own, so that the workdir cannot be there."""
 MB = 1 << 20
-MOST_OPEN_FILES = 65536
-MOST_PROCESSES = 1 << 14
+MAX_OPEN_FILES = 65536
+MAX_PROCESSES = 1 << 14
 """Of one user on the whole machine: podman itself runs with less than what its caller may have."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEEDED_MODULES = "import _ctypes, _socket, fcntl, resource, select, sys; sys.exit(sys.version_info < (3, 8))"
@@ -117,11 +117,11 @@ def environment(spec: SandboxSpec, image: Image) -> dict[str, str]:
     return base | dict(image.env) | dict(spec.env)
 
 
-def program_limits(spec: SandboxSpec, facts: Facts) -> dict[str, int]:
+def program_limits(spec: SandboxSpec, facts: EngineFacts) -> dict[str, int]:
     """The limits of every program inside, by the names of the `resource` module. What the engine holds the whole
     container to is not held again; RLIMIT_NPROC counts a user's processes on the whole machine."""
     limits = {
-        "RLIMIT_NPROC": MOST_PROCESSES if facts.limits_processes else spec.limits.processes + 1,
+        "RLIMIT_NPROC": MAX_PROCESSES if facts.limits_processes else spec.limits.processes + 1,
         "RLIMIT_FSIZE": spec.limits.file_mb * MB,
         "RLIMIT_CPU": spec.limits.cpu_s,
         "RLIMIT_CORE": 0,
@@ -131,7 +131,7 @@ def program_limits(spec: SandboxSpec, facts: Facts) -> dict[str, int]:
     return limits
 
 
-def confinement(spec: SandboxSpec, choices: Choices, facts: Facts) -> list[str]:
+def confinement(spec: SandboxSpec, choices: Choices, facts: EngineFacts) -> list[str]:
     """Options of `run` that hold a container: what it may do, and how much of it."""
     limits = spec.limits
     args = ["--pull", "never", "--network", choices.network, "--cap-drop", "ALL"]
@@ -156,8 +156,8 @@ def ulimits() -> list[str]:
     """None above our own: an engine without the right to raise limits would fail to start the container."""
     args = []
     for name, which, most in (
-        ("nofile", resource.RLIMIT_NOFILE, MOST_OPEN_FILES),
-        ("nproc", resource.RLIMIT_NPROC, MOST_PROCESSES),
+        ("nofile", resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        ("nproc", resource.RLIMIT_NPROC, MAX_PROCESSES),
         ("core", resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(which)[1]
@@ -209,7 +209,7 @@ def run(
     folder: Path,
     python: Python,
     choices: Choices,
-    facts: Facts,
+    facts: EngineFacts,
 ) -> list[str]:
     """Start a container whose first program is the supervisor. `folder` is the host's side of RUN_FOLDER."""
     args = ["run", "--detach", "--name", name, "--label", f"{LABEL}={lease}", *confinement(spec, choices, facts)]
@@ -220,7 +220,7 @@ def run(
     return [*args, *(f"{key}={value}" for key, value in limits.items())]
 
 
-def try_out(image: Image, *, name: str, lease: str, python: Python, choices: Choices, facts: Facts) -> list[str]:
+def try_out(image: Image, *, name: str, lease: str, python: Python, choices: Choices, facts: EngineFacts) -> list[str]:
     """Run a container that only sees whether the supervisor could run in it."""
     spec = SandboxSpec()
     args = ["run", "--name", name, "--label", f"{LABEL}={lease}"]

@@ -11,7 +11,7 @@ import os
 import stat
 
 from slipstream.errors import SandboxFileError
-from slipstream.offload import Limits
+from slipstream.offload import OffloadLimits
 from slipstream.patches.apply import PatchError, entries_of, make_patch
 from slipstream.sandbox.base import Changed
 from slipstream.sandbox.files.safe_open import FOLDER, open_inside
@@ -19,7 +19,7 @@ from slipstream.sandbox.files.safe_walk import MAX_ENTRIES, Listing, Stat, list_
 from slipstream.sandbox.local.changes import MAX_CHANGED_FILES, some_of
 from slipstream.types import FileTree
 
-LIMITS = Limits(cpu_s=120)
+LIMITS = OffloadLimits(cpu_s=120)
 """Of the process that compares."""
 MAX_READ_BYTES = 256 << 20
 """Of the files that differ, on either side; what is beyond is left out."""

@@ -32,7 +32,7 @@ class EngineKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class EngineResult:
     """How one call of the engine ended."""
 
     code: int
@@ -41,7 +41,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class EngineFacts:
     """What the engine says of itself and this machine."""
 
     version: str
@@ -62,7 +62,9 @@ class Engine:
     kind: EngineKind
     path: str
 
-    async def call(self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S, cwd: Path = Path("/")) -> Said:
+    async def call(
+        self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S, cwd: Path = Path("/")
+    ) -> EngineResult:
         """Run it to its end, whatever that is. Raises SandboxError if it cannot be run, or not within `timeout_s`.
 
         `cwd` is where it runs, and where what it leaves running may write to (podman's conmon does).
@@ -96,7 +98,7 @@ class Engine:
             raise SandboxError(f"`{self.kind} {_shown(args)}` failed with {said.code}: {said.complaint}")
         return said.out
 
-    def call_blocking(self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S) -> Said:
+    def call_blocking(self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S) -> EngineResult:
         """The same for who has no event loop."""
         try:
             done = subprocess.run(
@@ -111,9 +113,9 @@ def _shown(args: Sequence[str]) -> str:
     return " ".join(args[:2])
 
 
-def _said(code: int | None, out: bytes, complaint: bytes) -> Said:
+def _said(code: int | None, out: bytes, complaint: bytes) -> EngineResult:
     text = complaint.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
-    return Said(code=-1 if code is None else code, out=out.decode("utf-8", "replace"), complaint=text)
+    return EngineResult(code=-1 if code is None else code, out=out.decode("utf-8", "replace"), complaint=text)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -180,7 +182,7 @@ def find_engine(name: str | None) -> Engine:
     raise ConfigError(explain("; ".join(complaints)))
 
 
-async def ask_facts(engine: Engine) -> Facts:
+async def ask_facts(engine: Engine) -> EngineFacts:
     said = await engine.must(["info", "--format", "{{json .}}"])
     try:
         return read_facts(engine.kind, json.loads(said))
@@ -188,14 +190,14 @@ async def ask_facts(engine: Engine) -> Facts:
         raise SandboxError(f"`{engine.kind} info` said what cannot be understood: {error!r}") from error
 
 
-def read_facts(kind: EngineKind, info: dict[str, object]) -> Facts:
+def read_facts(kind: EngineKind, info: dict[str, object]) -> EngineFacts:
     """What `info` told, from its JSON. The two engines have no word in common."""
     if kind is EngineKind.PODMAN:
         host, store = _part(info, "host"), _part(info, "store")
         controllers = host.get("cgroupControllers") or []
         security = _part(host, "security")
         assert isinstance(controllers, list)
-        return Facts(
+        return EngineFacts(
             version=str(_part(info, "version").get("Version", "")),
             runtime=str(_part(host, "ociRuntime").get("name", "")),
             is_rootless=bool(security.get("rootless")),
@@ -205,7 +207,7 @@ def read_facts(kind: EngineKind, info: dict[str, object]) -> Facts:
             has_quota=_has_quota(str(store.get("graphDriverName")), str(_part(store, "graphStatus"))),
         )
     security_options = str(info.get("SecurityOptions"))
-    return Facts(
+    return EngineFacts(
         version=str(info.get("ServerVersion", "")),
         runtime=str(info.get("DefaultRuntime", "")),
         is_rootless="name=rootless" in security_options,

@@ -32,7 +32,7 @@ from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.oci import arguments
 from slipstream.sandbox.oci.arguments import BuildSpec, Choices, DiskLimit, Image, Python
 from slipstream.sandbox.oci.container import Container, remove_container
-from slipstream.sandbox.oci.engine import Engine, Facts, ask_facts, explain, find_engine, finish
+from slipstream.sandbox.oci.engine import Engine, EngineFacts, ask_facts, explain, find_engine, finish
 from slipstream.sandbox.oci.leftovers import leftovers, remove, remove_images
 from slipstream.sandbox.oci.sandbox import KeptOciSandbox, OciSandbox
 from slipstream.types import SandboxSpec
@@ -88,7 +88,7 @@ class OciProvider:
         self._extra_args = tuple(extra_args)
         self._build_args = tuple(build_args)
         self._engine: Engine | None = None
-        self._facts: Facts | None = None
+        self._facts: EngineFacts | None = None
         self._home: Path | None = None
         self._images: dict[str, Image] = {}
         self._holders: Counter[str] = Counter()
@@ -154,12 +154,12 @@ class OciProvider:
             "network": self._network,
         }
 
-    def _disk(self, facts: Facts) -> DiskLimit:
+    def _disk(self, facts: EngineFacts) -> DiskLimit:
         if self._read_only:
             return DiskLimit.MEMORY
         return DiskLimit.QUOTA if facts.has_quota else DiskLimit.WATCHED
 
-    async def _prepare(self) -> tuple[Engine, Facts]:
+    async def _prepare(self) -> tuple[Engine, EngineFacts]:
         engine = await asyncio.to_thread(self._find) if self._engine is None else self._engine
         if self._facts is None:
             self._facts = await ask_facts(engine)
@@ -222,7 +222,7 @@ class OciProvider:
                     complaints.append(complaint)
             raise ConfigError(explain("; ".join(dict.fromkeys(complaints))))
 
-    def _choices(self, engine: Engine, facts: Facts) -> Choices:
+    def _choices(self, engine: Engine, facts: EngineFacts) -> Choices:
         return Choices(
             kind=engine.kind,
             runtime=self._runtime,
@@ -232,7 +232,7 @@ class OciProvider:
             extra=self._extra_args,
         )
 
-    def _runtimes(self, facts: Facts) -> list[str | None]:
+    def _runtimes(self, facts: EngineFacts) -> list[str | None]:
         if self._runtime is not None:
             return [self._runtime]
         others = [name for name in ("crun", "runc") if name != facts.runtime and shutil.which(name)]

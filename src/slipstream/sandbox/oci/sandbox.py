@@ -32,7 +32,7 @@ from slipstream.sandbox.supervisor.sandbox import SupervisedSandbox
 from slipstream.types import File, FileTree, SandboxSpec
 
 
-class Keeper(Protocol):
+class OciOwner(Protocol):
     """The provider, as its sandboxes know it."""
 
     @property
@@ -56,7 +56,7 @@ class Keeper(Protocol):
 class Side:
     """The host's side of one container: what goes with it."""
 
-    def __init__(self, keeper: Keeper, container: Container, held: list[Image], spec: SandboxSpec) -> None:
+    def __init__(self, keeper: OciOwner, container: Container, held: list[Image], spec: SandboxSpec) -> None:
         self._keeper = keeper
         self._spec = spec
         self.container = container
@@ -109,7 +109,7 @@ class OciSandbox(SupervisedSandbox):
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: OciOwner,
         container: Container,
         channel: Channel,
         *,
@@ -246,7 +246,7 @@ class Root:
 class OciSnapshot:
     """An image without a name, which is there as long as the snapshot or a sandbox that was opened from it."""
 
-    def __init__(self, keeper: Keeper, spec: SandboxSpec, image: Image, way_of: Image) -> None:
+    def __init__(self, keeper: OciOwner, spec: SandboxSpec, image: Image, way_of: Image) -> None:
         self._keeper = keeper
         self._spec = spec
         self._image = image

@@ -26,7 +26,7 @@ class Waiter:
         self.not_before_s = -math.inf
 
 
-class Kind:
+class SandboxKind:
     """Sandboxes that are alike."""
 
     def __init__(self, key: Hashable, opener: Opener, demand: Demand) -> None:

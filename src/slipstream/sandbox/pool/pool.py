@@ -27,7 +27,7 @@ from slipstream.errors import ConfigError, SandboxError, SandboxFileError, Sandb
 from slipstream.sandbox.base import Capability, Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.pool.closing import Endings, result_of
 from slipstream.sandbox.pool.demand import Demand, shares
-from slipstream.sandbox.pool.kinds import Kind, Opener, Waiter
+from slipstream.sandbox.pool.kinds import Opener, SandboxKind, Waiter
 from slipstream.sandbox.pool.pooled_sandbox import leased_type
 from slipstream.types import SandboxSpec
 
@@ -75,7 +75,7 @@ class Pool:
         self._start_timeout_s = start_timeout_s
         self._health_timeout_s = health_timeout_s
         self._idle_s = idle_s
-        self._kinds: dict[Hashable, Kind] = {}
+        self._kinds: dict[Hashable, SandboxKind] = {}
         self._leased: set[Sandbox] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         """Starts that were told to stop and have not heard it yet."""
@@ -148,19 +148,19 @@ class Pool:
 
     # ------------------------------------------------------------ leases
 
-    def _kind(self, spec: SandboxSpec) -> Kind:
+    def _kind(self, spec: SandboxSpec) -> SandboxKind:
         bare = replace(spec, files={}, setup=())
         key = tuple(_hashable(getattr(bare, field.name)) for field in fields(bare))
         if key not in self._kinds:
-            self._kinds[key] = Kind(key, lambda: self._provider.open(bare), Demand(idle_s=self._idle_s))
+            self._kinds[key] = SandboxKind(key, lambda: self._provider.open(bare), Demand(idle_s=self._idle_s))
         return self._kinds[key]
 
     async def _fork(self, opener: Opener) -> Sandbox:
         """A sandbox from a snapshot: it waits and counts like all others, and none like it is kept."""
         self._refuse_if_closed()
-        return await self._lease(Kind(object(), opener, Demand(idle_s=0.0)), None)
+        return await self._lease(SandboxKind(object(), opener, Demand(idle_s=0.0)), None)
 
-    async def _lease(self, kind: Kind, spec: SandboxSpec | None) -> Sandbox:
+    async def _lease(self, kind: SandboxKind, spec: SandboxSpec | None) -> Sandbox:
         """Take a sandbox that is in order, and write the spec's files into it."""
         num_failures = 0
         while True:
@@ -190,7 +190,7 @@ class Pool:
                 self.num_from_warm += was_warm
                 return leased_type(self.capabilities)(sandbox, self._give_back, self._fork)
 
-    async def _take(self, kind: Kind) -> tuple[Sandbox, bool]:
+    async def _take(self, kind: SandboxKind) -> tuple[Sandbox, bool]:
         """A sandbox that counts as leased, and whether it was warm: the newest warm one, or the next that starts."""
         self._refuse_if_closed()
         kind = self._kinds.setdefault(kind.key, kind)  # it may have been let go meanwhile
@@ -211,7 +211,7 @@ class Pool:
             kind.waiters.remove(waiter)
             self._balance_soon()
 
-    def _put_back(self, kind: Kind, sandbox: Sandbox) -> None:
+    def _put_back(self, kind: SandboxKind, sandbox: Sandbox) -> None:
         """Nobody has had it: it goes to the next."""
         if self._closing is None:
             self._leased.discard(sandbox)
@@ -264,11 +264,11 @@ class Pool:
 
     # ------------------------------------------------------------ starts
 
-    def _begin(self, kind: Kind) -> None:
+    def _begin(self, kind: SandboxKind) -> None:
         start = asyncio.create_task(self._start(kind), name="starting a sandbox")
         kind.starts.add(start)
 
-    def _stop(self, kind: Kind) -> None:
+    def _stop(self, kind: SandboxKind) -> None:
         """Stop one of a kind's starts. It counts until that has happened; then its ending counts."""
         start = kind.starts.pop()
         self._stopping.add(start)
@@ -279,7 +279,7 @@ class Pool:
         self._stopping.discard(start)
         self._balance_soon()
 
-    async def _start(self, kind: Kind) -> None:
+    async def _start(self, kind: SandboxKind) -> None:
         """One start: whoever waits longest gets what comes of it."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert me is not None
@@ -307,7 +307,7 @@ class Pool:
         kind.num_failures, kind.not_before_s = 0, -math.inf
         self._came(kind, sandbox)
 
-    def _came(self, kind: Kind, sandbox: Sandbox) -> None:
+    def _came(self, kind: SandboxKind, sandbox: Sandbox) -> None:
         """A sandbox that is ready: for the first who waits, or to be kept."""
         kind = self._kinds.setdefault(kind.key, kind)
         waiting = kind.waiting(math.inf)
@@ -318,7 +318,7 @@ class Pool:
             kind.warm.append(sandbox)
         self._balance_soon()
 
-    def _failed(self, kind: Kind, raised: SlipstreamError) -> None:
+    def _failed(self, kind: SandboxKind, raised: SlipstreamError) -> None:
         """A start failed, and whoever has borne the fewest failures bears it."""
         now_s = asyncio.get_running_loop().time()
         waiting = kind.waiting(now_s)
@@ -394,7 +394,7 @@ class Pool:
                 return
             self._take_down(kind)
 
-    def _take_down(self, kind: Kind) -> None:
+    def _take_down(self, kind: SandboxKind) -> None:
         """Let one go that nobody waits for: the oldest warm one, else one that is starting."""
         if kind.warm:
             self._endings.close(kind.warm.pop(0))

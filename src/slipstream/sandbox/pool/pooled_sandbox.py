@@ -30,7 +30,7 @@ Close = Callable[[Sandbox], Awaitable[None]]
 OpenFork = Callable[[Callable[[], Awaitable[Sandbox]]], Awaitable[Sandbox]]
 
 
-class Leased:
+class PooledSandbox:
     """One lease of a sandbox. `inner` is the provider's."""
 
     def __init__(self, inner: Sandbox, close: Close, open_fork: OpenFork) -> None:
@@ -75,7 +75,7 @@ class Leased:
         await self._close(self.inner)
 
 
-class _WithChanges(Leased):
+class _WithChanges(PooledSandbox):
     async def mark(self) -> None:
         await cast("Changes", self.inner).mark()
 
@@ -83,17 +83,17 @@ class _WithChanges(Leased):
         return await cast("Changes", self.inner).changes(path, max_bytes=max_bytes)
 
 
-class _WithSnapshots(Leased):
+class _WithSnapshots(PooledSandbox):
     async def snapshot(self) -> Snapshot:
         return _Snapshot(await cast("Snapshots", self.inner).snapshot(), self._open_fork)
 
 
-class _WithEndpoints(Leased):
+class _WithEndpoints(PooledSandbox):
     async def serve(self, name: str, on_connect: OnConnect) -> str:
         return await cast("Endpoints", self.inner).serve(name, on_connect)
 
 
-class _WithRoot(Leased):
+class _WithRoot(PooledSandbox):
     def root(self) -> AbstractContextManager[int]:
         return cast("Rooted", self.inner).root()
 
@@ -119,7 +119,7 @@ class _Snapshot:
         await self._inner.aclose()
 
 
-_PARTS: Mapping[Capability, type[Leased]] = {
+_PARTS: Mapping[Capability, type[PooledSandbox]] = {
     Capability.CHANGES: _WithChanges,
     Capability.SNAPSHOTS: _WithSnapshots,
     Capability.ENDPOINTS: _WithEndpoints,
@@ -128,7 +128,7 @@ _PARTS: Mapping[Capability, type[Leased]] = {
 
 
 @functools.cache
-def leased_type(capabilities: frozenset[Capability]) -> type[Leased]:
+def leased_type(capabilities: frozenset[Capability]) -> type[PooledSandbox]:
     """The class of leases of sandboxes that can do this."""
     parts = tuple(_PARTS[capability] for capability in Capability if capability in capabilities)
-    return type("Leased", parts, {}) if parts else Leased
+    return type("Leased", parts, {}) if parts else PooledSandbox

@@ -32,7 +32,7 @@ INLINE_FILES = 100
 """What is copied on the event loop; more of it in a thread."""
 
 
-class Host(Protocol):
+class HostSide(Protocol):
     """The host's side of one sandbox."""
 
     async def end(self) -> None:
@@ -56,7 +56,7 @@ class SupervisedSandbox:
     """One sandbox. `on_closed` is called with it once nothing of it is left."""
 
     def __init__(
-        self, name: str, *, host: Host, channel: Channel, programs: Programs, on_closed: Callable[[Any], None]
+        self, name: str, *, host: HostSide, channel: Channel, programs: Programs, on_closed: Callable[[Any], None]
     ) -> None:  # `Any`, since it is the provider's own kind of sandbox
         self._id = name
         self._host = host

@@ -46,7 +46,7 @@ BETWEEN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CommandStatus:
     exit_code: int
     cwd: str
 
@@ -57,7 +57,7 @@ class Bash:
     def __init__(self, programs: Programs, cwd: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._number = 0
-        self._reports: dict[int, Report] = {}
+        self._reports: dict[int, CommandStatus] = {}
         self._pending = b""
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as child_ends:
             self._command_fd = memory_file()  # which cannot be sealed: bash, and so the agent, can come to it
@@ -109,7 +109,7 @@ class Bash:
         while self._pending.count(b"\0") >= 3:
             number, code, cwd, self._pending = self._pending.split(b"\0", 3)
             if number.isdigit() and code.isdigit() and len(number) <= MAX_DIGITS >= len(code):
-                self._reports[int(number)] = Report(exit_code=int(code), cwd=os.fsdecode(cwd))
+                self._reports[int(number)] = CommandStatus(exit_code=int(code), cwd=os.fsdecode(cwd))
         self._changed.set()
 
     def begin(self, command: str | None) -> None:
@@ -130,7 +130,7 @@ class Bash:
     def ask_report(self) -> None:
         self._write(REPORT.format(number=self._number, fd=STATUS_FD))
 
-    async def report(self, timeout_s: float) -> Report | None:
+    async def report(self, timeout_s: float) -> CommandStatus | None:
         """The report on the last command; None if the shell ended or the time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -139,7 +139,7 @@ class Bash:
                     await self._changed.wait()
         return self._reports.get(self._number)
 
-    async def interrupt(self) -> Report | None:
+    async def interrupt(self) -> CommandStatus | None:
         """Stop the command as ^C would, then by force; None if the shell does not come back."""
         deadline = self._loop.time() + INTERRUPT_S
         while self._loop.time() < deadline and not self.running.has_ended:

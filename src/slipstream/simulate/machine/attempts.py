@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slipstream.errors import GraderError, SandboxError
-from slipstream.placement.simulated import Census
+from slipstream.placement.simulated import LiveCount
 from slipstream.seams import PastAttempt, TurnGate
 from slipstream.simulate.machine.engine import Fleet
-from slipstream.simulate.machine.host import Front, Host
+from slipstream.simulate.machine.host import RunProcess, SimHost
 from slipstream.simulate.workload import Chore, SimJob, SimTurn
 from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Span, SpanKind, Verdict
 
-LEAST_WAIT_S = 0.001
+MIN_WAIT_S = 0.001
 """Shorter waits at the gate leave no span."""
 _NO_COUNTS: Mapping[str, int] = {}
 _NO_VERDICT = Ending(reason=EndReason.NO_VERDICT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plant:
+class SimContext:
     """What all attempts share."""
 
     engine: Fleet
-    host: Host
-    front: Front
+    host: SimHost
+    front: RunProcess
     front_s: float
     """Of the front, for each model call."""
     gate: TurnGate
@@ -34,9 +34,9 @@ class Plant:
 
 
 class WorkloadPlacement:
-    def __init__(self, plant: Plant) -> None:
+    def __init__(self, plant: SimContext) -> None:
         self._plant = plant
-        self.census = Census()
+        self.census = LiveCount()
         self.starts: list[tuple[float, JobKey, str]] = []
         """What began when, for those who compare."""
 
@@ -48,7 +48,7 @@ class WorkloadPlacement:
 
 class WorkloadAttempt:
     def __init__(
-        self, plant: Plant, census: Census, starts: list[tuple[float, JobKey, str]], job: Job, number: int
+        self, plant: SimContext, census: LiveCount, starts: list[tuple[float, JobKey, str]], job: Job, number: int
     ) -> None:
         self._plant = plant
         self._census = census
@@ -121,7 +121,7 @@ class WorkloadAttempt:
         asked_s = _now_s()
         async with self._plant.gate.turn(self._job.key, context) as passed:
             start_s = _now_s()
-            if start_s - asked_s >= LEAST_WAIT_S:
+            if start_s - asked_s >= MIN_WAIT_S:
                 self._span(SpanKind.WAIT_TURN, asked_s)
             await self._plant.front.work(self._plant.front_s / 2)
             cached = await self._plant.engine.complete(

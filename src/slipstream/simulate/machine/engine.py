@@ -13,8 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slipstream.simulate.machine.host import Front, Host
-from slipstream.simulate.machine.shared import Shared
+from slipstream.simulate.machine.host import RunProcess, SimHost
+from slipstream.simulate.machine.shared import SharedResource
 from slipstream.types import EngineLoad
 
 
@@ -76,7 +76,7 @@ class _Request:
 
 
 class SimEngine:
-    def __init__(self, spec: EngineSpec, host: Host | None = None, front: Front | None = None) -> None:
+    def __init__(self, spec: EngineSpec, host: SimHost | None = None, front: RunProcess | None = None) -> None:
         """`host`: where it runs, if it takes cores there; `front`: the process, if it needs that."""
         self.spec = spec
         self.counts = EngineCounts()
@@ -86,8 +86,8 @@ class SimEngine:
         self._kv = 0
         self._active_tokens = 0
         self._num_active = 0
-        self._decoding = Shared(self._decode_speed)
-        self._prefilling = Shared(self._prefill_speed)
+        self._decoding = SharedResource(self._decode_speed)
+        self._prefilling = SharedResource(self._prefill_speed)
         self._decoding.link(self._prefilling)
         self._prefill_turn = asyncio.Lock()
         self._host = host if spec.cores > 0 else None

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream.simulate.machine.shared import Shared
+from slipstream.simulate.machine.shared import SharedResource
 
 FIRST = 0.9
 """Of the run's own process, what its event loop gets while an engine in it wants all of it too. The engine's thread
 gives way at every operation on a tensor, and then waits until the event loop's turn is over."""
 
 
-class Host:
+class SimHost:
     """The cores of one machine, evenly shared; nobody uses more than one at a time, but for engines that run on it."""
 
     def __init__(self, cores: float, others: float = 0.0) -> None:
@@ -23,7 +23,7 @@ class Host:
         self._others = others
         self.taken: list[Callable[[], float]] = []
         """What each engine on it takes now."""
-        self.shared = Shared(lambda num: self.pace(num))
+        self.shared = SharedResource(lambda num: self.pace(num))
 
     def pace(self, num: int | None = None) -> float:
         """Of what it would get alone, the share that everybody on it gets."""
@@ -34,15 +34,15 @@ class Host:
         await self.shared.work(cpu_s)
 
 
-class Front:
+class RunProcess:
     """The run's own process, in which one thread of Python at a time goes on: the event loop's, with what every call
     and agent needs of it, or that of an engine in the same process."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SimHost) -> None:
         self._host = host
         self._duties: list[Callable[[], float]] = []
         """What each engine in it needs of it now."""
-        self.shared = Shared(self._speed)
+        self.shared = SharedResource(self._speed)
         self.shared.link(host.shared)
         host.taken.append(lambda: 1.0 if self.shared.num_inside and not self._duty else 0.0)
 

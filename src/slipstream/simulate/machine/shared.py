@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-LEAST_S = 1e-9
+MIN_S = 1e-9
 """The event loop's clock is no finer: what would be done within it is done."""
 
 
-class Shared:
+class SharedResource:
     """`speed(n)`: how much work a second each of `n` gets done."""
 
     def __init__(self, speed: Callable[[int], float]) -> None:
@@ -53,7 +53,7 @@ class Shared:
                     self._num_inside -= 1
             raise
 
-    def link(self, other: Shared) -> None:
+    def link(self, other: SharedResource) -> None:
         """How many are in the one has a part in the speed of the other."""
         joined = [*dict.fromkeys((*self._linked, *other._linked))]
         for one in joined:
@@ -90,7 +90,7 @@ class Shared:
     def _wake(self) -> None:
         self._timer = None
         with self.changing():
-            tick_s = max(LEAST_S, 4 * math.ulp(self._now_s))
+            tick_s = max(MIN_S, 4 * math.ulp(self._now_s))
             reached = self._each_done * (1 + 1e-12) + tick_s * self._speed(max(1, self._num_inside))
             while self._inside and (self._inside[0][2].done() or self._inside[0][0] <= reached):
                 _, _, future = heapq.heappop(self._inside)

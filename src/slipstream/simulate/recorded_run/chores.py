@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.simulate.recorded_run.mean_level import Interval, Level
-from slipstream.simulate.recorded_run.recorded import Kind, Life, Piece, Recorded
+from slipstream.simulate.recorded_run.recorded import Piece, Recorded, RecordedRollout, TimeKind
 from slipstream.simulate.workload import Chore
 
 GRID = (1.0, 0.75, 0.5, 0.25, 0.0)
@@ -27,8 +27,8 @@ GRID = (1.0, 0.75, 0.5, 0.25, 0.0)
 WORTH = 0.995
 """A share other than the usual one must explain the run at least so much better."""
 ROUNDS = 2
-LEAST_ALIKE = 3
-SOUGHT = (Kind.INIT, Kind.TOOL, Kind.GRADE)
+MIN_ALIKE = 3
+SOUGHT = (TimeKind.INIT, TimeKind.TOOL, TimeKind.GRADE)
 """Of the others the first two are too short to tell."""
 
 QUICKEST = 10
@@ -58,7 +58,7 @@ class Cores:
 
     stretch: Level
     """1 where nobody had to share; outside what was measured, 0."""
-    shares: Mapping[Kind, float]
+    shares: Mapping[TimeKind, float]
     wanted: Level
     """Cores that the run itself wanted."""
     harness: Level = field(default_factory=lambda: Level(()))
@@ -74,10 +74,10 @@ class Cores:
         wait_s = cpu_s = 0.0
         for piece in pieces:
             share = self.shares[piece.kind]
-            if piece.kind is Kind.OWN and self.own_s is not None:
+            if piece.kind is TimeKind.OWN and self.own_s is not None:
                 cpu_s += min(self.own_s, piece.seconds)
                 continue
-            if piece.kind is Kind.OWN:
+            if piece.kind is TimeKind.OWN:
                 at_once = max(1.0, self.harness.mean(piece.start_s, piece.end_s))
                 share *= min(1.0, self.threads / at_once)
             alone_s = piece.seconds / _slowdown(share, self.stretch_of(piece.start_s, piece.end_s))
@@ -105,12 +105,12 @@ def fit_cores(
         (piece.start_s, piece.end_s, 1.0 if own_s is None else min(1.0, own_s / piece.seconds))
         for life in run.lives
         for piece in life.pieces
-        if piece.kind is Kind.OWN and piece.seconds > 0
+        if piece.kind is TimeKind.OWN and piece.seconds > 0
     ]
     harness = Level(own)
     pieces = {kind: _grouped(run.lives, kind) for kind in SOUGHT}
 
-    def made(shares: Mapping[Kind, float]) -> Cores:
+    def made(shares: Mapping[TimeKind, float]) -> Cores:
         wanted = _wanted(run, shares, engine_cores, Level(own, lambda level: min(threads, level)))
         stretch = Level(wanted.pieces(), lambda level: max(1.0, (level + others) / cores))
         return Cores(stretch=stretch, shares=shares, wanted=wanted, harness=harness, threads=threads, own_s=own_s)
@@ -120,7 +120,7 @@ def fit_cores(
         calls = explain(found.stretch) if explain is not None and engine_cores else 0.0
         return calls + statistics.fmean(spreads or [0.0])
 
-    best = made(dict.fromkeys(Kind, GRID[0]))
+    best = made(dict.fromkeys(TimeKind, GRID[0]))
     if max((level for _, _, level in best.stretch.pieces()), default=1.0) <= 1.0:
         return best  # nobody ever had to share
     least = off(best)
@@ -136,7 +136,7 @@ def fit_cores(
 def own_work(run: Recorded, *, apart: bool) -> float:
     """What agents need for a piece of their own work, where they wait for the run's own process. `apart`: they live in
     others, and the quickest of their pieces tell; else it is all that process's."""
-    found = sorted(piece.seconds for life in run.lives for piece in life.pieces if piece.kind is Kind.OWN)
+    found = sorted(piece.seconds for life in run.lives for piece in life.pieces if piece.kind is TimeKind.OWN)
     return found[len(found) // QUICKEST] if apart and found else 0.0
 
 
@@ -163,12 +163,12 @@ def engine_level(run: Recorded, engine_cores: float) -> Level:
     return Level(calls, lambda level: engine_cores if level else 0.0)
 
 
-def _wanted(run: Recorded, shares: Mapping[Kind, float], engine_cores: float, harness: Level) -> Level:
+def _wanted(run: Recorded, shares: Mapping[TimeKind, float], engine_cores: float, harness: Level) -> Level:
     intervals: list[Interval] = [
         (piece.start_s, piece.end_s, shares[piece.kind])
         for life in run.lives
         for piece in life.pieces
-        if piece.kind is not Kind.OWN
+        if piece.kind is not TimeKind.OWN
     ]
     intervals += harness.pieces()
     if engine_cores:
@@ -180,19 +180,19 @@ def _slowdown(share: float, stretch: float) -> float:
     return 1.0 - share + share * stretch
 
 
-def _grouped(lives: Sequence[Life], kind: Kind) -> list[list[Piece]]:
+def _grouped(lives: Sequence[RecordedRollout], kind: TimeKind) -> list[list[Piece]]:
     """Pieces that would take about as long if nobody were in the way: of one kind, task and place."""
     groups: defaultdict[tuple[str, int], list[Piece]] = defaultdict(list)
     for life in lives:
         of_kind = [piece for piece in life.pieces if piece.kind is kind and piece.seconds > 0]
         for place, piece in enumerate(of_kind):
             groups[life.key.task_id, place].append(piece)
-    large = [pieces for pieces in groups.values() if len(pieces) >= LEAST_ALIKE]
+    large = [pieces for pieces in groups.values() if len(pieces) >= MIN_ALIKE]
     pooled = [piece for pieces in groups.values() for piece in pieces]
     return large if 2 * sum(map(len, large)) >= len(pooled) else [pooled]
 
 
-def _spread(groups: Sequence[Sequence[Piece]], kind: Kind, found: Cores) -> float:
+def _spread(groups: Sequence[Sequence[Piece]], kind: TimeKind, found: Cores) -> float:
     """How far pieces are from the middle of their group, once the others' part is taken out."""
     apart: list[float] = []
     for pieces in groups:

@@ -16,7 +16,7 @@ from slipstream.record.hardware import HardwareSample
 from slipstream.simulate.recorded_run.mean_level import Level
 from slipstream.simulate.recorded_run.recorded import Recorded
 
-LEAST_CALLS = 24
+MIN_CALLS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def cpu_use(
         engine_s += sum(each.cpu_s for each in sample.work)
         steps_s += sum(each.seconds for each in sample.work)
     event_loop_s = own_s - engine_s * max(1.0, engine_cores)
-    if num_calls < LEAST_CALLS or engine_s <= 0 or event_loop_s <= 0:
+    if num_calls < MIN_CALLS or engine_s <= 0 or event_loop_s <= 0:
         return None
     alone_s = engine_s if engine_cores else min(steps_s, max(engine_s, steps_s - event_loop_s))
     return CpuUse(

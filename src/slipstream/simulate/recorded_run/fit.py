@@ -30,12 +30,12 @@ from slipstream.simulate.recorded_run.mean_level import Level
 from slipstream.simulate.recorded_run.recorded import Call
 from slipstream.types import EngineWork
 
-LEAST_CALLS = 24
-LEAST_STEPS = 100
+MIN_CALLS = 24
+MIN_STEPS = 100
 """Of an engine that told what they took."""
-LEAST_OVERLAP = 1.2
+MIN_OVERLAP = 1.2
 """Calls at once, on average over calls: below it there is next to nothing to tell a second one's cost from."""
-LEAST_VARIETY = 0.05
+MIN_VARIETY = 0.05
 """By how much the number of calls at once, or the tokens of a reply, must vary: its deviation over its mean."""
 TOLERANCE = 0.1
 """A call that is off by more counts less, in proportion."""
@@ -43,7 +43,7 @@ ROUNDS = 6
 PREFILL_ROUNDS = 4
 PREFILL_GUESSES = (0.0, 0.3, 0.8)
 """Of the engine's time, what may have gone into prompts."""
-LEAST_S = 1e-6
+MIN_S = 1e-6
 NO_TIME_S = 0.003
 """An engine whose calls take less answers from memory: there is nothing to fit."""
 FASTEST_PREFILL = 1e9
@@ -53,9 +53,9 @@ PRIORS = (0.0, 0.0, 1e-3, 3e-2, 0.0, 0.0)
 """What it costs besides, in their order, where the calls of a run are off by UNSURE. Where the run cannot tell, a step
 takes as long however many take part in it, and however long their contexts are, which is so as long as reading the
 weights is most of it."""
-UNSURE, LEAST_UNSURE = 0.15, 0.04
+UNSURE, MIN_UNSURE = 0.15, 0.04
 """How far calls are off, as a share of themselves: by so much, and no less, in the median."""
-LEAST_SHARE = 0.3
+MIN_SHARE = 0.3
 """Of the median length of a call: a shorter one is not held to more than this."""
 
 
@@ -110,9 +110,9 @@ def fit_engine(
     timed = sorted(
         (call for call in calls if call.sampled and call.seconds > 0), key=lambda call: (call.start_s, call.end_s)
     )
-    if len(timed) < LEAST_CALLS:
+    if len(timed) < MIN_CALLS:
         raise ConfigError(
-            f"the run {name} has {len(timed)} model calls with a length, and fitting an engine takes {LEAST_CALLS}: "
+            f"the run {name} has {len(timed)} model calls with a length, and fitting an engine takes {MIN_CALLS}: "
             "record a run with more rollouts"
         )
     middle_s = statistics.median(call.seconds for call in timed)
@@ -158,7 +158,7 @@ def fit_steps(
     `on_cores`: it computed on the cores that the sandboxes use too, so what counts is the time in which it had one.
     `alone`: otherwise, the share of its time that it would have taken with nobody in the way."""
     num = sum(each.num_steps for each in work)
-    if num < LEAST_STEPS:
+    if num < MIN_STEPS:
         return None
     _check_variety([(each.num_rows / each.num_steps, each.num_steps) for each in work if each.num_steps], name)
     rows, counts = [], []
@@ -244,12 +244,12 @@ def _check_variety(at_once: Sequence[tuple[float, int]], name: str) -> None:
     times = sum(often for _, often in at_once)
     mean = sum(num * often for num, often in at_once) / times
     deviation = (sum((num - mean) ** 2 * often for num, often in at_once) / times) ** 0.5
-    if mean < LEAST_OVERLAP:
+    if mean < MIN_OVERLAP:
         raise ConfigError(
             f"the model calls of the run {name} hardly overlapped ({mean:.2f} at once), so what one costs beside "
             "others cannot be told: record a run with more rollouts in flight (dispatch.slots, or more samples)"
         )
-    if deviation < LEAST_VARIETY * mean:
+    if deviation < MIN_VARIETY * mean:
         raise ConfigError(
             f"the run {name} always had about {mean:.1f} model calls at once, so what one more costs cannot be told: "
             "record a run whose load varies (more rollouts than dispatch.slots, or other dispatch.slots)"
@@ -267,7 +267,7 @@ def _rows(
         (from_s, until_s, call.fresh / (until_s - from_s)) for call, _, (from_s, until_s) in whole if until_s > from_s
     )
     rows = []
-    least_s = LEAST_SHARE * statistics.median(call.seconds for call in calls)
+    least_s = MIN_SHARE * statistics.median(call.seconds for call in calls)
     for call, at_s, (_, until_s) in whole:
         if call.end_s <= at_s:
             continue
@@ -284,8 +284,8 @@ def _computed(calls: Sequence[Call], admitted: Sequence[float], token_s: float) 
     """When each prompt was computed, one after the other, each token of it in so much time; but within its call."""
     found, free_s = [], 0.0
     for call, at_s in zip(calls, admitted, strict=True):
-        until_s = min(max(at_s, free_s) + max(call.fresh * token_s, LEAST_S), call.end_s - LEAST_S)
-        from_s = max(at_s, min(free_s, until_s - LEAST_S))
+        until_s = min(max(at_s, free_s) + max(call.fresh * token_s, MIN_S), call.end_s - MIN_S)
+        from_s = max(at_s, min(free_s, until_s - MIN_S))
         found.append((from_s, max(until_s, from_s)))
         free_s = max(free_s, until_s)
     return found
@@ -318,7 +318,7 @@ def _solve(rows: Sequence[_Row], *, counts: Sequence[float] = (), rounds: int = 
         found = _not_negative(rows, weights, ridges)
         offs = [abs(row.of(found) - row.seconds) / row.scale_s for row in rows]
         weights = [each * (1.0 if off <= TOLERANCE else TOLERANCE / off) for each, off in zip(times, offs, strict=True)]
-        unsure = max(LEAST_UNSURE, min(unsure, statistics.median(offs)))
+        unsure = max(MIN_UNSURE, min(unsure, statistics.median(offs)))
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.config import apply_overrides, from_json
-from slipstream.dispatch.base import Limits
+from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.errors import ConfigError
@@ -26,9 +26,9 @@ from slipstream.simulate.recorded_run.recorded import LeftOut, Recorded, read_re
 from slipstream.simulate.recorded_run.replay import (
     UNKNOWN_CACHE,
     Change,
+    DispatchSetup,
     Known,
     Model,
-    Way,
     call_error,
     fit_run,
     num_drawn,
@@ -49,7 +49,7 @@ MATTERS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Predicted:
     makespan_s: float
     num_rollouts: int
     rollouts_per_s: float
@@ -66,10 +66,10 @@ class Figures:
 class Prediction:
     run: str
     changes: tuple[str, ...]
-    recorded: Figures
-    replayed: Figures
+    recorded: Predicted
+    replayed: Predicted
     """Under the run's own settings."""
-    predicted: Figures | None
+    predicted: Predicted | None
     """None if nothing is changed."""
     fit: Fit
     spec: EngineSpec
@@ -119,7 +119,9 @@ class Simulator:
         way = way_of(changed, self.settings, engines=int(own.get("engines", 1)), cores=own.get("cores"))
         return self.under(changed, way, pairs, seed=seed, gains=gains)
 
-    def under(self, changed: Settings, way: Way, told: Sequence[str], *, seed: int, gains: bool) -> Prediction:
+    def under(
+        self, changed: Settings, way: DispatchSetup, told: Sequence[str], *, seed: int, gains: bool
+    ) -> Prediction:
         model, run = self.model, self.model.run
         traced = replay(model, way, seed=seed) if told else self.again
         return Prediction(
@@ -149,9 +151,9 @@ def predict(reader: RunReader, pairs: Sequence[str], *, seed: int = 0, gains: bo
     return Simulator.of(reader, kv_tokens=kv_tokens).predict(pairs, seed=seed, gains=gains)
 
 
-def figures(run: Recorded) -> Figures:
+def figures(run: Recorded) -> Predicted:
     calls, uses = run.calls, run.usage.uses
-    return Figures(
+    return Predicted(
         makespan_s=run.makespan_s,
         num_rollouts=len(run.lives),
         rollouts_per_s=len(run.lives) / run.makespan_s,
@@ -215,7 +217,9 @@ def _number(key: str, text: str) -> float:
     return number
 
 
-def way_of(settings: Settings, before: Settings | None = None, *, engines: int = 1, cores: float | None = None) -> Way:
+def way_of(
+    settings: Settings, before: Settings | None = None, *, engines: int = 1, cores: float | None = None
+) -> DispatchSetup:
     """How a run with these settings is dispatched; `before`: those of the recorded run, where they are others."""
     started = settings.samples + (settings.oversample if isinstance(settings, TrainConfig) else 0)
     oversamples = isinstance(settings, TrainConfig) and settings.oversample > 0
@@ -224,9 +228,9 @@ def way_of(settings: Settings, before: Settings | None = None, *, engines: int =
         slots = settings.model.engine.num_slots
     dispatch = settings.dispatch
     policy, limits = make_policy(dispatch)
-    return Way(
+    return DispatchSetup(
         make=lambda load: (policy, KvGate(load) if dispatch.policy == "adaptive" else OpenGate()),
-        limits=Limits(sandboxes=limits.sandboxes, init=limits.init, run=limits.run, grade=limits.grade),
+        limits=DispatchLimits(sandboxes=limits.sandboxes, init=limits.init, run=limits.run, grade=limits.grade),
         change=Change(
             samples=started,
             keep=settings.samples if oversamples else None,
@@ -296,7 +300,7 @@ def _learning_here(reader: RunReader, settings: Settings, on_cpu: bool) -> list[
     return [(each.start_s, each.end_s) for each in reader.learner_work()]
 
 
-def _limits_left_out(limits: Limits) -> tuple[str, ...]:
+def _limits_left_out(limits: DispatchLimits) -> tuple[str, ...]:
     if limits.memory_mb is None and limits.cpus is None:
         return ()
     return ("limits of memory_mb and cpus are left out: what each sandbox takes of them is not on record",)
@@ -305,9 +309,9 @@ def _limits_left_out(limits: Limits) -> tuple[str, ...]:
 # ---------------------------------------------------------------- what holds it up
 
 
-def _gains(model: Model, settings: Settings, way: Way, makespan_s: float, seed: int) -> dict[str, float]:
+def _gains(model: Model, settings: Settings, way: DispatchSetup, makespan_s: float, seed: int) -> dict[str, float]:
     """What twice as much of each resource would save."""
-    wider: dict[str, Way] = {
+    wider: dict[str, DispatchSetup] = {
         "engines": replace(way, change=replace(way.change, engines=2 * way.change.engines)),
         "cores": replace(way, change=replace(way.change, cores=2 * (way.change.cores or model.known.cores))),
     }
@@ -325,7 +329,7 @@ def _gains(model: Model, settings: Settings, way: Way, makespan_s: float, seed: 
     }
 
 
-def _dispatched(way: Way, dispatch: DispatchConfig) -> Way:
+def _dispatched(way: DispatchSetup, dispatch: DispatchConfig) -> DispatchSetup:
     policy, _ = make_policy(dispatch)
     return replace(way, make=lambda load: (policy, OpenGate()))
 

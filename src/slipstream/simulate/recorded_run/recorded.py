@@ -20,7 +20,7 @@ from slipstream.telemetry.utilisation import Utilisation, prompt_tokens, utilisa
 from slipstream.types import EndReason, JobKey, Rollout, Span, SpanKind, Trust
 
 
-class Kind(StrEnum):
+class TimeKind(StrEnum):
     """What a stretch of a rollout's time went into, besides the engine and waiting."""
 
     INIT = "init"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 class Piece:
     """A stretch of time of one kind."""
 
-    kind: Kind
+    kind: TimeKind
     start_s: float
     end_s: float
 
@@ -69,7 +69,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class RecordedRollout:
     """One rollout: what it did, in order."""
 
     key: JobKey
@@ -121,7 +121,7 @@ class LeftOut:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     name: str
-    lives: tuple[Life, ...]
+    lives: tuple[RecordedRollout, ...]
     makespan_s: float
     """From the first submission to the end of the last rollout, without the pauses before it was resumed."""
     usage: Utilisation
@@ -180,7 +180,7 @@ def recorded(rollouts: Iterable[Rollout], *, name: str, work: Iterable[LearnerWo
     )
 
 
-def _check_tokens(lives: Sequence[Life], name: str) -> None:
+def _check_tokens(lives: Sequence[RecordedRollout], name: str) -> None:
     calls = [call for life in lives for call in life.calls]
     silent = sum(not call.sampled or not call.context for call in calls)
     if silent > len(calls) // 2:
@@ -193,7 +193,7 @@ def _check_tokens(lives: Sequence[Life], name: str) -> None:
 # ---------------------------------------------------------------- one rollout
 
 
-def _life(rollout: Rollout) -> Life | None:
+def _life(rollout: Rollout) -> RecordedRollout | None:
     """None for one that never called the model."""
     spans = [span for span in rollout.spans if span.attempt == rollout.attempt]
     by_kind: defaultdict[SpanKind, list[Span]] = defaultdict(list)
@@ -212,23 +212,23 @@ def _life(rollout: Rollout) -> Life | None:
         ended_s = max(ended_s, call.end_s)
         until_s = calls[place + 1].start_s if place + 1 < len(calls) else run_end_s
         between.append(_pieces(ended_s, until_s, tools, waits))
-    return Life(
+    return RecordedRollout(
         key=rollout.job.key,
         weight=rollout.job.weight,
         grade_weight=max((span.counts.get("sandboxes", 1) for span in by_kind[SpanKind.GRADE]), default=1),
         reason=rollout.ending.reason,
-        init=_whole(Kind.INIT, by_kind[SpanKind.INIT]),
+        init=_whole(TimeKind.INIT, by_kind[SpanKind.INIT]),
         start=_pieces(run_start_s, calls[0].start_s, tools, waits),
         calls=tuple(_calls(calls)),
         between=tuple(between),
-        release=_whole(Kind.RELEASE, by_kind[SpanKind.RELEASE]),
-        grade=_whole(Kind.GRADE, by_kind[SpanKind.GRADE][-1:]),
+        release=_whole(TimeKind.RELEASE, by_kind[SpanKind.RELEASE]),
+        grade=_whole(TimeKind.GRADE, by_kind[SpanKind.GRADE][-1:]),
         first_s=min(span.start_s for span in rollout.spans),
         last_s=max(span.end_s for span in rollout.spans),
     )
 
 
-def _whole(kind: Kind, spans: Sequence[Span]) -> tuple[Piece, ...]:
+def _whole(kind: TimeKind, spans: Sequence[Span]) -> tuple[Piece, ...]:
     return tuple(Piece(kind=kind, start_s=span.start_s, end_s=span.end_s) for span in spans)
 
 
@@ -251,30 +251,32 @@ def _calls(spans: Sequence[Span]) -> Iterable[Call]:
 def _pieces(start_s: float, end_s: float, tools: Level, waits: Sequence[tuple[float, float]]) -> tuple[Piece, ...]:
     """What lies between two calls: tools, the gate's waits, which are left out, and the harness's own time."""
     found, free_s = [], start_s
-    inside: list[tuple[float, float, Kind | None]] = [(from_s, to_s, Kind.TOOL) for from_s, to_s, _ in tools.pieces()]
+    inside: list[tuple[float, float, TimeKind | None]] = [
+        (from_s, to_s, TimeKind.TOOL) for from_s, to_s, _ in tools.pieces()
+    ]
     inside += [(from_s, to_s, None) for from_s, to_s in waits]
     for from_s, to_s, kind in sorted(inside, key=lambda part: part[:2]):
         from_s, to_s = max(from_s, free_s), min(to_s, end_s)
         if to_s <= from_s:
             continue
         if from_s > free_s:
-            found.append(Piece(kind=Kind.OWN, start_s=free_s, end_s=from_s))
+            found.append(Piece(kind=TimeKind.OWN, start_s=free_s, end_s=from_s))
         if kind is not None:
             found.append(Piece(kind=kind, start_s=from_s, end_s=to_s))
         free_s = to_s
     if end_s > free_s:
-        found.append(Piece(kind=Kind.OWN, start_s=free_s, end_s=end_s))
+        found.append(Piece(kind=TimeKind.OWN, start_s=free_s, end_s=end_s))
     return tuple(found)
 
 
 # ---------------------------------------------------------------- the run
 
 
-def _is_training(lives: Sequence[Life]) -> bool:
+def _is_training(lives: Sequence[RecordedRollout]) -> bool:
     return any(life.key.phase == "train" for life in lives)
 
 
-def _makespan_s(lives: Sequence[Life], worked: Sequence[LearnerWorked]) -> float:
+def _makespan_s(lives: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> float:
     """Time in which no rollout was under way and no learner at work is a pause before a run was resumed, and does not
     count. Where the learner's work is not on record, the two cannot be told apart, and all of it counts."""
     first_s, last_s = min(life.first_s for life in lives), max(life.last_s for life in lives)
@@ -290,7 +292,7 @@ def _makespan_s(lives: Sequence[Life], worked: Sequence[LearnerWorked]) -> float
     return sum(end_s - start_s for start_s, end_s, _ in line.pieces())
 
 
-def _update_s(lives: Sequence[Life], worked: Sequence[LearnerWorked]) -> tuple[float, ...]:
+def _update_s(lives: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> tuple[float, ...]:
     """What the learner's work after each step took; where it is not on record, from the last rollout of the step to
     the first submission that it made way for."""
     if not _is_training(lives):

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dispatch.base import Deadlines, Limits, Retries
+from slipstream.dispatch.base import Deadlines, DispatchLimits, Retries
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.recorded_run.chores import Cores, Sample, engine_level, fit_cores, own_work, wanted_by_others
 from slipstream.simulate.recorded_run.cpu_use import CpuUse
 from slipstream.simulate.recorded_run.fit import Fit, explain, fit_engine, fit_steps
-from slipstream.simulate.recorded_run.recorded import Life, Piece, Recorded, recorded
+from slipstream.simulate.recorded_run.recorded import Piece, Recorded, RecordedRollout, recorded
 from slipstream.simulate.run import HELD_OUT, MakePolicy, Trace, trace
-from slipstream.simulate.workload import Chore, Machine, SimJob, SimTurn, Workload, checked
+from slipstream.simulate.workload import Chore, SimJob, SimMachine, SimTurn, Workload, checked
 from slipstream.types import EndReason, EngineWork
 
 CALIBRATIONS = 6
@@ -36,7 +36,7 @@ UNKNOWN_CACHE = 1 << 50
 """Tokens of a cache that nothing is known of: whatever it is asked to hold fits."""
 CACHE_TRIES = 10
 DUTY_TRIES = 5
-LEAST_DUTY = 0.05
+MIN_DUTY = 0.05
 """Of an engine that leaves the run's own process to the event loop for nearly all of its time."""
 DUTY_NEAR = 0.1
 """How far off a makespan may be before the engine's duty is doubted."""
@@ -121,7 +121,7 @@ class Model:
             each = spec.kv_tokens // spec.contexts
             spec = replace(spec, slots=change.slots, contexts=change.slots, kv_tokens=each * change.slots)
         largest = max(tokens for job in jobs for tokens in _sizes(job))
-        machine = Machine(
+        machine = SimMachine(
             engine=replace(spec, kv_tokens=max(spec.kv_tokens, largest)),
             cores=change.cores or self.known.cores,
             agents=1,
@@ -144,7 +144,7 @@ class Model:
             )
         )
 
-    def _job(self, life: Life) -> SimJob:
+    def _job(self, life: RecordedRollout) -> SimJob:
         return SimJob(
             task=life.key.task_id,
             sample=life.key.sample,
@@ -162,7 +162,7 @@ class Model:
             verdict=life.reason.trust.graded,
         )
 
-    def _turns(self, life: Life) -> Sequence[SimTurn]:
+    def _turns(self, life: RecordedRollout) -> Sequence[SimTurn]:
         turns, before = [], 0
         for call, pieces in zip(life.calls, life.between, strict=True):
             chore = self._chore(pieces)
@@ -185,15 +185,15 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class DispatchSetup:
     """How rollouts are dispatched."""
 
     make: MakePolicy
-    limits: Limits
+    limits: DispatchLimits
     change: Change = Change()
 
 
-def fit_run(run: Recorded, known: Known, own: Way) -> Model:
+def fit_run(run: Recorded, known: Known, own: DispatchSetup) -> Model:
     """The machine of a run. `own` is the way it was recorded: the model is held against it."""
     engine, others = known.engine, 0.0
     use = known.use
@@ -263,14 +263,14 @@ def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> M
     return best
 
 
-def replay(model: Model, way: Way, *, seed: int = 0) -> Trace:
+def replay(model: Model, way: DispatchSetup, *, seed: int = 0) -> Trace:
     return trace(model.workload(way.change, seed=seed), way.make, way.limits)
 
 
-def _with_duty(model: Model, own: Way) -> Model:
+def _with_duty(model: Model, own: DispatchSetup) -> Model:
     """The model, in which the engine leaves the run's own process to others for some of its time, if the recorded
     makespan tells so. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
-    low, high = LEAST_DUTY, model.fit.spec.duty
+    low, high = MIN_DUTY, model.fit.spec.duty
     for tries in range(DUTY_TRIES):
         again = recorded(replay(model, own).rollouts, name=model.run.name)
         off = again.makespan_s / model.run.makespan_s - 1.0
@@ -283,7 +283,7 @@ def _with_duty(model: Model, own: Way) -> Model:
     return model
 
 
-def _with_cache(model: Model, own: Way) -> Model:
+def _with_cache(model: Model, own: DispatchSetup) -> Model:
     """The size of cache with which a replay computes about as many tokens again as the recorded run did."""
     sizes = [call.context + call.sampled for call in model.run.calls]
     low, high = max(sizes), sum(max(call.context + call.sampled for call in life.calls) for life in model.run.lives)
@@ -329,31 +329,31 @@ def call_error(run: Recorded, again: Trace) -> float:
 # ---------------------------------------------------------------- which rollouts
 
 
-def num_drawn(lives: Sequence[Life], samples: int | None) -> int:
+def num_drawn(lives: Sequence[RecordedRollout], samples: int | None) -> int:
     """How many of the lives to replay are beyond those on record."""
     return sum(
         max(0, _num_wanted(phase, members, samples) - len(members)) for (phase, _, _), members in _groups(lives).items()
     )
 
 
-def _num_wanted(phase: str, members: Sequence[Life], samples: int | None) -> int:
+def _num_wanted(phase: str, members: Sequence[RecordedRollout], samples: int | None) -> int:
     return len(members) if samples is None or phase == HELD_OUT else samples
 
 
-def _groups(lives: Sequence[Life]) -> dict[tuple[str, int, str], list[Life]]:
-    groups: defaultdict[tuple[str, int, str], list[Life]] = defaultdict(list)
+def _groups(lives: Sequence[RecordedRollout]) -> dict[tuple[str, int, str], list[RecordedRollout]]:
+    groups: defaultdict[tuple[str, int, str], list[RecordedRollout]] = defaultdict(list)
     for life in sorted(lives, key=lambda life: life.key):
         groups[life.key.phase, life.key.step, life.key.task_id].append(life)
     return groups
 
 
-def _chosen(lives: Sequence[Life], samples: int | None, seed: int) -> list[Life]:
+def _chosen(lives: Sequence[RecordedRollout], samples: int | None, seed: int) -> list[RecordedRollout]:
     """The lives to replay, in the order in which jobs are submitted."""
-    whole: defaultdict[str, list[Life]] = defaultdict(list)
+    whole: defaultdict[str, list[RecordedRollout]] = defaultdict(list)
     for life in lives:
         if life.reason is not EndReason.CANCELLED:
             whole[life.key.task_id].append(life)
-    found: list[tuple[float, Life]] = []
+    found: list[tuple[float, RecordedRollout]] = []
     for (phase, step, task_id), members in _groups(lives).items():
         num = _num_wanted(phase, members, samples)
         last = members[-1].key
@@ -369,7 +369,7 @@ def _chosen(lives: Sequence[Life], samples: int | None, seed: int) -> list[Life]
     return [life for _, life in sorted(found, key=lambda each: (each[1].key.step, each[0], each[1].key))]
 
 
-def _gone_on(life: Life, whole: Sequence[Life], chance: random.Random) -> Life:
+def _gone_on(life: RecordedRollout, whole: Sequence[RecordedRollout], chance: random.Random) -> RecordedRollout:
     """A cancelled rollout as it might have gone on: as one of its task that took at least as many turns."""
     if life.reason is not EndReason.CANCELLED or not whole:
         return life

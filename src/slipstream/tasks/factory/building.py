@@ -33,7 +33,7 @@ MAX_GRADED_S = 1.0
 """Of the tests that a task is graded with, on a processor."""
 TOOLS = ("bash", "edit", "search", "finish")
 TINY_TOOLS = tuple(f"slipstream.tasks.factory.tools:{name}" for name in ("bash", "replace", "finish"))
-LEAST_TIMEOUT_S = 30
+MIN_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def _hide(package: Package, bug: Bug) -> list[Json]:
 def _timeout_s(suite: Suite, tests: tuple[str, ...]) -> int:
     """Ample, from what the tests took without the bug; a round number, so that it seldom differs between runs."""
     needed = 20 * sum(suite.seconds[test] for test in tests)
-    return LEAST_TIMEOUT_S * (1 + int(needed / LEAST_TIMEOUT_S))
+    return MIN_TIMEOUT_S * (1 + int(needed / MIN_TIMEOUT_S))
 
 
 def _facts(task_id: str, package: Package, bug: Bug, statement: Statement, difficulty: Difficulty) -> dict[str, Json]:

@@ -83,7 +83,7 @@ class PackageReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class FactoryReport:
     packages: tuple[PackageReport, ...]
     tasks: tuple[Mapping[str, Json], ...] = ()
     seconds: float = 0.0
@@ -127,7 +127,7 @@ async def make_tasks(
     downloads: Path | None = None,
     fetcher: Fetch = fetch,
     on_step: OnStep = lambda line: None,
-) -> Report:
+) -> FactoryReport:
     """Make up to `per_package` tasks of each package. `out` must be new or empty."""
     wanted = [read_requirement(text) for text in requirements]
     if not wanted:
@@ -140,7 +140,7 @@ async def make_tasks(
             fetched = factory.fetch_all(wanted, downloads or Path(temporary), group)
             for one, fetching in fetched:
                 await factory.add(one, fetching)
-    report = Report(
+    report = FactoryReport(
         packages=tuple(factory.packages),
         tasks=tuple(made.facts for made in factory.kept),
         seconds=time.monotonic() - start_s,

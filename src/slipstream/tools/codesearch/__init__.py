@@ -3,10 +3,10 @@
 `search` in `tool.py` is the tool. `CodeSearch(host_folder(path), Store()).ask(["QuerySet.filter"])` asks without one.
 """
 
-from slipstream.tools.codesearch.answers.answer import Answer
+from slipstream.tools.codesearch.answers.answer import SearchAnswer
 from slipstream.tools.codesearch.files import Files, FolderFiles, host_folder
 from slipstream.tools.codesearch.parsing.languages import need_grammars
 from slipstream.tools.codesearch.session import CodeSearch, Mode
 from slipstream.tools.codesearch.store import Store
 
-__all__ = ["Answer", "CodeSearch", "Files", "FolderFiles", "Mode", "Store", "host_folder", "need_grammars"]
+__all__ = ["CodeSearch", "Files", "FolderFiles", "Mode", "SearchAnswer", "Store", "host_folder", "need_grammars"]

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 
-from slipstream.tools.codesearch.parsing.facts import Facts
+from slipstream.tools.codesearch.parsing.facts import FileFacts
 
 DEF_BITS = 18
 
 
 class Base:
-    def __init__(self, facts: Mapping[str, Facts], hashes: Mapping[str, bytes], left_out: Mapping[str, str]) -> None:
+    def __init__(
+        self, facts: Mapping[str, FileFacts], hashes: Mapping[str, bytes], left_out: Mapping[str, str]
+    ) -> None:
         self.paths = tuple(sorted(facts))
         self.hashes = dict(hashes)
         """Of every file that was read, those left out included."""
@@ -30,7 +32,7 @@ class Base:
         for number, path in enumerate(self.paths):
             self._add(number, self.facts[path])
 
-    def _add(self, number: int, facts: Facts) -> None:
+    def _add(self, number: int, facts: FileFacts) -> None:
         used, defined, names = self.used, self.defined, facts.names
         for name in names:
             if name in used:

@@ -22,7 +22,7 @@ from slipstream.sandbox.base import Sandbox
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, MAX_FILES, Read, Stamp
 from slipstream.tools.codesearch.parsing.languages import BINARY_SUFFIXES, SKIPPED_FOLDERS, language_of
 from slipstream.tools.codesearch.store import Store
-from slipstream.tools.codesearch.tree import Tree
+from slipstream.tools.codesearch.tree import CodeTree
 from slipstream.types import Json
 
 MAX_REPLY_BYTES = 64 << 20
@@ -72,7 +72,7 @@ class FetchedFiles:
             raise SandboxFileError(f"{path} could not be read")
         return text
 
-    async def fetch(self, tree: Tree, timeout_s: float) -> None:
+    async def fetch(self, tree: CodeTree, timeout_s: float) -> None:
         """See what changed, and get it. Raises ToolError where the sandbox cannot answer."""
         async with asyncio.timeout(timeout_s):
             reply, _ = await self._ask(

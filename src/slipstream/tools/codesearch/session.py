@@ -14,17 +14,17 @@ from typing import TypeGuard
 
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch.answers import answer
-from slipstream.tools.codesearch.answers.answer import Answer
+from slipstream.tools.codesearch.answers.answer import SearchAnswer
 from slipstream.tools.codesearch.answers.ranking import rank
 from slipstream.tools.codesearch.answers.resolve import Found, Resolver
 from slipstream.tools.codesearch.answers.terms import Form, PathFilter, Term, close_names, read_term
 from slipstream.tools.codesearch.answers.text_search import Matches, find_regex, find_substring
 from slipstream.tools.codesearch.answers.uses import callees, sites
 from slipstream.tools.codesearch.files import SKIPPED, Files
-from slipstream.tools.codesearch.parsing.facts import Facts
+from slipstream.tools.codesearch.parsing.facts import FileFacts
 from slipstream.tools.codesearch.parsing.languages import language_of
 from slipstream.tools.codesearch.store import BINARY, Store, summary
-from slipstream.tools.codesearch.tree import Place, Tree
+from slipstream.tools.codesearch.tree import CodeTree, DefinitionPlace
 
 MAX_TERMS = 8
 MAX_TERM_CHARS = 1000
@@ -50,9 +50,9 @@ class CodeSearch:
 
     def __init__(self, files: Files, store: Store) -> None:
         self._store = store
-        self.tree = Tree(files, store)
+        self.tree = CodeTree(files, store)
 
-    def ask(self, terms: Sequence[str], *, path: str = "", mode: Mode = Mode.AUTO) -> Answer:
+    def ask(self, terms: Sequence[str], *, path: str = "", mode: Mode = Mode.AUTO) -> SearchAnswer:
         """Raises ToolError for a query that cannot be answered."""
         given = [term for term in terms if term.strip()]
         if not given and not path:
@@ -76,7 +76,7 @@ class CodeSearch:
         return answer.joined(given, answers, query.notes(given, is_empty))
 
 
-def _is_blank(facts: Facts | None) -> TypeGuard[Facts]:
+def _is_blank(facts: FileFacts | None) -> TypeGuard[FileFacts]:
     """Whether nothing is known of a file but its text."""
     return facts is not None and not facts.names
 
@@ -91,7 +91,7 @@ def _is_about_code(text: str) -> bool:
 class _Query:
     """One query on a tree that is up to date."""
 
-    def __init__(self, tree: Tree, store: Store, path: str, has_texts: bool) -> None:
+    def __init__(self, tree: CodeTree, store: Store, path: str, has_texts: bool) -> None:
         self._tree = tree
         self._store = store
         self._resolver = Resolver(tree)
@@ -104,21 +104,21 @@ class _Query:
             if not self._items():
                 raise ToolError(f'search: no file matches path="{path}"{self._close_to(path)}')
 
-    def answers(self, terms: Sequence[str], mode: Mode) -> list[Answer]:
+    def answers(self, terms: Sequence[str], mode: Mode) -> list[SearchAnswer]:
         """One for each term. A term that cannot be answered says so, unless none can."""
-        answers: list[Answer] = []
+        answers: list[SearchAnswer] = []
         errors: list[ToolError] = []
         for term in terms:
             try:
                 answers.append(self.answer(term, mode))
             except ToolError as error:
                 errors.append(error)
-                answers.append(Answer(text=str(error).removeprefix("search: "), is_empty=True))
+                answers.append(SearchAnswer(text=str(error).removeprefix("search: "), is_empty=True))
         if len(errors) == len(terms):
             raise errors[0]
         return answers
 
-    def answer(self, text: str, mode: Mode) -> Answer:
+    def answer(self, text: str, mode: Mode) -> SearchAnswer:
         if mode is Mode.TEXT:
             return self._text(text)
         if mode is Mode.REGEX:
@@ -162,13 +162,13 @@ class _Query:
             self._tree.refresh(again=True)
             self._has_texts = True
 
-    def _items(self) -> list[tuple[str, Facts]]:
+    def _items(self) -> list[tuple[str, FileFacts]]:
         items = self._tree.items() if self._has_texts else sorted(self._tree.code.items(), key=lambda item: item[0])
         if not self._path:
             return items
         return [(path, facts) for path, facts in items if self._filter.match(path)]
 
-    def _named(self, pattern: str) -> list[tuple[str, Facts]]:
+    def _named(self, pattern: str) -> list[tuple[str, FileFacts]]:
         """The files of a pattern; one whose whole path it is comes alone."""
         if not language_of(pattern) and "*" not in pattern:
             self._need_texts()
@@ -193,27 +193,27 @@ class _Query:
             return f": perhaps {' or '.join(shown)}"
         return ": paths are relative to the root, * and ** stand for names and folders"
 
-    def files(self, pattern: str) -> Answer:
+    def files(self, pattern: str) -> SearchAnswer:
         found = self._named(pattern)
         if not found:
             why = self._tree.left_out.get(pattern)
             if why is not None:
-                return Answer(text=f"{pattern} is not in the index: {why}.", is_empty=True)
+                return SearchAnswer(text=f"{pattern} is not in the index: {why}.", is_empty=True)
             raise ToolError(f'search: no file matches "{pattern}"{self._close_to(pattern)}')
         if len(found) == 1:
             path, facts = found[0]
             num_lines = len(facts.lines())
             if num_lines <= answer.FULL_LINES and len(facts.text) <= answer.FULL_CHARS:
                 body = answer.numbered(facts.lines(), 1, num_lines) if num_lines else "[it is empty]"
-                return Answer(text=f"{path} ({num_lines} lines)\n{body}")
+                return SearchAnswer(text=f"{path} ({num_lines} lines)\n{body}")
             step = f'ask for "{path}:FIRST-LAST" to read lines, or "{path}:NAME" for a definition'
-            return Answer(text=answer.file_outline(path, facts), next_step=step, kind="rest")
+            return SearchAnswer(text=answer.file_outline(path, facts), next_step=step, kind="rest")
         shown = [f"{path} ({len(facts.lines())} lines)" for path, facts in found[: 2 * MAX_FILES_SHOWN]]
         more = len(found) - len(shown)
         text = f"{len(found)} files match {pattern}:\n" + "\n".join(shown) + (f"\n[{more} more]" if more else "")
-        return Answer(text=text, next_step="name one of them to see what it defines", kind="narrow")
+        return SearchAnswer(text=text, next_step="name one of them to see what it defines", kind="narrow")
 
-    def _lines(self, term: Term) -> Answer:
+    def _lines(self, term: Term) -> SearchAnswer:
         found = self._named(term.pattern)
         if not found:
             raise ToolError(f'search: no file matches "{term.pattern}"{self._close_to(term.pattern)}')
@@ -229,15 +229,15 @@ class _Query:
         inside = f" in {'.'.join(facts.qualified(around))}" if around >= 0 else ""
         if first == last:
             if around >= 0:
-                text, rest = answer.full(Place(path, facts, around))
+                text, rest = answer.full(DefinitionPlace(path, facts, around))
                 if not rest:
-                    return Answer(text=text)
+                    return SearchAnswer(text=text)
             first, last = max(1, first - 10), min(len(lines), last + 10)
         shown_to = min(last, first + 2 * answer.FULL_LINES - 1)
         text = f"{answer.where(path, first, shown_to)}{inside}\n{answer.numbered(lines, first, shown_to)}"
         if shown_to < last:
-            return Answer(text=text, next_step=f'go on with "{path}:{shown_to + 1}-{last}"', kind="rest")
-        return Answer(text=text)
+            return SearchAnswer(text=text, next_step=f'go on with "{path}:{shown_to + 1}-{last}"', kind="rest")
+        return SearchAnswer(text=text)
 
     # ---------------------------------------------------------------- symbols
 
@@ -251,7 +251,7 @@ class _Query:
             places = tuple(place for place in places if self._filter.match(place.path))
         return Found(places=places, how=found.how if places else "")
 
-    def _symbol(self, term: Term) -> Answer:
+    def _symbol(self, term: Term) -> SearchAnswer:
         found = self._find(term)
         if not found.places:
             return self._missing(term)
@@ -261,19 +261,19 @@ class _Query:
         if len(places) == 1:
             text, rest = answer.full(places[0])
             if rest:
-                return Answer(text=how + text, next_step=f'ask for "{rest}" for more of it', kind="rest")
+                return SearchAnswer(text=how + text, next_step=f'ask for "{rest}" for more of it', kind="rest")
             num_files = len(self._tree.code.using(places[0].definition.name)) - 1
             step = f'{num_files} other files use the name: mode="callers" shows who calls it' if num_files > 0 else ""
-            return Answer(text=how + text, next_step=step, kind="callers" if step else "")
+            return SearchAnswer(text=how + text, next_step=step, kind="callers" if step else "")
         if len(places) <= NUM_PREVIEWED:
             texts = [f"{len(places)} definitions of {name}:", *map(answer.preview, places)]
             step = f'ask for one in full, such as "{answer.entity(places[0])}"'
-            return Answer(text=how + "\n".join(texts), next_step=step, kind="rest")
+            return SearchAnswer(text=how + "\n".join(texts), next_step=step, kind="rest")
         step = f'narrow with a class or module before the name, such as "{answer.entity(places[0])}", or with path'
         text = f"{len(places)} definitions of {name}:\n{answer.folded(places)}"
-        return Answer(text=how + text, next_step=step, kind="narrow")
+        return SearchAnswer(text=how + text, next_step=step, kind="narrow")
 
-    def _missing(self, term: Term) -> Answer:
+    def _missing(self, term: Term) -> SearchAnswer:
         """No such definition: places where the text stands, names that hold it, then what ranks best."""
         text = ".".join(term.parts) if term.pattern else term.text
         if term.pattern:
@@ -290,7 +290,7 @@ class _Query:
         close = close_names(term.parts[-1], self._tree.code.def_names(), most=3, cutoff=0.75)
         return f": perhaps {' or '.join(close)}" if close else ": look for a part of the name"
 
-    def _sites(self, term: Term, found: Found, *, calls_only: bool) -> Answer:
+    def _sites(self, term: Term, found: Found, *, calls_only: bool) -> SearchAnswer:
         name = found.places[0].definition.name if found.places else term.parts[-1]
         all_sites = sites(self._tree, self._resolver, name, found.places, calls_only=calls_only)
         if self._path:
@@ -299,7 +299,7 @@ class _Query:
         title = ".".join(term.parts)
         if not all_sites:
             step = f'mode="text" finds "{name}" in comments, strings and other files'
-            return Answer(text=f"There are no {what} {title}.", next_step=step, kind="nothing", is_empty=True)
+            return SearchAnswer(text=f"There are no {what} {title}.", next_step=step, kind="nothing", is_empty=True)
         certain = [site for site in all_sites if site.is_certain]
         by_name = [site for site in all_sites if not site.is_certain]
         num_files = len({site.path for site in all_sites})
@@ -308,11 +308,11 @@ class _Query:
             if some:
                 texts.append(f"{len(some)} {told}:\n{answer.shown_sites(some, MAX_SITES if some is certain else 20)}")
         is_cut = len(certain) > MAX_SITES or len(by_name) > 20
-        return Answer(
+        return SearchAnswer(
             text="\n".join(texts), next_step="narrow with path" if is_cut else "", kind="narrow" if is_cut else ""
         )
 
-    def _callees(self, found: Found) -> Answer:
+    def _callees(self, found: Found) -> SearchAnswer:
         texts = []
         for place in found.places[:3]:
             lines = [f"{answer.headline(place)} calls:"]
@@ -335,11 +335,11 @@ class _Query:
             texts.append("\n".join(lines))
         if len(found.places) > 3:
             texts.append(f"[{len(found.places) - 3} more definitions]")
-        return Answer(text="\n".join(texts))
+        return SearchAnswer(text="\n".join(texts))
 
     # ---------------------------------------------------------------- text
 
-    def _text(self, text: str, *, is_symbol: bool = False) -> Answer:
+    def _text(self, text: str, *, is_symbol: bool = False) -> SearchAnswer:
         self._need_texts()
         matches = find_substring(self._items(), text)
         if matches.files:
@@ -349,7 +349,7 @@ class _Query:
                 places = [place for place in places if self._filter.match(place.path)]
                 if places:
                     told = f"No definition is called {text}; {len(places)} have it in their names:"
-                    found = Answer(
+                    found = SearchAnswer(
                         text=f"{told}\n{answer.folded(places, 10)}\n{found.text}",
                         next_step=found.next_step or f'ask for one of them, such as "{answer.entity(places[0])}"',
                         kind=found.kind or "rest",
@@ -358,21 +358,21 @@ class _Query:
         if is_symbol and (close := self._close_names(read_term(text).parts)):
             step = f'ask for one of them, such as "{answer.entity(close[0])}"'
             told = f'There is no "{text}". Closest by name:'
-            return Answer(text=f"{told}\n{answer.folded(close, NUM_RANKED)}", next_step=step, kind="rest")
+            return SearchAnswer(text=f"{told}\n{answer.folded(close, NUM_RANKED)}", next_step=step, kind="rest")
         ranked = [place for _, place in rank(self._tree, text, 4 * NUM_RANKED) if self._filter.match(place.path)]
         if not ranked:
             step = "try other words, a part of the name, or a path"
-            return Answer(text=f'Nothing matches "{text}".', next_step=step, kind="nothing", is_empty=True)
+            return SearchAnswer(text=f'Nothing matches "{text}".', next_step=step, kind="nothing", is_empty=True)
         shown = answer.folded(ranked[:NUM_RANKED])
         step = f'ask for one of them, such as "{answer.entity(ranked[0])}"'
-        return Answer(
+        return SearchAnswer(
             text=f'Nothing matches "{text}" as it stands. Closest by their words:\n{shown}', next_step=step, kind="rest"
         )
 
-    def _close_names(self, parts: tuple[str, ...]) -> list[Place]:
+    def _close_names(self, parts: tuple[str, ...]) -> list[DefinitionPlace]:
         """Definitions whose names are nearly this: the last part and the one before it may each be misspelt."""
         code = self._tree.code
-        places: list[Place] = []
+        places: list[DefinitionPlace] = []
         for name in close_names(parts[-1], code.def_names(), most=5, cutoff=0.72):
             for place in code.defined(name):
                 around = place.full[-2:-1]
@@ -386,12 +386,12 @@ class _Query:
         lower = text.lower()
         return sorted((n for n in self._tree.code.def_names() if lower in n.lower()), key=lambda n: (len(n), n))[:50]
 
-    def _matches(self, text: str, matches: Matches) -> Answer:
+    def _matches(self, text: str, matches: Matches) -> SearchAnswer:
         self._lost += matches.not_searched
         files = matches.files
         if not files:
             step = "try a simpler pattern, or the words alone"
-            return Answer(text=f'Nothing matches "{text}".', next_step=step, kind="nothing", is_empty=True)
+            return SearchAnswer(text=f'Nothing matches "{text}".', next_step=step, kind="nothing", is_empty=True)
         num_lines = sum(len(match.lines) for match in files)
         case = " in another case" if matches.is_other_case else ""
         places = f"{answer.counted(num_lines, 'line')} of {answer.counted(len(files), 'file')}"
@@ -401,7 +401,7 @@ class _Query:
             step, kind = "", ""
             if num_lines > MAX_LINES_SHOWN:
                 step, kind = "narrow with a longer text", "narrow"
-            return Answer(text="\n".join([title, *shown]), next_step=step, kind=kind)
+            return SearchAnswer(text="\n".join([title, *shown]), next_step=step, kind=kind)
         busiest = sorted(files, key=lambda match: (-len(match.lines), match.path))[:MAX_FILES_SHOWN]
         shown = [
             f"{match.path}: {answer.counted(len(match.lines), 'line')}, first {match.lines[0]}" for match in busiest
@@ -409,4 +409,4 @@ class _Query:
         if len(files) > len(shown):
             shown.append(f"[{len(files) - len(shown)} more files]")
         step = f'narrow with path, such as path="{busiest[0].path}"'
-        return Answer(text="\n".join([title, *shown]), next_step=step, kind="narrow")
+        return SearchAnswer(text="\n".join([title, *shown]), next_step=step, kind="narrow")

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from slipstream.errors import SandboxError
 from slipstream.tools.codesearch.base import Base, key_of
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, Files, Read, Stamp
-from slipstream.tools.codesearch.parsing.facts import BadReply, Facts, decode, plain
+from slipstream.tools.codesearch.parsing.facts import BadReply, FileFacts, decode, plain
 from slipstream.tools.codesearch.parsing.languages import installed_grammars, language_of
 from slipstream.tools.codesearch.parsing.parsers import NO_TIME, Job, Lost, Parsers
 
@@ -36,7 +36,7 @@ _BINARY_PEEK = 8192
 class Loaded:
     """What came of reading some files."""
 
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, FileFacts] = field(default_factory=dict)
     hashes: dict[str, bytes] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Store:
         self.parsers = Parsers(languages=installed_grammars()) if parsers is None else parsers
         self._max_base_bytes = max_base_bytes
         self._parse_timeout_s = parse_timeout_s
-        self._facts: WeakValueDictionary[tuple[bytes, str], Facts] = WeakValueDictionary()
+        self._facts: WeakValueDictionary[tuple[bytes, str], FileFacts] = WeakValueDictionary()
         self._bases: OrderedDict[bytes, Base] = OrderedDict()
         self._lock = threading.Lock()
         self._building = threading.Lock()

@@ -19,7 +19,7 @@ from pydantic import Field
 from slipstream.errors import InfrastructureError, ToolError, ToolFailure, boundary
 from slipstream.sandbox.base import Rooted, Sandbox
 from slipstream.tools.base import Effect, Hint, Observation, ToolContext
-from slipstream.tools.codesearch.answers.answer import Answer
+from slipstream.tools.codesearch.answers.answer import SearchAnswer
 from slipstream.tools.codesearch.files import FolderFiles
 from slipstream.tools.codesearch.remote import FetchedFiles
 from slipstream.tools.codesearch.session import CodeSearch, Mode
@@ -121,7 +121,7 @@ async def _workdir(sandbox: Sandbox) -> str:
     return folder
 
 
-def observed(found: Answer) -> Observation:
+def observed(found: SearchAnswer) -> Observation:
     """What a model sees of an answer."""
     hints = (Hint(name=f"search_{found.kind}", text=f"Next: {found.next_step}."),) if found.next_step else ()
     return Observation(text=found.text, is_error=found.is_empty, hints=hints)

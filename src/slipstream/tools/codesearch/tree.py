@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from slipstream.tools.codesearch.base import DEF_BITS, Base, by_lower, by_stem, module_of
 from slipstream.tools.codesearch.files import DOUBT_NS, Files, Stamp
-from slipstream.tools.codesearch.parsing.facts import Definition, Facts
+from slipstream.tools.codesearch.parsing.facts import Definition, FileFacts
 from slipstream.tools.codesearch.parsing.languages import language_of
 from slipstream.tools.codesearch.store import NEAR_SHARE, PENDING, Loaded, Store, differences
 
@@ -20,11 +20,11 @@ MAX_PENDING = 5000
 _DEF_MASK = (1 << DEF_BITS) - 1
 
 
-class Place(NamedTuple):
+class DefinitionPlace(NamedTuple):
     """A definition, and the file it is in."""
 
     path: str
-    facts: Facts
+    facts: FileFacts
     number: int
 
     @property
@@ -45,7 +45,7 @@ class Place(NamedTuple):
         return (self.path, self.number)
 
 
-class Layer:
+class FileLayer:
     """Some files of a rollout: those that are code, or the others."""
 
     def __init__(self, store: Store) -> None:
@@ -54,7 +54,7 @@ class Layer:
         self._stamps: dict[str, int] = {}
         """The hash of the stamp that each file had when it was read last."""
         self._doubtful: set[str] = set()
-        self._over: dict[str, Facts | None] = {}
+        self._over: dict[str, FileFacts | None] = {}
         """What differs from the base; None where its file is gone."""
         self._over_hashes: dict[str, bytes] = {}
         self._over_left_out: dict[str, str] = {}
@@ -169,12 +169,12 @@ class Layer:
         kept = {path: why for path, why in base.items() if path not in self._over}
         return kept | {path: facts.error for path, facts in self.changed().items() if facts.error}
 
-    def get(self, path: str) -> Facts | None:
+    def get(self, path: str) -> FileFacts | None:
         if path in self._over:
             return self._over[path]
         return None if self._base is None else self._base.facts.get(path)
 
-    def items(self) -> Iterator[tuple[str, Facts]]:
+    def items(self) -> Iterator[tuple[str, FileFacts]]:
         """Every file, in no order."""
         if self._base is not None:
             for path, facts in self._base.facts.items():
@@ -184,25 +184,25 @@ class Layer:
             if changed is not None:
                 yield path, changed
 
-    def changed(self) -> dict[str, Facts]:
+    def changed(self) -> dict[str, FileFacts]:
         return {path: facts for path, facts in self._over.items() if facts is not None}
 
-    def defined(self, name: str) -> list[Place]:
+    def defined(self, name: str) -> list[DefinitionPlace]:
         """Where a name is defined, in order."""
-        found: list[Place] = []
+        found: list[DefinitionPlace] = []
         base = self._base
         if base is not None:
             for packed in base.defined.get(name, ()):
                 path = base.paths[packed >> DEF_BITS]
                 if path not in self._over:
-                    found.append(Place(path, base.facts[path], packed & _DEF_MASK))
+                    found.append(DefinitionPlace(path, base.facts[path], packed & _DEF_MASK))
         for path, facts in self.changed().items():
-            found += [Place(path, facts, number) for number in facts.defined(name)]
+            found += [DefinitionPlace(path, facts, number) for number in facts.defined(name)]
         return sorted(found, key=lambda place: place.order) if self._over else found
 
-    def using(self, name: str) -> list[tuple[str, Facts]]:
+    def using(self, name: str) -> list[tuple[str, FileFacts]]:
         """The files that define or use a name, in order."""
-        found: list[tuple[str, Facts]] = []
+        found: list[tuple[str, FileFacts]] = []
         base = self._base
         if base is not None:
             paths = [base.paths[number] for number in base.used.get(name, ())]
@@ -232,13 +232,13 @@ class Layer:
         return sorted(found | set(by_stem(self.changed()).get(stem, ())))
 
 
-class Tree:
+class CodeTree:
     """All files of a rollout: `refresh` before each query."""
 
     def __init__(self, files: Files, store: Store) -> None:
         self._files = files
-        self.code = Layer(store)
-        self.texts = Layer(store)
+        self.code = FileLayer(store)
+        self.texts = FileLayer(store)
 
     def refresh(self, *, code_only: bool = False, again: bool = False) -> int:
         """Bring the index up to date; how many files were read. With `code_only`, the others are left as they are.
@@ -257,10 +257,10 @@ class Tree:
         texts = {path: stamp for path, stamp in stamps.items() if path not in code}
         return sorted([*self.code.stale(code), *self.texts.stale(texts)])
 
-    def get(self, path: str) -> Facts | None:
+    def get(self, path: str) -> FileFacts | None:
         return self.code.get(path) or self.texts.get(path)
 
-    def items(self) -> list[tuple[str, Facts]]:
+    def items(self) -> list[tuple[str, FileFacts]]:
         """Every file that was looked at, by path."""
         return sorted([*self.code.items(), *self.texts.items()], key=lambda item: item[0])
 

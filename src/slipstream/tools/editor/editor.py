@@ -16,13 +16,13 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError, ToolError
-from slipstream.offload import Limits, WorkTooLarge, by_size
+from slipstream.offload import OffloadLimits, WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.base import Effect, ToolContext
 from slipstream.tools.define import TypedTool, class_tool
 from slipstream.tools.editor.closest import Near, closest
 from slipstream.tools.editor.history import History
-from slipstream.tools.editor.places import Kind, Place, list_folder, look, missing
+from slipstream.tools.editor.places import EditorPlace, PlaceKind, list_folder, look, missing
 from slipstream.tools.editor.show import around, numbered, view_lines, view_whole
 from slipstream.tools.editor.syntax import find_problem
 from slipstream.tools.editor.text import (
@@ -46,7 +46,7 @@ NOT_FOUND = "old_str was not found"
 NEW_SYNTAX_ERROR = "[new syntax error"
 """What an answer begins a line with where an edit broke the syntax; hints go by it."""
 
-_LIMITS = Limits(cpu_s=10, result_bytes=64 << 20)
+_LIMITS = OffloadLimits(cpu_s=10, result_bytes=64 << 20)
 """Of the process that works on a large file."""
 _MAX_PLACES = 10
 _MAX_SHOWN_LINES = 30
@@ -99,20 +99,20 @@ class Editor:
 
     # ------------------------------------------------------------ commands
 
-    async def _view(self, place: Place, view_range: list[int] | None, ctx: ToolContext) -> str:
-        if place.kind is Kind.FOLDER:
+    async def _view(self, place: EditorPlace, view_range: list[int] | None, ctx: ToolContext) -> str:
+        if place.kind is PlaceKind.FOLDER:
             if view_range is not None:
                 raise ToolError(f"edit: {place.path} is a folder: leave view_range out")
             return await list_folder(ctx.need_sandbox(), place.path, timeout_s=ctx.remaining_s())
         data = await self._read(place, ctx)
         return await _worked_on(data, _viewed, place, data, view_range)
 
-    async def _create(self, place: Place, text: str, ctx: ToolContext) -> str:
+    async def _create(self, place: EditorPlace, text: str, ctx: ToolContext) -> str:
         before: bytes | None = None
-        if place.kind is Kind.UNKNOWN:
+        if place.kind is PlaceKind.UNKNOWN:
             with suppress(SandboxFileError):
                 before = await self._read(place, ctx)
-        elif place.kind is not Kind.MISSING:
+        elif place.kind is not PlaceKind.MISSING:
             before = await self._read(place, ctx)
         if before:
             raise ToolError(f"edit: {place.path} is already there: change it with str_replace, or create another path")
@@ -121,7 +121,7 @@ class Editor:
         told = f"Created {place.path}: {_count(len(split_lines(fold(text))), 'line')}."
         return "\n".join((told, *await self._syntax(place, before, data, ctx)))
 
-    async def _replace(self, place: Place, old: str, new: str, ctx: ToolContext) -> str:
+    async def _replace(self, place: EditorPlace, old: str, new: str, ctx: ToolContext) -> str:
         if not old:
             raise ToolError("edit: old_str is empty: give the text to replace, or use insert")
         if old == new:
@@ -130,18 +130,18 @@ class Editor:
         after, told = await _worked_on(data, _replaced, place, data, old, _writable(new))
         return await self._change(place, data, after, told, ctx)
 
-    async def _insert(self, place: Place, after_line: int, new: str, ctx: ToolContext) -> str:
+    async def _insert(self, place: EditorPlace, after_line: int, new: str, ctx: ToolContext) -> str:
         if not new:
             raise ToolError("edit: new_str is empty: give the lines to insert")
         data = await self._read(place, ctx)
         after, told = await _worked_on(data, _inserted, place, data, after_line, _writable(new))
         return await self._change(place, data, after, told, ctx)
 
-    async def _undo(self, place: Place, ctx: ToolContext) -> str:
+    async def _undo(self, place: EditorPlace, ctx: ToolContext) -> str:
         edit = self._history.last(place.real)
         if edit is None:
             raise ToolError(f"edit: there is no edit of {place.path} to undo: only edits by this tool can be undone")
-        now = None if place.kind is Kind.MISSING else await self._read(place, ctx)
+        now = None if place.kind is PlaceKind.MISSING else await self._read(place, ctx)
         if now is None or not self._history.is_left_by(edit, now):
             raise ToolError(
                 f"edit: {place.path} was changed since its last edit, by something else: undo would lose that. "
@@ -163,12 +163,12 @@ class Editor:
 
     # ------------------------------------------------------------ reading and writing
 
-    async def _read(self, place: Place, ctx: ToolContext) -> bytes:
-        if place.kind is Kind.MISSING:
+    async def _read(self, place: EditorPlace, ctx: ToolContext) -> bytes:
+        if place.kind is PlaceKind.MISSING:
             raise missing(place)
-        if place.kind is Kind.FOLDER:
+        if place.kind is PlaceKind.FOLDER:
             raise ToolError(f"edit: {place.path} is a folder: view it, and give the path of a file in it")
-        if place.kind is Kind.OTHER:
+        if place.kind is PlaceKind.OTHER:
             raise ToolError(f"edit: {place.path} is no regular file: give the path of a text file")
         if place.size > self._max_bytes:
             raise ToolError(
@@ -177,19 +177,19 @@ class Editor:
             )
         return await ctx.need_sandbox().read(place.path, max_bytes=self._max_bytes)
 
-    async def _change(self, place: Place, before: bytes, after: bytes, told: str, ctx: ToolContext) -> str:
+    async def _change(self, place: EditorPlace, before: bytes, after: bytes, told: str, ctx: ToolContext) -> str:
         await self._write(place, before, after, ctx)
         return "\n".join((told, *await self._syntax(place, before, after, ctx)))
 
-    async def _write(self, place: Place, before: bytes | None, after: bytes, ctx: ToolContext) -> None:
+    async def _write(self, place: EditorPlace, before: bytes | None, after: bytes, ctx: ToolContext) -> None:
         await _put(ctx.need_sandbox(), place, before, after)
         real = place.real
-        if before is None and place.kind is Kind.MISSING:
+        if before is None and place.kind is PlaceKind.MISSING:
             with suppress(SandboxError):
                 real = (await look(ctx.need_sandbox(), place.path, timeout_s=ctx.remaining_s())).real
         self._history.push(real, before, after)
 
-    async def _syntax(self, place: Place, before: bytes | None, after: bytes, ctx: ToolContext) -> list[str]:
+    async def _syntax(self, place: EditorPlace, before: bytes | None, after: bytes, ctx: ToolContext) -> list[str]:
         """A line if the file does not parse: whether that is new, and what is wrong."""
         sandbox = ctx.need_sandbox()
         problem = await find_problem(sandbox, place.path, after, timeout_s=ctx.remaining_s() * _SYNTAX_SHARE)
@@ -225,7 +225,7 @@ def _writable(text: str) -> str:
     return text
 
 
-def _range(place: Place, view_range: list[int], num_lines: int) -> tuple[int, int]:
+def _range(place: EditorPlace, view_range: list[int], num_lines: int) -> tuple[int, int]:
     first, last = view_range
     if last == -1:
         last = num_lines
@@ -245,7 +245,7 @@ def _count(number: int, noun: str) -> str:
 # ---------------------------------------------------------------- files
 
 
-def _decoded(place: Place, data: bytes) -> TextFile:
+def _decoded(place: EditorPlace, data: bytes) -> TextFile:
     try:
         return decode(data)
     except NotText as why:
@@ -265,7 +265,7 @@ def _remarks(file: TextFile) -> list[str]:
     return told
 
 
-async def _put(sandbox: Sandbox, place: Place, before: bytes | None, after: bytes) -> None:
+async def _put(sandbox: Sandbox, place: EditorPlace, before: bytes | None, after: bytes) -> None:
     """Write a file; if that fails, put back what was there."""
     try:
         await sandbox.write({place.path: File(data=after, mode=place.mode)})
@@ -301,7 +301,7 @@ async def _worked_on(data: bytes, function: Callable[..., T], *args: object) -> 
         raise ToolError(f"edit: the file is too large for this ({raised}): change it with bash") from raised
 
 
-def _viewed(place: Place, data: bytes, view_range: list[int] | None) -> str:
+def _viewed(place: EditorPlace, data: bytes, view_range: list[int] | None) -> str:
     file = _decoded(place, data)
     lines = split_lines(file.folded)
     if not lines:
@@ -314,13 +314,13 @@ def _viewed(place: Place, data: bytes, view_range: list[int] | None) -> str:
     return "\n".join((text, *_remarks(file)))
 
 
-def _replaced(place: Place, data: bytes, old: str, new: str) -> tuple[bytes, str]:
+def _replaced(place: EditorPlace, data: bytes, old: str, new: str) -> tuple[bytes, str]:
     """The file with one text in place of another, and what is told of that. Raises ToolError."""
     file = _decoded(place, data)
     return _spliced(place, file, _find_change(place, file, old, new))
 
 
-def _inserted(place: Place, data: bytes, after_line: int, new: str) -> tuple[bytes, str]:
+def _inserted(place: EditorPlace, data: bytes, after_line: int, new: str) -> tuple[bytes, str]:
     file = _decoded(place, data)
     num_lines = len(split_lines(file.folded))
     if after_line > num_lines:
@@ -331,7 +331,7 @@ def _inserted(place: Place, data: bytes, after_line: int, new: str) -> tuple[byt
     return _spliced(place, file, insertion(file, after_line, fold(new)))
 
 
-def _spliced(place: Place, file: TextFile, change: Change) -> tuple[bytes, str]:
+def _spliced(place: EditorPlace, file: TextFile, change: Change) -> tuple[bytes, str]:
     try:
         after = file.splice(change.start, change.end, change.new)
     except UnicodeEncodeError as unfit:
@@ -359,7 +359,7 @@ def _about_undone(now: bytes, before: bytes) -> list[str]:
 # ---------------------------------------------------------------- finding the text to replace
 
 
-def _find_change(place: Place, file: TextFile, old: str, new: str) -> Change:
+def _find_change(place: EditorPlace, file: TextFile, old: str, new: str) -> Change:
     """Raises ToolError unless `old` is in the file exactly once."""
     if "\r" in old + new:  # then line endings are meant as they are written
         found = find_places(file.text, old, _MAX_PLACES + 1)
@@ -376,7 +376,7 @@ def _find_change(place: Place, file: TextFile, old: str, new: str) -> Change:
     return replacement(file, found[0], old, new)
 
 
-def _ambiguous(place: Place, file: TextFile, at_lines: list[int]) -> ToolError:
+def _ambiguous(place: EditorPlace, file: TextFile, at_lines: list[int]) -> ToolError:
     lines = split_lines(file.folded)
     more = len(at_lines) > _MAX_PLACES
     number = f"more than {_MAX_PLACES}" if more else str(len(at_lines))
@@ -389,7 +389,7 @@ def _ambiguous(place: Place, file: TextFile, at_lines: list[int]) -> ToolError:
     )
 
 
-def _miss(place: Place, file: TextFile, old: str, new: str) -> ToolError:
+def _miss(place: EditorPlace, file: TextFile, old: str, new: str) -> ToolError:
     told = f"edit: {NOT_FOUND} in {place.path}, so nothing was changed."
     near = closest(file.folded, old)
     lines = split_lines(file.folded)

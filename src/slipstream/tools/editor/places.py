@@ -43,7 +43,7 @@ _NOISE = frozenset({"node_modules", "__pycache__"})
 """Folders that are named and not opened."""
 
 
-class Kind(StrEnum):
+class PlaceKind(StrEnum):
     FILE = "file"
     FOLDER = "folder"
     OTHER = "other"
@@ -53,10 +53,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EditorPlace:
     path: str
     """As the model wrote it."""
-    kind: Kind
+    kind: PlaceKind
     mode: int = NEW_FILE_MODE
     size: int = 0
     real: str = ""
@@ -65,7 +65,7 @@ class Place:
     """Of a missing one: what is in the folder where it would be."""
 
 
-async def look(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> Place:
+async def look(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> EditorPlace:
     """Raises ToolError for what is no path, or a link that leads nowhere."""
     if not path.strip() or "\0" in path or len(path) > _MAX_PATH_CHARS:
         raise ToolError(f"edit: {path[:60]!r} is no path: give the path of a file, such as src/main.py")
@@ -73,13 +73,13 @@ async def look(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> 
         ["/bin/sh", "-c", _LOOK, "sh", path], timeout_s=min(TIMEOUT_S, timeout_s), max_output_bytes=1 << 17
     )
     said = result.stdout.head + result.stdout.tail
-    unknown = Place(path=path, kind=Kind.UNKNOWN, real=posixpath.normpath(path))
+    unknown = EditorPlace(path=path, kind=PlaceKind.UNKNOWN, real=posixpath.normpath(path))
     if result.exit_code == _DANGLING:
         raise ToolError(f"edit: {path} is a link that leads nowhere: remove it with rm, or give another path")
     if result.exit_code == _MISSING:
         names = said.decode("utf-8", "replace").split("\n")
         known = tuple(name for name in names if name not in ("", ".", ".."))
-        return Place(path=path, kind=Kind.MISSING, real=unknown.real, siblings=known)
+        return EditorPlace(path=path, kind=PlaceKind.MISSING, real=unknown.real, siblings=known)
     if result.exit_code != 0:
         return unknown
     listed, _, folder = said.partition(b"\0")
@@ -92,18 +92,18 @@ async def mode_of(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) 
         place = await look(sandbox, path, timeout_s=timeout_s)
     except ToolError:  # whoever writes there learns what is wrong with the path
         return NEW_FILE_MODE
-    return place.mode if place.kind is Kind.FILE else NEW_FILE_MODE
+    return place.mode if place.kind is PlaceKind.FILE else NEW_FILE_MODE
 
 
-def _from_listing(listed: str, folder: str, unknown: Place) -> Place:
+def _from_listing(listed: str, folder: str, unknown: EditorPlace) -> EditorPlace:
     """A line of `ls -dln`: mode, links, owner, group, size, and what does not matter."""
     words = listed.split(maxsplit=5)
     if len(words) < 5 or len(words[0]) < 10:
         return unknown
-    kind = {"-": Kind.FILE, "d": Kind.FOLDER}.get(words[0][0], Kind.OTHER)
+    kind = {"-": PlaceKind.FILE, "d": PlaceKind.FOLDER}.get(words[0][0], PlaceKind.OTHER)
     real = posixpath.join(folder, posixpath.basename(unknown.real)) if folder else unknown.real
-    size = int(words[4]) if kind is Kind.FILE and _SIZE.fullmatch(words[4]) else 0
-    return Place(path=unknown.path, kind=kind, mode=_mode(words[0]), size=size, real=real)
+    size = int(words[4]) if kind is PlaceKind.FILE and _SIZE.fullmatch(words[4]) else 0
+    return EditorPlace(path=unknown.path, kind=kind, mode=_mode(words[0]), size=size, real=real)
 
 
 def _mode(letters: str) -> int:
@@ -118,7 +118,7 @@ def _mode(letters: str) -> int:
     return mode
 
 
-def missing(place: Place) -> ToolError:
+def missing(place: EditorPlace) -> ToolError:
     name = posixpath.basename(place.path.rstrip("/"))
     close = did_you_mean(name, place.siblings[:2_000])
     below = "" if place.path.startswith("/") else ", wherever bash may be"

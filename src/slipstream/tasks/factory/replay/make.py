@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from slipstream.graders.replay.compare import same_answer
-from slipstream.graders.replay.judge import Answers, Encoded, Place, ReplaySpec, SessionSpec, differing, run_worker
+from slipstream.graders.replay.judge import Answers, CallSite, Encoded, ReplaySpec, SessionSpec, differing, run_worker
 from slipstream.graders.replay.judge import program as worker_program
 from slipstream.graders.testing.work import TEST_TOOLS, Refused
 from slipstream.sandbox.base import Sandbox, SandboxProvider
@@ -301,9 +301,9 @@ def _hidden(package: Package) -> list[str]:
     return sorted(paths)
 
 
-def place_of(package: Package) -> Place:
+def place_of(package: Package) -> CallSite:
     env = environment(package.layout.root)
-    return Place(interpreter="python3", folder=WORKDIR, paths=tuple(env["PYTHONPATH"].split(":")), env=env)
+    return CallSite(interpreter="python3", folder=WORKDIR, paths=tuple(env["PYTHONPATH"].split(":")), env=env)
 
 
 async def _answers(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from slipstream.tools.codesearch.answers.resolve import CONTAINERS
 from slipstream.tools.codesearch.answers.uses import Site
-from slipstream.tools.codesearch.parsing.facts import Definition, Facts
-from slipstream.tools.codesearch.tree import Place
+from slipstream.tools.codesearch.parsing.facts import Definition, FileFacts
+from slipstream.tools.codesearch.tree import DefinitionPlace
 
 FULL_LINES = 150
 FULL_CHARS = 7000
@@ -27,7 +27,7 @@ WITH_BODY = ("class", "function", "method", "interface", "struct", "enum", "trai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SearchAnswer:
     text: str
     next_step: str = ""
     """What to ask next, in a sentence."""
@@ -57,13 +57,13 @@ def where(path: str, first: int, last: int) -> str:
     return f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
 
 
-def headline(place: Place) -> str:
+def headline(place: DefinitionPlace) -> str:
     definition = place.definition
     kind = "" if definition.kind == "impl" else f"{definition.kind} "
     return f"{where(place.path, definition.first, definition.last)} {kind}{'.'.join(place.qualified)}"
 
 
-def full(place: Place) -> tuple[str, str]:
+def full(place: DefinitionPlace) -> tuple[str, str]:
     """A definition in full if it is short, else folded; and a part of it that was not shown, as a term to ask for."""
     definition = place.definition
     lines = place.facts.lines()
@@ -83,7 +83,7 @@ def full(place: Place) -> tuple[str, str]:
     return f"{head}\n{shown}\n{more}", f"{place.path}:{shown_to + 1}-{last}"
 
 
-def preview(place: Place) -> str:
+def preview(place: DefinitionPlace) -> str:
     definition = place.definition
     lines = place.facts.lines()
     last = min(definition.last, len(lines))
@@ -92,7 +92,7 @@ def preview(place: Place) -> str:
     return text if shown_to >= last else f"{text}\n[lines {shown_to + 1}-{last} are not shown]"
 
 
-def folded(places: Sequence[Place], most: int = MAX_FOLDED) -> str:
+def folded(places: Sequence[DefinitionPlace], most: int = MAX_FOLDED) -> str:
     """One line for each, with the line that defines it."""
     shown = []
     texts: dict[str, list[str]] = {}
@@ -110,7 +110,9 @@ def signature(lines: Sequence[str], definition: Definition) -> str:
     return line if len(line) <= 100 else f"{line[:100]}..."
 
 
-def outlined(facts: Facts, members: Sequence[Definition], lines: Sequence[str], indent: str = "  ") -> tuple[str, str]:
+def outlined(
+    facts: FileFacts, members: Sequence[Definition], lines: Sequence[str], indent: str = "  "
+) -> tuple[str, str]:
     """Members, one line each, and the members of classes below them; the first with a body, to ask for next."""
     shown: list[str] = []
     first_body = ""
@@ -144,7 +146,7 @@ def outlined(facts: Facts, members: Sequence[Definition], lines: Sequence[str], 
     return "\n".join(shown), first_body
 
 
-def file_outline(path: str, facts: Facts) -> str:
+def file_outline(path: str, facts: FileFacts) -> str:
     lines = facts.lines()
     tops = facts.children(-1)
     if not tops:
@@ -157,12 +159,12 @@ def file_outline(path: str, facts: Facts) -> str:
     return f"{text}\n{outlined(facts, tops, lines)[0]}"
 
 
-def entity(place: Place) -> str:
+def entity(place: DefinitionPlace) -> str:
     """The term that asks for one definition."""
     return f"{place.path}:{'.'.join(place.qualified)}"
 
 
-def shown_lines(path: str, facts: Facts, lines: Sequence[int], most: int) -> str:
+def shown_lines(path: str, facts: FileFacts, lines: Sequence[int], most: int) -> str:
     """Some lines of a file, each group under the definition it stands in."""
     text = facts.lines()
     shown = []
@@ -196,7 +198,7 @@ def shown_sites(some: Sequence[Site], most: int) -> str:
     return "\n".join(shown)
 
 
-def joined(terms: Sequence[str], answers: Sequence[Answer], notes: Sequence[str]) -> Answer:
+def joined(terms: Sequence[str], answers: Sequence[SearchAnswer], notes: Sequence[str]) -> SearchAnswer:
     """One answer of several, each cut to its share."""
     share = ANSWER_CHARS // max(1, len(answers))
     texts = []
@@ -209,7 +211,7 @@ def joined(terms: Sequence[str], answers: Sequence[Answer], notes: Sequence[str]
         heading = " ".join(terms[number].split()) if terms else ""
         texts.append(f"== {heading}\n{text}" if len(answers) > 1 else text)
     first = next((each for each in answers if each.next_step), answers[0])
-    return Answer(
+    return SearchAnswer(
         text="\n".join([*texts, *notes]),
         next_step=first.next_step,
         kind=first.kind,

@@ -13,8 +13,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from slipstream.tools.codesearch.parsing.facts import Facts
-from slipstream.tools.codesearch.tree import Place, Tree
+from slipstream.tools.codesearch.parsing.facts import FileFacts
+from slipstream.tools.codesearch.tree import CodeTree, DefinitionPlace
 
 K, B = 1.2, 0.6
 NAME_WEIGHT, AROUND_WEIGHT, DOC_WEIGHT, USE_WEIGHT = 4.0, 1.5, 2.0, 0.5
@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
     return found
 
 
-def rank(tree: Tree, query: str, most: int) -> list[tuple[float, Place]]:
+def rank(tree: CodeTree, query: str, most: int) -> list[tuple[float, DefinitionPlace]]:
     asked = list(dict.fromkeys(words(query)))[:MAX_WORDS]
     files = dict(tree.code.items())
     num_defs = sum(facts.num_defs for facts in files.values()) or 1
@@ -80,10 +80,10 @@ def rank(tree: Tree, query: str, most: int) -> list[tuple[float, Place]]:
             score = rarity * count * (K + 1) / (count + K * (1 - B + B * min(length, 20.0)))
             scores[path, number] = scores.get((path, number), 0.0) + score
     best = sorted(scores.items(), key=lambda item: (-round(item[1], 9), item[0]))[:most]
-    return [(score, Place(path, files[path], number)) for (path, number), score in best]
+    return [(score, DefinitionPlace(path, files[path], number)) for (path, number), score in best]
 
 
-def _names_with(tree: Tree, asked: list[str]) -> dict[str, list[str]]:
+def _names_with(tree: CodeTree, asked: list[str]) -> dict[str, list[str]]:
     """For each word, the names that hold it."""
     found: dict[str, list[str]] = {word: [] for word in asked}
     if not asked:
@@ -99,7 +99,7 @@ def _names_with(tree: Tree, asked: list[str]) -> dict[str, list[str]]:
     return {word: sorted(some, key=lambda name: (len(name), name)) for word, some in found.items()}
 
 
-def _docs_with(files: dict[str, Facts], asked: Iterable[str]) -> dict[str, list[tuple[str, int]]]:
+def _docs_with(files: dict[str, FileFacts], asked: Iterable[str]) -> dict[str, list[tuple[str, int]]]:
     found: dict[str, list[tuple[str, int]]] = {word: [] for word in asked}
     if not found:
         return found
@@ -112,7 +112,7 @@ def _docs_with(files: dict[str, Facts], asked: Iterable[str]) -> dict[str, list[
     return found
 
 
-def _counts(tree: Tree, word: str, names: list[str]) -> dict[tuple[str, int], float]:
+def _counts(tree: CodeTree, word: str, names: list[str]) -> dict[tuple[str, int], float]:
     """How often definitions hold a word, weighed by where."""
     counts: dict[tuple[str, int], float] = {}
     lookups = 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slipstream.tools.codesearch.base import is_test, module_of
-from slipstream.tools.codesearch.parsing.facts import Facts, Import
-from slipstream.tools.codesearch.tree import Place, Tree
+from slipstream.tools.codesearch.parsing.facts import FileFacts, Import
+from slipstream.tools.codesearch.tree import CodeTree, DefinitionPlace
 
 MAX_STEPS = 400
 MAX_DEPTH = 8
@@ -21,7 +21,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    places: tuple[Place, ...] = ()
+    places: tuple[DefinitionPlace, ...] = ()
     how: str = ""
     """"" where it is defined under that very name, else what had to be followed."""
 
@@ -29,11 +29,11 @@ class Found:
 class Resolver:
     """For one query: what was worked out is remembered."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: CodeTree) -> None:
         self._code = tree.code
         self._steps = 0
-        self._members: dict[tuple[str, int, str], tuple[Place, ...]] = {}
-        self._globals: dict[tuple[str, str], tuple[Place, ...]] = {}
+        self._members: dict[tuple[str, int, str], tuple[DefinitionPlace, ...]] = {}
+        self._globals: dict[tuple[str, str], tuple[DefinitionPlace, ...]] = {}
 
     # ---------------------------------------------------------------- what was asked for
 
@@ -55,19 +55,19 @@ class Resolver:
             return Found(places=places, how="found in another spelling of upper and lower case")
         return Found()
 
-    def exact(self, parts: Parts) -> tuple[Place, ...]:
+    def exact(self, parts: Parts) -> tuple[DefinitionPlace, ...]:
         """The definitions whose module and name end with these parts."""
         places = self._code.defined(parts[-1])
         if len(parts) > 1:
             places = [place for place in places if place.full[-len(parts) :] == parts]
         return _in_order(places)
 
-    def _in_other_case(self, parts: Parts) -> tuple[Place, ...]:
+    def _in_other_case(self, parts: Parts) -> tuple[DefinitionPlace, ...]:
         lower = tuple(part.lower() for part in parts)
         places = [place for name in self._code.spelt(parts[-1]) for place in self._code.defined(name)]
         return _in_order([p for p in places if tuple(part.lower() for part in p.full[-len(parts) :]) == lower])
 
-    def _by_alias(self, name: str) -> tuple[Place, ...]:
+    def _by_alias(self, name: str) -> tuple[DefinitionPlace, ...]:
         for path, facts in sorted(self._code.items(), key=lambda item: item[0]):
             for found in facts.imports:
                 if found.as_name == name and found.name not in ("", name) and (places := self._follow(path, found, ())):
@@ -76,18 +76,18 @@ class Resolver:
 
     # ---------------------------------------------------------------- modules and imports
 
-    def in_module(self, module: Parts, parts: Parts, depth: int = 0) -> tuple[Place, ...]:
+    def in_module(self, module: Parts, parts: Parts, depth: int = 0) -> tuple[DefinitionPlace, ...]:
         """What a module calls by that name, whether it defines or imports it."""
         for path in self._paths_of(module):
             if places := self.in_file(path, parts, depth):
                 return places
         return ()
 
-    def in_file(self, path: str, parts: Parts, depth: int = 0) -> tuple[Place, ...]:
+    def in_file(self, path: str, parts: Parts, depth: int = 0) -> tuple[DefinitionPlace, ...]:
         facts = self._code.get(path)
         if facts is None or depth > MAX_DEPTH or not self._may_go_on() or not parts:
             return ()
-        tops = [Place(path, facts, n) for n in facts.defined(parts[0]) if facts.definition(n).parent < 0]
+        tops = [DefinitionPlace(path, facts, n) for n in facts.defined(parts[0]) if facts.definition(n).parent < 0]
         if tops:
             return self._below(tops, parts[1:])
         stars = []
@@ -102,7 +102,7 @@ class Resolver:
                 return places
         return ()
 
-    def _follow(self, path: str, found: Import, rest: Parts, depth: int = 0) -> tuple[Place, ...]:
+    def _follow(self, path: str, found: Import, rest: Parts, depth: int = 0) -> tuple[DefinitionPlace, ...]:
         """What an import stands for, and below it `rest`."""
         module = _absolute(path, found)
         if not found.name:
@@ -124,12 +124,12 @@ class Resolver:
         paths = [path for path in self._code.modules(module[-1]) if module_of(path)[-len(module) :] == module]
         return sorted(paths, key=lambda path: (len(module_of(path)), path))[:5]
 
-    def _below(self, places: list[Place], rest: Parts) -> tuple[Place, ...]:
+    def _below(self, places: list[DefinitionPlace], rest: Parts) -> tuple[DefinitionPlace, ...]:
         for name in rest:
             places = [below for place in places for below in self.member(place, name)]
         return tuple(places)
 
-    def seen_from(self, path: str, facts: Facts, name: str) -> tuple[Place, ...]:
+    def seen_from(self, path: str, facts: FileFacts, name: str) -> tuple[DefinitionPlace, ...]:
         """What a plain or dotted name means at the top of a file."""
         key = (path, name)
         if key not in self._globals:
@@ -139,7 +139,7 @@ class Resolver:
 
     # ---------------------------------------------------------------- classes
 
-    def member(self, owner: Place, name: str) -> tuple[Place, ...]:
+    def member(self, owner: DefinitionPlace, name: str) -> tuple[DefinitionPlace, ...]:
         """A member of a class: its own, or that of the nearest base that has one."""
         key = (owner.path, owner.number, name)
         if key not in self._members:
@@ -147,9 +147,13 @@ class Resolver:
             self._members[key] = self._look_for_member(owner, name)
         return self._members[key]
 
-    def _look_for_member(self, owner: Place, name: str) -> tuple[Place, ...]:
+    def _look_for_member(self, owner: DefinitionPlace, name: str) -> tuple[DefinitionPlace, ...]:
         facts = owner.facts
-        own = [Place(owner.path, facts, n) for n in facts.defined(name) if facts.definition(n).parent == owner.number]
+        own = [
+            DefinitionPlace(owner.path, facts, n)
+            for n in facts.defined(name)
+            if facts.definition(n).parent == owner.number
+        ]
         if own:
             return tuple(own)
         for base in self.bases(owner):
@@ -157,10 +161,10 @@ class Resolver:
                 return places
         return ()
 
-    def bases(self, owner: Place) -> list[Place]:
+    def bases(self, owner: DefinitionPlace) -> list[DefinitionPlace]:
         if not self._may_go_on():
             return []
-        found: list[Place] = []
+        found: list[DefinitionPlace] = []
         for name in owner.facts.bases.get(owner.number, ()):
             places = self.in_file(owner.path, tuple(name.split(".")))
             if not places and owner.facts.language != "python":
@@ -168,12 +172,12 @@ class Resolver:
             found += [place for place in places if place.definition.kind in CONTAINERS and place != owner]
         return found
 
-    def class_around(self, path: str, facts: Facts, number: int) -> Place | None:
+    def class_around(self, path: str, facts: FileFacts, number: int) -> DefinitionPlace | None:
         """The class in whose method a definition is, or that it is itself."""
         while number >= 0:
             definition = facts.definition(number)
             if definition.kind in CONTAINERS:
-                return Place(path, facts, number)
+                return DefinitionPlace(path, facts, number)
             number = definition.parent
         return None
 
@@ -192,7 +196,7 @@ def _absolute(path: str, found: Import) -> Parts:
     return (*above, *module)
 
 
-def _in_order(places: list[Place]) -> tuple[Place, ...]:
+def _in_order(places: list[DefinitionPlace]) -> tuple[DefinitionPlace, ...]:
     """What is not for tests first, then what is nested least. Blocks that only stand for a type are left out where the
     type itself is there."""
     real = [place for place in places if place.definition.kind != "impl"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.errors import ToolError
-from slipstream.tools.codesearch.parsing.facts import Facts
+from slipstream.tools.codesearch.parsing.facts import FileFacts
 from slipstream.tools.codesearch.parsing.parsers import Job, Lost, Parsers, Reply
 from slipstream.types import Json
 
@@ -25,7 +25,7 @@ _NEWLINES = re.compile(b"\r\n?")
 
 class Match(NamedTuple):
     path: str
-    facts: Facts
+    facts: FileFacts
     lines: tuple[int, ...]
     """At most MAX_LINES."""
 
@@ -39,7 +39,7 @@ class Matches:
     """Nothing matched as it was spelt, and case was not looked at."""
 
 
-def find_substring(items: Sequence[tuple[str, Facts]], text: str) -> Matches:
+def find_substring(items: Sequence[tuple[str, FileFacts]], text: str) -> Matches:
     needle = text.replace("\r\n", "\n").encode()
     found = tuple(Match(path, facts, lines) for path, facts in items if (lines := _lines_of(facts.text, needle)))
     if found:
@@ -66,7 +66,7 @@ def _lines_of(text: bytes, needle: bytes) -> tuple[int, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def find_regex(parsers: Parsers, items: Sequence[tuple[str, Facts]], pattern: str) -> Matches:
+def find_regex(parsers: Parsers, items: Sequence[tuple[str, FileFacts]], pattern: str) -> Matches:
     """Raises ToolError for a pattern that is none, or that cannot even be read in time."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ToolError(f"search: the pattern has more than {MAX_PATTERN_CHARS} characters: make it shorter")

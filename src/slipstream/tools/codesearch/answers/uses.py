@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from slipstream.tools.codesearch.answers.resolve import Resolver
 from slipstream.tools.codesearch.base import is_test
-from slipstream.tools.codesearch.parsing.facts import Facts, Use
+from slipstream.tools.codesearch.parsing.facts import FileFacts, NameUse
 from slipstream.tools.codesearch.parsing.python_source import CALL, IMPORTED, MEMBER_CALL, NAME, SELF, SELF_CALL
-from slipstream.tools.codesearch.tree import Place, Tree
+from slipstream.tools.codesearch.tree import CodeTree, DefinitionPlace
 
 CALLS = (CALL, MEMBER_CALL, SELF_CALL)
 
@@ -22,8 +22,8 @@ class Site(NamedTuple):
     """One use of a name."""
 
     path: str
-    facts: Facts
-    use: Use
+    facts: FileFacts
+    use: NameUse
     is_certain: bool
 
 
@@ -33,11 +33,13 @@ class Callee(NamedTuple):
     name: str
     how: int
     lines: tuple[int, ...]
-    places: tuple[Place, ...]
+    places: tuple[DefinitionPlace, ...]
     is_certain: bool
 
 
-def sites(tree: Tree, resolver: Resolver, name: str, places: tuple[Place, ...], *, calls_only: bool) -> list[Site]:
+def sites(
+    tree: CodeTree, resolver: Resolver, name: str, places: tuple[DefinitionPlace, ...], *, calls_only: bool
+) -> list[Site]:
     """Where a name is used, for the definitions `places`. Other names under which a file imports one count too."""
     found: list[Site] = []
     wanted = set(places)
@@ -51,7 +53,7 @@ def sites(tree: Tree, resolver: Resolver, name: str, places: tuple[Place, ...], 
     return sorted(found, key=lambda site: (is_test(site.path), site.path, site.use.line, site.use.name, site.use.how))
 
 
-def _is_certain(resolver: Resolver, wanted: set[Place], path: str, facts: Facts, use: Use) -> bool:
+def _is_certain(resolver: Resolver, wanted: set[DefinitionPlace], path: str, facts: FileFacts, use: NameUse) -> bool:
     if use.how in (SELF, SELF_CALL):
         around = resolver.class_around(path, facts, use.owner)
         return around is not None and not wanted.isdisjoint(resolver.member(around, use.name))
@@ -60,7 +62,7 @@ def _is_certain(resolver: Resolver, wanted: set[Place], path: str, facts: Facts,
     return False
 
 
-def callees(tree: Tree, resolver: Resolver, place: Place) -> list[Callee]:
+def callees(tree: CodeTree, resolver: Resolver, place: DefinitionPlace) -> list[Callee]:
     """What a definition calls, by the first line at which it does."""
     facts, path = place.facts, place.path
     inside = {place.number}
@@ -79,10 +81,19 @@ def callees(tree: Tree, resolver: Resolver, place: Place) -> list[Callee]:
 
 
 def _meant(
-    tree: Tree, resolver: Resolver, path: str, facts: Facts, place: Place, name: str, how: int, inside: set[int]
-) -> tuple[tuple[Place, ...], bool]:
+    tree: CodeTree,
+    resolver: Resolver,
+    path: str,
+    facts: FileFacts,
+    place: DefinitionPlace,
+    name: str,
+    how: int,
+    inside: set[int],
+) -> tuple[tuple[DefinitionPlace, ...], bool]:
     if how == CALL:
-        nested = tuple(Place(path, facts, n) for n in facts.defined(name) if facts.definition(n).parent in inside)
+        nested = tuple(
+            DefinitionPlace(path, facts, n) for n in facts.defined(name) if facts.definition(n).parent in inside
+        )
         if places := nested or resolver.seen_from(path, facts, name):
             return places, True
         if facts.language == "python":

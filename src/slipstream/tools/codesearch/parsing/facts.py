@@ -50,7 +50,7 @@ class Definition(NamedTuple):
     last: int
 
 
-class Use(NamedTuple):
+class NameUse(NamedTuple):
     """One place where a name is used."""
 
     name: str
@@ -71,7 +71,7 @@ class Import(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
-class Facts:
+class FileFacts:
     text: bytes
     language: str = ""
     """"" for a text that is no code we know."""
@@ -139,7 +139,7 @@ class Facts:
         """For each definition, the number of its name."""
         return self.defs[0::_COLUMNS]
 
-    def uses_of(self, name: str) -> list[Use]:
+    def uses_of(self, name: str) -> list[NameUse]:
         """Where a name is used, by line."""
         number = self.number_of(name)
         if number < 0:
@@ -148,14 +148,14 @@ class Facts:
         end = bisect_left(self.refs, (number + 1) << _TO_NAME, start)
         return [self._use(packed) for packed in self.refs[start:end]]
 
-    def uses_in(self, owners: frozenset[int]) -> list[Use]:
+    def uses_in(self, owners: frozenset[int]) -> list[NameUse]:
         """What is used inside definitions, by line."""
         wanted = {owner + 1 for owner in owners}
         found = [self._use(packed) for packed in self.refs if packed & _OWNER_MASK in wanted]
         return sorted(found, key=lambda use: (use.line, use.name, use.how))
 
-    def _use(self, packed: int) -> Use:
-        return Use(
+    def _use(self, packed: int) -> NameUse:
+        return NameUse(
             self.names[packed >> _TO_NAME],
             packed >> _TO_LINE & _LINE_MASK,
             packed >> OWNER_BITS & _USE_MASK,
@@ -171,12 +171,12 @@ class Facts:
         return lines
 
 
-def plain(text: bytes, language: str = "", error: str = "") -> Facts:
+def plain(text: bytes, language: str = "", error: str = "") -> FileFacts:
     """A file that is text alone."""
-    return Facts(text=text, language=language, defs=array("I"), refs=array("Q"), docs={}, bases={}, error=error)
+    return FileFacts(text=text, language=language, defs=array("I"), refs=array("Q"), docs={}, bases={}, error=error)
 
 
-def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, pool: dict[str, str]) -> Facts:
+def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, pool: dict[str, str]) -> FileFacts:
     """The Facts that a parsing process replied. `pool` keeps each name once. Raises BadReply."""
     texts = _texts(header.get("names"), MAX_NAME_CHARS, "the names")
     names = tuple(map(pool.setdefault, texts, texts))
@@ -197,7 +197,7 @@ def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, 
     if refs and max([packed & _OWNER_MASK for packed in refs]) > num_defs:
         raise BadReply("a reference from nowhere")
     error = header.get("error")
-    return Facts(
+    return FileFacts(
         text=text,
         language=language,
         names=names,

@@ -1,6 +1,6 @@
 """What a Python file says: definitions, references, calls and imports. Standard library alone, Python 3.8 and newer.
 
-Enters: the bytes of a file. Leaves: a `Said`, plain lists and numbers that travel between processes as they are.
+Enters: the bytes of a file. Leaves: a `SourceFacts`, plain lists and numbers that travel between processes as they are.
 Always holds: any bytes give an answer. A file that does not parse is scanned line by line for `def` and `class`, and
 the reason is in `error`. Lines count from 1 and are split at \\n, \\r\\n and \\r, as Python does.
 
@@ -47,7 +47,7 @@ OWNER_BITS, USE_BITS, LINE_BITS, NAME_BITS = 18, 4, 21, 21
 MAX_OWNERS = (1 << OWNER_BITS) - 2
 
 
-class Said:
+class SourceFacts:
     """What a file says, ready to travel."""
 
     __slots__ = ("bases", "defs", "docs", "error", "imports", "names", "refs")
@@ -77,7 +77,7 @@ class Names(dict):  # type: ignore[type-arg]  # subscripts of dict are Python 3.
         return number
 
 
-def parse(data: bytes) -> Said:
+def parse(data: bytes) -> SourceFacts:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -124,11 +124,11 @@ class Reader:
     """One walk over a tree: statements in the order of the source, scope by scope."""
 
     def __init__(self) -> None:
-        self.said = Said()
+        self.said = SourceFacts()
         self.names = Names()
         self.attributes: dict[tuple[int, str], bool] = {}
 
-    def read(self, tree: ast.Module) -> Said:
+    def read(self, tree: ast.Module) -> SourceFacts:
         said = self.said
         self.scope(tree.body, -1, -1, -1)
         said.names = list(self.names)
@@ -347,9 +347,9 @@ _LINE = re.compile("\r\n|\r|\n")
 _CALLED = re.compile(r"([^\W\d]\w{0,199})\(")
 
 
-def scan(data: bytes, error: str) -> Said:
+def scan(data: bytes, error: str) -> SourceFacts:
     """Definitions by their `def` and `class` lines; each lasts until a line that is indented no deeper."""
-    said, names = Said(), Names()
+    said, names = SourceFacts(), Names()
     said.error = error[:MAX_NAME_CHARS]
     lines = _LINE.split(data.decode("utf-8", "replace"))
     open_defs: list[tuple[int, int, bool]] = []  # (indent, definition, is a class)
