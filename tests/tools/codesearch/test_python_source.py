@@ -150,8 +150,9 @@ def test_every_definition_of_the_standard_library_has_the_lines_that_ast_gives()
 
 def test_it_runs_on_old_pythons_without_anything_of_ours() -> None:
     """Its syntax is that of Python 3.8; as such a one may not be there, its own grammar is asked."""
+    folder = Path(python_source.__file__).parent.parent
     for name in ("parsing/python_source.py", "sandbox_program.py"):
-        source = Path(python_source.__file__).with_name(name).read_text("utf-8")
+        source = (folder / name).read_text("utf-8")
         tree = ast.parse(source, feature_version=(3, 8))
         imported = {
             alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
