@@ -46,11 +46,11 @@ tasks = [
 ]
 
 
-def reader(scene: ss.ScriptedCall) -> ss.Message:
+def reader(call: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it notes the password when it sees it."""
-    text = scene.messages[-1].content
+    text = call.messages[-1].content
     if text.startswith("That was the last"):
-        return ss.act("finish", answer="tulip" if "tulip" in scene.messages[0].content else "unknown")
+        return ss.act("finish", answer="tulip" if "tulip" in call.messages[0].content else "unknown")
     return ss.act("next_piece", notes="it is tulip" if "tulip" in text else "")
 
 

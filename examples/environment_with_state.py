@@ -42,11 +42,11 @@ tasks = [
 ]
 
 
-def halving(scene: ss.ScriptedCall) -> ss.Message:
+def halving(call: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it halves what is left."""
     low, high = 1, 100
-    guesses = [call.arguments["number"] for message in scene.messages for call in message.calls]
-    answers = [message.content for message in scene.messages if message.role is ss.Role.TOOL]
+    guesses = [call.arguments["number"] for message in call.messages for call in message.calls]
+    answers = [message.content for message in call.messages if message.role is ss.Role.TOOL]
     for guess, answer in zip(guesses, answers, strict=True):
         low, high = (int(str(guess)) + 1, high) if answer == "higher" else (low, int(str(guess)) - 1)
     return ss.act("guess", number=(low + high) // 2)

@@ -32,11 +32,11 @@ tasks = [
 ]
 
 
-def script(scene: ss.ScriptedCall) -> ss.Message:
+def script(call: ss.ScriptedCall) -> ss.Message:
     """Stands in for a model: it asks the tool, then finishes with what the tool said."""
-    if len(scene.messages) > 1:
-        return ss.act("finish", answer=scene.messages[-1].content)
-    words = scene.messages[0].content.rstrip("?").split()
+    if len(call.messages) > 1:
+        return ss.act("finish", answer=call.messages[-1].content)
+    words = call.messages[0].content.rstrip("?").split()
     return ss.act("count", letter=words[words.index("letter") + 1], word=words[-1])
 
 

@@ -13,11 +13,11 @@ def grade(answer: str, task: ss.Task) -> float:
     return float(answer == task.extra["expected"])  # the agent never sees `extra`
 
 
-def teacher(scene: ss.ScriptedCall) -> ss.Message:  # knows the form, and mistakes the letter half of the time
-    if len(scene.messages) > 1:
-        return ss.act("finish", answer=scene.messages[-1].content)
-    letter, word = scene.messages[0].content.split("/")
-    return ss.act("count", letter=letter if (scene.seed or 0) % 2 else "x", word=word)
+def teacher(call: ss.ScriptedCall) -> ss.Message:  # knows the form, and gets the letter wrong half of the time
+    if len(call.messages) > 1:
+        return ss.act("finish", answer=call.messages[-1].content)
+    letter, word = call.messages[0].content.split("/")
+    return ss.act("count", letter=letter if (call.seed or 0) % 2 else "x", word=word)
 
 
 pairs = [(letter, word) for word in ("banana", "cherry", "lemon", "papaya", "pear") for letter in sorted(set(word))]
