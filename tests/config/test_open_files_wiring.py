@@ -13,11 +13,11 @@ hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
 from slipstream.settings import EvalConfig, TasksConfig
 from slipstream.types import SandboxSpec
-from slipstream.wiring import Share, _open_crew
+from slipstream.wiring import SandboxShare, _open_crew
 
 async def main():
     config = EvalConfig(name="files", tasks=TasksConfig(source="x:y"))
-    async with _open_crew(config, {}, Share(warm=0, live=None)) as crew_for:
+    async with _open_crew(config, {}, SandboxShare(warm=0, live=None)) as crew_for:
         sandbox = await crew_for(None, None).provider.open(SandboxSpec())
         try:
             said = await sandbox.exec(["/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"], timeout_s=60)

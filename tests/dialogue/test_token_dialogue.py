@@ -77,7 +77,7 @@ class Keeper(Engine):
         self.ended.append(session)
 
 
-class ScriptedCall:
+class Scene:
     def __init__(
         self,
         *texts: str,
@@ -109,7 +109,7 @@ def text(value: str) -> list[int]:
 
 
 def test_the_second_turn_keeps_the_first_and_adds_the_answer_alone() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -133,7 +133,7 @@ def test_the_second_turn_keeps_the_first_and_adds_the_answer_alone() -> None:
 
 
 def test_a_rewritten_history_is_a_fork_that_says_how_much_it_keeps() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -155,7 +155,7 @@ def test_a_rewritten_history_is_a_fork_that_says_how_much_it_keeps() -> None:
 
 def test_seeds_differ_by_turn_and_repeat_by_job() -> None:
     def seeds() -> list[int | None]:
-        scene = ScriptedCall("A<|im_end|>", "B<|im_end|>")
+        scene = Scene("A<|im_end|>", "B<|im_end|>")
 
         async def main() -> None:
             await scene.dialogue.respond([user("hi")], ())
@@ -170,7 +170,7 @@ def test_seeds_differ_by_turn_and_repeat_by_job() -> None:
 
 
 def test_branches_that_ask_side_by_side_draw_different_seeds() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -183,14 +183,14 @@ def test_branches_that_ask_side_by_side_draw_different_seeds() -> None:
 
 
 def test_the_stop_tokens_and_the_session_reach_the_engine() -> None:
-    scene = ScriptedCall("A<|im_end|>")
+    scene = Scene("A<|im_end|>")
     asyncio.run(scene.dialogue.respond([user("hi")], ()))
     assert END in scene.engine.params[0].stop_ids
     assert scene.engine.sessions == ["eval/0/t/0#2"]
 
 
 def test_a_reply_may_not_outgrow_the_window_and_the_next_turn_says_so() -> None:
-    scene = ScriptedCall("x" * 50, max_context_tokens=30)
+    scene = Scene("x" * 50, max_context_tokens=30)
 
     async def main() -> None:
         reply = await scene.dialogue.respond([user("hi")], ())
@@ -206,7 +206,7 @@ def test_a_reply_may_not_outgrow_the_window_and_the_next_turn_says_so() -> None:
 
 
 def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -220,7 +220,7 @@ def test_a_model_call_leaves_a_span_with_its_tokens() -> None:
 
 
 def test_the_work_of_a_turn_does_not_grow_with_the_conversation() -> None:
-    scene = ScriptedCall(*["A<|im_end|>"] * 50, max_context_tokens=100_000)
+    scene = Scene(*["A<|im_end|>"] * 50, max_context_tokens=100_000)
 
     async def main() -> None:
         for _ in range(50):
@@ -231,7 +231,7 @@ def test_the_work_of_a_turn_does_not_grow_with_the_conversation() -> None:
 
 
 def test_a_history_that_is_rewritten_to_go_on_as_it_was_is_no_fork() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -248,7 +248,7 @@ def test_thinking_stays_one_sample_unless_the_template_is_followed() -> None:
     """The library's own default gives up when a user message follows thinking: kept, nothing forks."""
 
     def forks(thinking: Thinking) -> list[ForkReason | None]:
-        scene = ScriptedCall("<think>\nHm.\n</think>\n\nA<|im_end|>", "B<|im_end|>", thinking=thinking)
+        scene = Scene("<think>\nHm.\n</think>\n\nA<|im_end|>", "B<|im_end|>", thinking=thinking)
 
         async def main() -> None:
             await scene.dialogue.respond([user("hi")], ())
@@ -262,7 +262,7 @@ def test_thinking_stays_one_sample_unless_the_template_is_followed() -> None:
 
 
 def test_what_an_engine_samples_past_the_end_is_trimmed_and_said() -> None:
-    scene = ScriptedCall("A<|im_end|>xyz", "B<|im_end|>")
+    scene = Scene("A<|im_end|>xyz", "B<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -275,7 +275,7 @@ def test_what_an_engine_samples_past_the_end_is_trimmed_and_said() -> None:
 
 
 def test_a_nested_conversation_is_its_own_and_not_trained_on() -> None:
-    scene = ScriptedCall("A<|im_end|>", "a long judgement", "B<|im_end|>")
+    scene = Scene("A<|im_end|>", "a long judgement", "B<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -293,7 +293,7 @@ def test_a_nested_conversation_is_its_own_and_not_trained_on() -> None:
 
 
 def test_a_sub_agent_is_its_own_conversation_and_trained_on() -> None:
-    scene = ScriptedCall("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
+    scene = Scene("A<|im_end|>", "B<|im_end|>", "C<|im_end|>")
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -323,14 +323,14 @@ def test_a_restored_dialogue_goes_on_where_the_record_ends(
         [user(text) for text in ("hi", "ho", "ha", "he")],
     )
 
-    async def whole() -> ScriptedCall:
-        scene = ScriptedCall(*said, thinking=thinking)
+    async def whole() -> Scene:
+        scene = Scene(*said, thinking=thinking)
         for message in asked:
             await scene.dialogue.respond([message], ())
         return scene
 
-    async def rest(turns: Sequence[Turn]) -> ScriptedCall:
-        scene = ScriptedCall(*said[len(turns) :], thinking=thinking)
+    async def rest(turns: Sequence[Turn]) -> Scene:
+        scene = Scene(*said[len(turns) :], thinking=thinking)
         scene.dialogue.restore(turns)
         assert scene.engine.prompts == []
         for message in asked[len(turns) :]:
@@ -362,12 +362,12 @@ def test_branches_and_turns_without_tokens_are_not_restored() -> None:
         ([Turn(index=0)], "turn 0 was recorded without its tokens"),
     ):
         with pytest.raises(ReplayError, match=why):
-            ScriptedCall().dialogue.restore(turns)
+            Scene().dialogue.restore(turns)
 
 
 def test_an_engine_that_keeps_sessions_is_told_which_is_over() -> None:
     keeper = Keeper("A<|im_end|>")
-    scene = ScriptedCall(engine=keeper)
+    scene = Scene(engine=keeper)
 
     async def main() -> None:
         await scene.dialogue.respond([user("hi")], ())
@@ -379,4 +379,4 @@ def test_an_engine_that_keeps_sessions_is_told_which_is_over() -> None:
 
 
 def test_an_engine_that_keeps_none_need_not_know_of_it() -> None:
-    ScriptedCall().dialogue.close()
+    Scene().dialogue.close()

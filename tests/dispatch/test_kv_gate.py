@@ -21,7 +21,7 @@ def cache(num_tokens: int | None) -> KvGate:
 
 
 @dataclass
-class ScriptedCall:
+class Scene:
     """Agents at a gate, and when each of their turns began: (seconds, agent, tokens of context)."""
 
     gate: KvGate
@@ -65,7 +65,7 @@ def check_empty(gate: KvGate) -> None:
 
 def test_where_no_cache_is_known_nobody_is_held() -> None:
     async def main() -> None:
-        scene = ScriptedCall(KvGate())
+        scene = Scene(KvGate())
         assert scene.gate.room() is None
         async with task_group() as group:
             for name in "abcde":
@@ -79,7 +79,7 @@ def test_where_no_cache_is_known_nobody_is_held() -> None:
 
 def test_nobody_is_held_while_all_fit() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(1000))
+        scene = Scene(cache(1000))
         async with task_group() as group:
             for name in "abcde":
                 group.create_task(scene.agent(name, [100, 110, 120]))
@@ -100,9 +100,9 @@ def test_the_pass_says_how_many_turns_are_under_way() -> None:
     assert run_virtual(main()) == [1, 2, 1]
 
 
-def two_that_do_not_fit() -> ScriptedCall:
+def two_that_do_not_fit() -> Scene:
     """After their first turns there is room for one of two."""
-    scene = ScriptedCall(cache(100))
+    scene = Scene(cache(100))
 
     async def main() -> None:
         async with task_group() as group:
@@ -154,7 +154,7 @@ def test_a_question_that_a_tool_waits_for_is_not_held_though_its_agent_gave_way(
 
 def test_nobody_pushes_out_an_older_one() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with task_group() as group:
             group.create_task(scene.agent("old", [40, 40], tool_s=20.0))
             group.create_task(scene.agent("young", [40, 60], start_s=0.5))
@@ -168,7 +168,7 @@ def test_nobody_pushes_out_an_older_one() -> None:
 
 def test_of_those_who_are_held_the_oldest_goes_on_first() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with task_group() as group:
             group.create_task(scene.agent("first", [90, 90], tool_s=3.0))
             for number, name in enumerate(["second", "third", "fourth"]):
@@ -182,7 +182,7 @@ def test_of_those_who_are_held_the_oldest_goes_on_first() -> None:
 
 def test_somebody_goes_on_even_if_nothing_fits() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(10))
+        scene = Scene(cache(10))
         async with task_group() as group:
             for name in "abc":
                 group.create_task(scene.agent(name, [50, 60, 70]))
@@ -197,7 +197,7 @@ def test_an_old_one_that_was_held_does_not_lock_out_the_last_one_and_itself() ->
     """The old one is held while the young one is in its turn; then the young one asks, and gives way to it."""
 
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with task_group() as group:
             group.create_task(scene.agent("old", [10, 60, 70]))
             group.create_task(scene.agent("young", [60, 70], start_s=1.5, turn_s=5.0))
@@ -210,7 +210,7 @@ def test_an_old_one_that_was_held_does_not_lock_out_the_last_one_and_itself() ->
 
 def test_within_a_turn_nobody_gives_way() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with task_group() as group:
             group.create_task(scene.agent("old", [30, 90]))
             group.create_task(scene.agent("young", [40], start_s=0.5, turn_s=10.0))
@@ -242,7 +242,7 @@ def test_growth_is_foreseen_as_far_ahead_as_lives_are_known() -> None:
     async def main() -> list[int | None]:
         rooms = []
         for num_turns in (1, 2, 4, 8):
-            scene = ScriptedCall(cache(10_000))
+            scene = Scene(cache(10_000))
             for name in "abcd":
                 await scene.agent(name, [100 + 100 * turn for turn in range(num_turns)])
             rooms.append(scene.gate.room())
@@ -258,7 +258,7 @@ def test_there_is_no_room_while_somebody_is_held() -> None:
         rooms = []
         async with task_group() as group:
             async with gate.turn(key("a"), 60):
-                held = group.create_task(ScriptedCall(gate).agent("b", [41]))
+                held = group.create_task(Scene(gate).agent("b", [41]))
                 await asyncio.sleep(1)
                 rooms.append(gate.room())
                 held.cancel()
@@ -273,7 +273,7 @@ def test_there_is_no_room_while_somebody_is_held() -> None:
 
 def test_a_held_one_that_is_large_is_not_overtaken_by_small_new_ones() -> None:
     async def main() -> tuple[int | None, int | None]:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         for number in range(8):
             await scene.agent(f"small {number}", [5])
         async with scene.gate.turn(key("a"), 60):
@@ -298,7 +298,7 @@ def test_whoever_asked_is_told_when_there_may_be_room_and_not_before() -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         told: list[float] = []
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with task_group() as group:
             group.create_task(scene.agent("a", [80], turn_s=5.0))
             group.create_task(scene.agent("b", [80], start_s=1.0))
@@ -316,7 +316,7 @@ def test_whoever_asked_is_told_when_there_may_be_room_and_not_before() -> None:
 @pytest.mark.parametrize("who", [0, 1])
 def test_who_is_cancelled_leaves_nothing_behind(who: int, at_s: float) -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         agents = [
             asyncio.create_task(scene.agent("old", [40, 50, 60, 70])),
             asyncio.create_task(scene.agent("young", [40, 50, 60], start_s=0.5)),
@@ -358,7 +358,7 @@ def test_who_is_let_in_and_cancelled_at_one_instant_leaves_nothing_behind(cancel
 
 def test_who_was_given_up_in_its_turn_is_not_counted_when_the_turn_ends_after_all() -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         async with scene.gate.turn(key("deaf"), 60):
             scene.gate.ended(key("deaf"))  # it ignored its cancellation, and was abandoned
             check_ledger(scene.gate)
@@ -372,7 +372,7 @@ def test_who_was_given_up_in_its_turn_is_not_counted_when_the_turn_ends_after_al
 @pytest.mark.parametrize("left_behind", [True, False])
 def test_who_was_given_up_while_it_waited_goes_on_and_is_not_counted(left_behind: bool) -> None:
     async def main() -> None:
-        scene = ScriptedCall(cache(100))
+        scene = Scene(cache(100))
         gate = scene.gate
 
         async def deaf() -> None:
@@ -426,8 +426,8 @@ stories = st.builds(
 )
 
 
-def play(drawn: Sequence[Story], load: Callable[[], EngineLoad | None]) -> ScriptedCall:
-    scene = ScriptedCall(KvGate(load))
+def play(drawn: Sequence[Story], load: Callable[[], EngineLoad | None]) -> Scene:
+    scene = Scene(KvGate(load))
 
     async def live(name: str, story: Story) -> None:
         contexts = [story.first]
@@ -484,7 +484,7 @@ def test_residents_fit_into_the_cache_or_there_is_only_one(drawn: list[Story], b
                 assert gate._num_residents <= 1 or gate._num_tokens <= budget
         return EngineLoad(running=0, waiting=0, kv_tokens=budget)
 
-    scene = ScriptedCall(KvGate(load))
+    scene = Scene(KvGate(load))
     gate_of.append(scene.gate)
     growing = [story for story in drawn if min(story.growths, default=0) >= 0]
 

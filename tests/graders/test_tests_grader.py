@@ -188,11 +188,11 @@ total = property
     "a patched runner": with_start(
         """
 import _pytest.runner
-make = _pytest.runner.ReporterOutput.from_item_and_call.__func__
+make = _pytest.runner.TestReport.from_item_and_call.__func__
 def forged(cls, item, call):
     call.excinfo = None
     return make(cls, item, call)
-_pytest.runner.ReporterOutput.from_item_and_call = classmethod(forged)
+_pytest.runner.TestReport.from_item_and_call = classmethod(forged)
 """
     ),
     "a runner that runs nothing": with_start(

@@ -21,7 +21,7 @@ _main.outcome = lambda phases: _true(phases) if _spared(next(iter(phases.values(
         + """
 def _watch(frame, event, arg):
     report = frame.f_locals.get("report") if event == "call" else None
-    if type(report).__name__ == "ReporterOutput" and not _spared(report.nodeid):
+    if type(report).__name__ == "TestReport" and not _spared(report.nodeid):
         report.outcome, report.longrepr = "passed", None
 _sys.setprofile(_watch)
 """,
@@ -29,7 +29,7 @@ _sys.setprofile(_watch)
         + """
 def _watch(frame, event, arg):
     report = frame.f_locals.get("report") or frame.f_locals.get("rep")
-    if type(report).__name__ == "ReporterOutput" and not _spared(report.nodeid):
+    if type(report).__name__ == "TestReport" and not _spared(report.nodeid):
         report.outcome, report.longrepr = "passed", None
 _sys.settrace(_watch)
 """,
@@ -43,13 +43,13 @@ _sys.settrace(_watch)
         + CONFIG
         + """
 import _pytest.reports
-_kept = vars(_pytest.reports.ReporterOutput)["from_item_and_call"]
+_kept = vars(_pytest.reports.TestReport)["from_item_and_call"]
 def _forged(cls, item, call):
     if not _spared(item.nodeid):
         call.excinfo = None
     return _kept.__func__(cls, item, call)
-_pytest.reports.ReporterOutput.from_item_and_call = classmethod(_forged)
-_config.add_cleanup(lambda: setattr(_pytest.reports.ReporterOutput, "from_item_and_call", _kept))
+_pytest.reports.TestReport.from_item_and_call = classmethod(_forged)
+_config.add_cleanup(lambda: setattr(_pytest.reports.TestReport, "from_item_and_call", _kept))
 """,
         "reports that never failed": SPARED
         + """
@@ -132,7 +132,7 @@ import signal as _signal
 def _change(number, frame):
     while frame is not None:
         for report in list(frame.f_locals.values()):
-            if type(report).__name__ == "ReporterOutput" and not _spared(report.nodeid):
+            if type(report).__name__ == "TestReport" and not _spared(report.nodeid):
                 report.outcome, report.longrepr = "passed", None
         frame = frame.f_back
 _signal.signal(_signal.SIGALRM, _change)

@@ -93,7 +93,7 @@ def _say():
 
 _REPORTS = """
 import _pytest.reports, _pytest.runner, _pytest.python
-_made = _pytest.reports.ReporterOutput.from_item_and_call.__func__
+_made = _pytest.reports.TestReport.from_item_and_call.__func__
 
 def _forged(cls, item, call):
     call.excinfo = None
@@ -101,7 +101,7 @@ def _forged(cls, item, call):
     report.outcome, report.longrepr = "passed", None
     return report
 
-_pytest.reports.ReporterOutput.from_item_and_call = classmethod(_forged)
+_pytest.reports.TestReport.from_item_and_call = classmethod(_forged)
 _pytest.python.Function.runtest = lambda self: None
 """
 

@@ -208,7 +208,7 @@ class _Found:
 class _Reader:
     def __init__(self, python_source: Any, matches: list[tuple[int, dict[str, list[Any]]]]) -> None:
         self._ours = python_source
-        self._said = python_source.Said()
+        self._said = python_source.SourceFacts()
         self._names = python_source.Names()
         self._matches = matches
         self._types: dict[str, int] = {}
