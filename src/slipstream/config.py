@@ -1,6 +1,6 @@
 """Configs: frozen dataclasses of plain data, changed by `key=value`, written to JSON and read back.
 
-Always holds: an unknown key is an error that names the nearest known one; a value of the wrong type is an error that
+Invariants: an unknown key is an error that names the nearest known one; a value of the wrong type is an error that
 names the value; reading back what was written gives an equal config. Importing a config loads nothing heavy.
 """
 

@@ -1,7 +1,7 @@
 """A connection between two processes of a run: either may call what the other offers, many calls at once.
 
-Enters: a connected stream socket, and what this end offers. Leaves: answers.
-Always holds: every call ends exactly once, with the answer, the error, or LinkLost. What is told or called on one end
+Input: a connected stream socket, and what this end offers. Output: answers.
+Invariants: every call ends exactly once, with the answer, the error, or LinkLost. What is told or called on one end
 begins on the other in that order. Cancelling a call cancels what it called, and returns when that has ended. Whatever
 is raised by what is called crosses the link, and never ends the process. What cannot be read fails the call that it
 belongs to and no other.

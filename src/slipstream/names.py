@@ -1,6 +1,6 @@
 """From a name that a person wrote to the thing meant. Standard library and `errors` only.
 
-Always holds: a module is imported when it is first asked for, and once; a name that leads nowhere is a ConfigError
+Invariants: a module is imported when it is first asked for, and once; a name that leads nowhere is a ConfigError
 that says what was probably meant.
 """
 

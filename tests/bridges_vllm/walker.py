@@ -1,7 +1,7 @@
 """A model that walks about: made here, of nothing, it wanders through the demo's folders and now and then stops.
 
-Enters: a folder. Leaves: the quickstart's model folder with other weights, and a chat template beside it.
-Always holds: a reply is some words, then one well-formed tool call. How many words, which folder and whether to finish
+Input: a folder. Output: the quickstart's model folder with other weights, and a chat template beside it.
+Invariants: a reply is some words, then one well-formed tool call. How many words, which folder and whether to finish
 is drawn by chance, so temperature, logprobs and seeds matter; and each probability leans a little on all that stands
 before, so a wrong cache would show.
 

@@ -1,4 +1,4 @@
-"""What the model reads after its calls. Enters: what came of them, and the hints that go with it. Leaves: the messages
+"""What the model reads after its calls. Input: what came of them, and the hints that go with it. Output: the messages
 that the next turn begins with; and, from such messages on record, the hints again.
 
 Hints ride inside the last answer: a message of their own could make the template render the conversation anew, and fork

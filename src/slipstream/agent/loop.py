@@ -1,7 +1,7 @@
 """The agent: respond, run tools, record, until finished or a limit. It knows no task and no tool by name.
 
-Enters: a brief, a sandbox, a dialogue; of an attempt that stopped, also the turns it had taken. Leaves: an Ending.
-Always holds: every call of a turn is answered; a turn without a call is answered too; nothing the model says raises.
+Input: a brief, a sandbox, a dialogue; of an attempt that stopped, also the turns it had taken. Output: an Ending.
+Invariants: every call of a turn is answered; a turn without a call is answered too; nothing the model says raises.
 An attempt that goes on from its turns is judged as one that never stopped.
 """
 

@@ -1,4 +1,4 @@
-"""System prompts that recipes share. Enters: the names of the agent's tools. Leaves: a text for `Brief.system`."""
+"""System prompts that recipes share. Input: the names of the agent's tools. Output: a text for `Brief.system`."""
 
 from __future__ import annotations
 

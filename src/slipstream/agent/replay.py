@@ -1,9 +1,9 @@
 """Going on from recorded turns: the tools of a fresh sandbox are brought to where the stopped ones were.
 
-Enters: the turns of an attempt that stopped, and the open tools of the one that goes on with them. Leaves: what came of
+Input: the turns of an attempt that stopped, and the open tools of the one that goes on with them. Output: what came of
 the calls of each turn but the last; the last one's may never have been run, so running them is what the agent does
 next.
-Always holds: a PURE call is not run again, its answer is read back from the turn after it; every other call is run
+Invariants: a PURE call is not run again, its answer is read back from the turn after it; every other call is run
 again, one by one in the order of the record, and must be answered as before; an EXTERNAL call is never run again.
 Where that cannot be had there is a ReplayError; with an EXTERNAL call in the record, before any tool was touched.
 """

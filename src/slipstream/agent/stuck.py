@@ -1,7 +1,7 @@
 """When to give an agent up: it does the same again and again, or nothing at all.
 
-Enters: the calls of each turn and what came of them. Leaves: a word on why the agent is stuck, or None.
-Always holds: it is decided by what was called and answered alone, so a recorded rollout is judged as the live one was.
+Input: the calls of each turn and what came of them. Output: a word on why the agent is stuck, or None.
+Invariants: it is decided by what was called and answered alone, so a recorded rollout is judged as the live one was.
 Being stuck is the agent's own doing: the rollout is graded and trained on, unlike one that ran out of turns.
 """
 

@@ -1,7 +1,7 @@
 """Rewards to advantages, one number a rollout, shared by all its samples.
 
-Enters: the rewards of each group's trusted members. Leaves: an advantage for each, in the same places.
-Always holds: groups have at least two members (see `rows`), so that every baseline is of others' making; where all
+Input: the rewards of each group's trusted members. Output: an advantage for each, in the same places.
+Invariants: groups have at least two members (see `rows`), so that every baseline is of others' making; where all
 rewards that are compared are equal, every advantage is exactly 0; every advantage is finite, in float32 too.
 """
 

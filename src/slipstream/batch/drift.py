@@ -1,8 +1,8 @@
 """The drift report: how often rollouts did not stay one sample, why, and what that costs.
 
-Enters: rollouts, one after another. Leaves: counts, and the lines that say them. A rollout that forks is trained on in
+Input: rollouts, one after another. Output: counts, and the lines that say them. A rollout that forks is trained on in
 several samples, and each carries what came before its fork once more, as context.
-Always holds: the samples counted here are those of `merge` without a cut, since both walk the same strands. Logprobs
+Invariants: the samples counted here are those of `merge` without a cut, since both walk the same strands. Logprobs
 are not needed, so evaluations can be looked at. Rollouts without tokens are counted apart: nothing is known of them,
 and they are never taken for rollouts without drift.
 """

@@ -1,8 +1,8 @@
 """Turns to samples: the strands of a rollout, filled with tokens.
 
-Enters: a rollout. Leaves: its samples, one for each strand (`batch.strands`): a rollout without forks is one sample,
+Input: a rollout. Output: its samples, one for each strand (`batch.strands`): a rollout without forks is one sample,
 and each fork begins a further one. Nested conversations, of which nothing is trained on, leave none.
-Always holds: every token that the policy sampled has mask 1 in exactly one sample, or is counted as truncated there;
+Invariants: every token that the policy sampled has mask 1 in exactly one sample, or is counted as truncated there;
 ids, logprobs and versions of sampled tokens are those of the turn; nothing else has mask 1. A sample is cut only
 between turns. Turns without tokens or logprobs are refused.
 """

@@ -1,8 +1,8 @@
 """The numbers that explain a batch. `docs/metrics.md` says what each of them means.
 
-Enters: the groups of a batch, and for those that were kept the members with their advantages and samples. Leaves: one
+Input: the groups of a batch, and for those that were kept the members with their advantages and samples. Output: one
 flat mapping, with `/` between a family and its member: `ended/finished`, `tools/bash/calls`.
-Always holds: every value is a finite number, and what there is nothing to average over is absent; the work is linear in
+Invariants: every value is a finite number, and what there is nothing to average over is absent; the work is linear in
 turns and spans, and in tokens only where one reply was sampled by several versions of the policy.
 
 Three scopes, each family in one: all rollouts (what was asked for and what became of it), graded rollouts (how agents

@@ -1,8 +1,8 @@
 """Rows to packs: many rows in one sequence, within a budget of tokens.
 
-Enters: lengths, or rows. Leaves: which go together, or the packs themselves. Padding is the waste that packing avoids,
+Input: lengths, or rows. Output: which go together, or the packs themselves. Padding is the waste that packing avoids,
 so a pack has none: rows stand one after another, and `starts` says where each begins.
-Always holds: every row is in exactly one pack and whole; no pack is longer than the budget; the same rows in the same
+Invariants: every row is in exactly one pack and whole; no pack is longer than the budget; the same rows in the same
 order make the same packs. Shifting ids to targets is the learner's matter, but the first token of a row can never be a
 target, since nothing of its own row comes before it: it has mask 0 in every pack, so that a shift over the whole pack
 never trains the last position of one row to predict the next row.

@@ -1,6 +1,6 @@
 """Groups to a batch: trust, advantages, samples.
 
-Always holds: what a rollout may teach is its ending's trust (`types.TRUST_OF`) and nothing else. Untrusted rollouts are
+Invariants: what a rollout may teach is its ending's trust (`types.TRUST_OF`) and nothing else. Untrusted rollouts are
 in no baseline and in no row; those that hit a limit of their own count in the baseline and are rows outside the loss.
 A group with fewer than two members in the baseline is dropped and counted. What a group leaves out is in the metrics
 alone; what an earlier batch learnt from is in the baseline alone.

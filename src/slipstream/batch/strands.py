@@ -1,9 +1,9 @@
 """The tree of turns, cut into strands: what becomes a sample, by lengths alone.
 
-Enters: the turns of a rollout. Leaves: its strands, in the order in which they begin. A turn that goes on from the
+Input: the turns of a rollout. Output: its strands, in the order in which they begin. A turn that goes on from the
 whole of a strand belongs to it; a turn that keeps less than its whole parent, or whose parent was already continued by
 another turn, begins a strand of its own, and so does a turn without a parent.
-Always holds: every turn is in exactly one strand; a strand's stem comes before it; logprobs are not looked at, so
+Invariants: every turn is in exactly one strand; a strand's stem comes before it; logprobs are not looked at, so
 recorded evaluations can be walked too. A turn without tokens, or that keeps more of its parent than there is, is
 refused.
 """

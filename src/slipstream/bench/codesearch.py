@@ -1,6 +1,6 @@
 """What code search costs on a repository: the first answer, later ones, one after an edit, and a further rollout.
 
-Enters: a folder, which is copied to a temporary one first. Leaves: figures. The copy is edited, the folder is not.
+Input: a folder, which is copied to a temporary one first. Output: figures. The copy is edited, the folder is not.
 `query_ms_p50` is over a fixed mix of queries that are made of the repository's own names; each looks at every file, to
 see whether it changed, as it does in a rollout.
 """

@@ -1,6 +1,6 @@
 """Every policy on the same workload and the same machine, on virtual time.
 
-Enters: a regime and a seed, or a workload file. Leaves: for each policy its makespan and what it took for it; beside
+Input: a regime and a seed, or a workload file. Output: for each policy its makespan and what it took for it; beside
 them a makespan that no policy can beat. The same arguments print the same figures, on any machine.
 """
 

@@ -1,6 +1,6 @@
 """How well a statement leads to the fault: code search against plain grep, both asked for the names in the statement.
 
-Enters: a folder of made tasks. Leaves: figures. Nothing of the tasks runs; the trees are copied.
+Input: a folder of made tasks. Output: figures. Nothing of the tasks runs; the trees are copied.
 
 A task is found by code search if a line of its faulty function is shown in the first five answers, and by grep if one
 is in as many characters of `grep -rn` as those answers have.

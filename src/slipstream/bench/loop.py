@@ -1,6 +1,6 @@
 """The whole loop of rollouts, grading and updates, under one policy after the other: how fast, and what it waits for.
 
-Enters: a recipe to train, policies, settings that hold for all of them. Leaves: for each policy its speed, how busy the
+Input: a recipe to train, policies, settings that hold for all of them. Output: for each policy its speed, how busy the
 GPU, the cores and the learner were, and what binds. Every policy is a `slipstream train` in a process of its own, with
 the same seed, so it plans the same tasks; nothing is a stand-in. Figures go from the end of the first updates, before
 which kernels are loaded and caches filled, to the end of the last: neither the warm start nor a checkpoint is in them.

@@ -1,6 +1,6 @@
 """What sandboxes cost: a start, a lease from the pool, a command; how many work at once; what is left after many.
 
-Enters: a way to make a provider, and a load. Leaves: figures. Every sandbox is real. What is left is counted while the
+Input: a way to make a provider, and a load. Output: figures. Every sandbox is real. What is left is counted while the
 provider is still open, before the first and after the last start of the load: processes (dead ones that nobody waited
 for included), mounts in every mount namespace of ours, file descriptors of ours and of those who work for us, bytes
 in temporary files and in the folders of our leases. A provider that held on to something for each sandbox would show.

@@ -1,6 +1,6 @@
 """`slipstream simulate` held against real runs: fitted on one, it predicts others, which are then made.
 
-Enters: how many tasks, and rounds. Leaves: for each way of dispatching its makespan, predicted and measured. Every run
+Input: how many tasks, and rounds. Output: for each way of dispatching its makespan, predicted and measured. Every run
 is a `slipstream eval` in a process of its own, of the same tasks and seed, with a model of three million weights in the
 embedded engine, on this machine's cores, and real sandboxes beside it. In each round run A is made, then every B; the
 prediction is fitted on the A of its round. B is made once a round, so how far its makespans are apart is what a machine

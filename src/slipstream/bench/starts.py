@@ -1,6 +1,6 @@
 """How many sandboxes a machine starts in a second, where several processes of a run start them at once.
 
-Enters: a load. Leaves: starts a second, how long one takes, what it takes of the cores, and how busy they were. Every
+Input: a load. Output: starts a second, how long one takes, what it takes of the cores, and how busy they were. Every
 process has a provider of its own, as the helpers of a run have (`dispatch.processes`). A sandbox is held for a while,
 since what is open may slow down what is started.
 """

@@ -1,6 +1,6 @@
 """What one writes on a GPU without an engine: transformers' model over a static cache, a step as a CUDA graph.
 
-Enters: prompts of one length. Leaves: as many answers, all of one length, sampled at temperature 1. Attention runs over
+Input: prompts of one length. Output: as many answers, all of one length, sampled at temperature 1. Attention runs over
 the whole cache behind a mask, for all rows alike; no logprobs, nothing is kept between calls.
 """
 

@@ -1,7 +1,7 @@
 """How a session is carried out in a terminal, whichever command it is of.
 
-Enters: a session, a display, and what plans, does and tells of it. Leaves: a report, in the store and on standard
-output. Always holds: however it ends, the last word says how to go on with the run, once there is one; a new run in
+Input: a session, a display, and what plans, does and tells of it. Output: a report, in the store and on standard
+output. Invariants: however it ends, the last word says how to go on with the run, once there is one; a new run in
 which nothing was done, because a setting is wrong, leaves no folder behind.
 """
 

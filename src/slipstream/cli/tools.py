@@ -3,7 +3,7 @@
     slipstream tools try search --repo DIR "QuerySet.filter" mode=callers
     slipstream tools try edit --repo DIR command=view path=setup.py
 
-Always holds: the tool runs in a sandbox that begins with the folder's files, and the folder is never changed.
+Invariants: the tool runs in a sandbox that begins with the folder's files, and the folder is never changed.
 """
 
 from __future__ import annotations

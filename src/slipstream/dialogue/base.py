@@ -1,6 +1,6 @@
 """Dialogue: a conversation with a model, turn by turn. The only maker of Turns.
 
-Enters: new messages. Leaves: the model's reply; and, into the log, one Turn for each model call.
+Input: new messages. Output: the model's reply; and, into the log, one Turn for each model call.
 """
 
 from __future__ import annotations

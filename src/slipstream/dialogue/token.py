@@ -1,6 +1,6 @@
 """The token dialogue: ids in, ids out. What it records can be trained on.
 
-Always holds: the ids of a turn's sample are those that the engine returned; they stand unchanged in every later prompt
+Invariants: the ids of a turn's sample are those that the engine returned; they stand unchanged in every later prompt
 of the branch, and only new messages are encoded. Where the template cannot be extended the whole conversation is
 rendered again, and the turn says so by keeping less of its parent.
 """

@@ -1,7 +1,7 @@
 """Whether an endpoint's tokens and logprobs can be trained on: it is asked for samples, and for their scores.
 
-Enters: the endpoint's config and the renderer that runs would use. Leaves: one Check for each question.
-Always holds: the samples are asked for just as `OpenAICompleter.complete` does; what the server does not take part in
+Input: the endpoint's config and the renderer that runs would use. Output: one Check for each question.
+Invariants: the samples are asked for just as `OpenAICompleter.complete` does; what the server does not take part in
 is skipped with what it said; every request has a deadline, and so has the whole. Where a check failed, those that
 would fail with it are skipped: one fault is one failure.
 

@@ -1,7 +1,7 @@
 """Whether a model's renderer can be trusted, with no model running.
 
-Enters: the renderer as runs use it, the same one as its family's template writes, the folder's own chat template.
-Leaves: one Check for each question; a failure shows the first place that differs, as text.
+Input: the renderer as runs use it, the same one as its family's template writes, the folder's own chat template.
+Output: one Check for each question; a failure shows the first place that differs, as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a server answered to one request for tokens, and what can be told from it without a second opinion.
 
-Enters: choices as they came. Leaves: Replies, and Checks of their ids, their ends and their seeds.
-Always holds: the ids and logprobs of a Reply are those that the client would train on.
+Input: choices as they came. Output: Replies, and Checks of their ids, their ends and their seeds.
+Invariants: the ids and logprobs of a Reply are those that the client would train on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All that the doctor looked at, in one value.
 
-Enters: a model's folder or a family, and perhaps an endpoint. Leaves: a Report. It certifies if something was checked
+Input: a model's folder or a family, and perhaps an endpoint. Output: a Report. It certifies if something was checked
 and nothing failed; what was skipped is listed with its reason, for the reader to weigh.
 """
 

@@ -1,7 +1,7 @@
 """Samples beside a second scoring of them: whether their logprobs agree, and whether they were drawn as asked.
 
-Enters: replies with a score for each sampled token. Leaves: Checks.
-Always holds: a check that the samples could not have failed is skipped.
+Input: replies with a score for each sampled token. Output: Checks.
+Invariants: a check that the samples could not have failed is skipped.
 """
 
 from __future__ import annotations

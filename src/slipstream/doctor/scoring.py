@@ -1,9 +1,9 @@
 """What a server's scores say about its own samples: pure mathematics.
 
-Enters: per sampled token its score, which is its logprob at temperature 1 with the likeliest tokens at that place.
-Leaves: where its logprob at another temperature must lie, and how strongly the samples speak for a server that shapes
+Input: per sampled token its score, which is its logprob at temperature 1 with the likeliest tokens at that place.
+Output: where its logprob at another temperature must lie, and how strongly the samples speak for a server that shapes
 what it samples from.
-Always holds: `tempered_bounds` encloses the exact softmax, whatever the unseen tokens are. Evidence for a suspicion is
+Invariants: `tempered_bounds` encloses the exact softmax, whatever the unseen tokens are. Evidence for a suspicion is
 above x with a probability of at most 1/x if the server samples as asked, and below 1/x with a probability of at most
 1/x if it samples as suspected, whatever the model, the prompts and the number of tokens are.
 """

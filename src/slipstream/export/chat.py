@@ -1,9 +1,9 @@
 """Messages in chat form, as OpenAI's endpoints and most trainers know it.
 
-Enters: messages. Leaves: dicts with `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`; and
+Input: messages. Output: dicts with `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`; and
 what that form has no place for under `problem` and `raw` of a call, `images` (as data URLs), `hints` and `is_error` of
 a message.
-Always holds: `content` is text, the arguments of a call are JSON text, empty fields are left out, and reading a form
+Invariants: `content` is text, the arguments of a call are JSON text, empty fields are left out, and reading a form
 back gives an equal message.
 """
 

@@ -1,6 +1,6 @@
 """A run's spans as a trace in Chrome's format, which Perfetto and chrome://tracing open.
 
-Enters: rollouts, read twice, and samples of the machine. Leaves: one JSON object with an event for every span. Always
+Input: rollouts, read twice, and samples of the machine. Output: one JSON object with an event for every span. Always
 holds: in a lane two slices are apart or one holds the other; a lane belongs to one job at a time and goes to another
 when it ends; times are microseconds since the first span, exact to the nanosecond.
 

@@ -1,7 +1,7 @@
 """An exported sample as columns, the same in JSONL and in Parquet, and back.
 
-Enters: an `ExportedSample`. Leaves: a dict of JSON with every column in its place; but token columns are arrays, and
-text and numbers are not portable yet. Always holds: the columns and their order are `COLUMNS`; reading back gives
+Input: an `ExportedSample`. Output: a dict of JSON with every column in its place; but token columns are arrays, and
+text and numbers are not portable yet. Invariants: the columns and their order are `COLUMNS`; reading back gives
 an equal sample.
 """
 

@@ -1,6 +1,6 @@
 """Files and folders that are whole or not there: written beside their place, then renamed into it.
 
-Enters: the place of an export. Leaves: a path to write to, which becomes that place when all went well. Always holds:
+Input: the place of an export. Output: a path to write to, which becomes that place when all went well. Always holds:
 nothing that stands there is replaced without `force`, and a device, a pipe or a socket never; what was there is put
 back if the new one cannot take its place; a killed export leaves at most something named `*.partial-*`; what the disk
 refuses is a ConfigError.

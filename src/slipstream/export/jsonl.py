@@ -1,6 +1,6 @@
 """Exported samples as JSONL: one sample a line, UTF-8, strict JSON.
 
-Always holds: what is read back equals what was written, float32 logprobs and text that is no Unicode included. A
+Invariants: what is read back equals what was written, float32 logprobs and text that is no Unicode included. A
 damaged line is a ConfigError that names it.
 """
 

@@ -1,7 +1,7 @@
 """Exported samples as Parquet: the columns of the JSONL, typed, in row groups of bounded size.
 
 Token columns are lists of int32, int8 and float32; messages are lists of structs, so that pandas, DuckDB and datasets
-read them as they are. Always holds: what is read back equals what was written; text that is no Unicode is spelled out
+read them as they are. Invariants: what is read back equals what was written; text that is no Unicode is spelled out
 as in the JSONL. pyarrow is imported by the functions that need it.
 """
 

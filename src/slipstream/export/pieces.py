@@ -1,6 +1,6 @@
 """Turns and messages as pieces of ATIF: steps of a trajectory, and results of an observation. Both directions.
 
-Always holds: a piece that stands for a message of a turn names turn and place under `extra.slipstream`, and reading it
+Invariants: a piece that stands for a message of a turn names turn and place under `extra.slipstream`, and reading it
 gives an equal message: where ATIF's own fields cannot say it all, the message stands there too, in chat form.
 """
 

@@ -1,8 +1,8 @@
 """What every reader of JSON and Parquet can take, and back.
 
-Enters: any text and any JSON of ours. Leaves: the same with what strict readers refuse, lone surrogates and numbers
+Input: any text and any JSON of ours. Output: the same with what strict readers refuse, lone surrogates and numbers
 that are not finite, spelled out as text: `python:` and then as Python writes it, `python:'\\ud800'` or `python:nan`.
-Always holds: restoring gives back exactly what entered; ordinary text stays as it is.
+Invariants: restoring gives back exactly what entered; ordinary text stays as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The export of a run: the run's reader enters, a file or folder and what it holds leave.
 
-Always holds: a run is read twice, first its rewards and then its turns, so that no more than a rollout and a row group
+Invariants: a run is read twice, first its rewards and then its turns, so that no more than a rollout and a row group
 are held at a time; rollouts that end between the two readings are left out, since no advantage counted them.
 """
 

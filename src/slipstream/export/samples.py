@@ -1,7 +1,7 @@
 """Rollouts to exported samples: one flat value for each token sequence, with the rollout that it is part of.
 
-Enters: rollouts and the advantages within their groups. Leaves: an `ExportedSample` for each sample that `batch.merge`
-makes. Always holds: a rollout leaves at least one, without tokens if nothing of it can be trained on; those in the
+Input: rollouts and the advantages within their groups. Output: an `ExportedSample` for each sample that `batch.merge`
+makes. Invariants: a rollout leaves at least one, without tokens if nothing of it can be trained on; those in the
 loss are exactly the rows in the loss that `batch.rows` makes of the same groups, with the same tokens and advantage.
 """
 

@@ -1,6 +1,6 @@
 """A rollout as an ATIF trajectory: steps, tool calls with their observations, tokens, sub-agents.
 
-Enters: a rollout. Leaves: the JSON of one document of ATIF-v1.8; and back. Always holds: every message of every turn
+Input: a rollout. Output: the JSON of one document of ATIF-v1.8; and back. Invariants: every message of every turn
 stands in exactly one step or observation that names its turn and place under `extra.slipstream`, so that `rollout_of`
 gives the rollout back; what repeats earlier messages is marked as copied context; a turn's prompt and reply tokens
 stand at the agent's step. A rewritten conversation is a system step that says so, and goes on in the same document; a

@@ -1,6 +1,6 @@
 """The tree of turns as conversations: which messages a turn stands at the end of.
 
-Enters: the turns of a rollout, by index. Leaves: conversations. Always holds: the first turn of every branch carries
+Input: the turns of a rollout, by index. Output: conversations. Invariants: the first turn of every branch carries
 its whole conversation; any other carries what came in since its parent, and the reply.
 """
 

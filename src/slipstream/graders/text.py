@@ -2,9 +2,9 @@
 
     {"kind": "exact", "expected": ["Paris", "paris, france"]}
 
-Enters: the answer and those that are right. Leaves: a reward from 0 to 1.
+Input: the answer and those that are right. Output: a reward from 0 to 1.
 
-Always holds: no answer, or a blank one, is right only where a blank one is expected. Normalisation drops case, the
+Invariants: no answer, or a blank one, is right only where a blank one is expected. Normalisation drops case, the
 articles a, an and the, punctuation and extra space. It keeps what makes another number or name: the sign of a number,
 what stands between two digits (1.5, 3-5, 1/2, 10:30), the point of .5, and + and # after a word (C++, C#). A comma
 that marks thousands is dropped, any other between digits parts them. An answer of which that leaves nothing, such as

@@ -1,6 +1,6 @@
 """A GGUF file to a Hugging Face model folder, and the folder to its place.
 
-Always holds: a model folder appears under its name whole or not at all. It is made in a folder beside its place, given
+Invariants: a model folder appears under its name whole or not at all. It is made in a folder beside its place, given
 to the disk, and renamed. What a killed process left behind is cleared away by the next one that gets a model there.
 """
 

@@ -1,6 +1,6 @@
 """A GGUF file, opened: its metadata as checked Python values, its tensors as float32 arrays.
 
-Always holds: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and
+Invariants: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and
 dequantised, when it is asked for.
 """
 

@@ -1,6 +1,6 @@
 """Where models lie: a name or a path enters, a model folder leaves.
 
-Always holds: nothing is made or changed here. The environment is read when asked, never at import.
+Invariants: nothing is made or changed here. The environment is read when asked, never at import.
 """
 
 from __future__ import annotations

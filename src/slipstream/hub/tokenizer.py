@@ -1,6 +1,6 @@
 """The tokenizer of a GGUF file: byte-level BPE for the `tokenizers` library, and the files beside it.
 
-Always holds: ids are those of the file, and no token is added; control tokens are special tokens; how text is split
+Invariants: ids are those of the file, and no token is added; control tokens are special tokens; how text is split
 before the merges is what the file names, and a name that is not in `_split` is refused rather than guessed.
 
 A byte that the vocabulary lacks is dropped when text is encoded, as the model's own tokenizer does.

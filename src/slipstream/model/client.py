@@ -1,7 +1,7 @@
 """What clients of OpenAI-compatible endpoints share, and their settings.
 
-Enters: OpenAIConfig. Leaves: answers of the endpoint, as whoever asked reads them.
-Always holds: a request that found no server at all does not come back while someone watches: the watcher is told, and
+Input: OpenAIConfig. Output: answers of the endpoint, as whoever asked reads them.
+Invariants: a request that found no server at all does not come back while someone watches: the watcher is told, and
 ends the run, so that it can be resumed with nothing lost.
 """
 

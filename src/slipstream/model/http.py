@@ -1,9 +1,9 @@
 """One HTTP endpoint, of one server or of several alike: a pool of connections, tried again where that can help, under
 one deadline.
 
-Enters: a path, a JSON body, the session it belongs to, a function that reads the answer. Leaves: what that function
+Input: a path, a JSON body, the session it belongs to, a function that reads the answer. Output: what that function
 returned.
-Always holds: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not, as NoServer
+Invariants: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not, as NoServer
 if none answered at all), or as ContextOverflow where the server says that the prompt does not fit; the deadline covers
 all tries and the pauses between them; the requests of a session go to one server (`routes`), and carry its name;
 cancelling closes the connection, so that the server sees it; the API key is in the request's header and nowhere else.

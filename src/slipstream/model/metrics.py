@@ -1,7 +1,7 @@
 """An engine's load in vLLM's Prometheus names, read and written.
 
-Enters: the text of `/metrics`, or an EngineLoad. Leaves: the other.
-Always holds: several engines behind one endpoint count as one, whose requests and cache are theirs together; a text
+Input: the text of `/metrics`, or an EngineLoad. Output: the other.
+Invariants: several engines behind one endpoint count as one, whose requests and cache are theirs together; a text
 without the two request gauges says nothing, which is None and never an idle engine.
 """
 

@@ -1,7 +1,7 @@
 """Clients of OpenAI-compatible endpoints: token mode (OpenAICompleter) and chat mode (OpenAIChat).
 
-Enters: token ids or messages. Leaves: exactly the ids that the server says it sampled, or its message.
-Always holds: nothing is re-tokenised and no logprob is made up. Logprobs that are not those of the distribution that
+Input: token ids or messages. Output: exactly the ids that the server says it sampled, or its message.
+Invariants: nothing is re-tokenised and no logprob is made up. Logprobs that are not those of the distribution that
 was sampled from are left out, so that they cannot be trained on. Every token carries the version of the policy at the
 time its request was made, which is never newer than the policy that sampled it; requests of different versions share no
 cache.

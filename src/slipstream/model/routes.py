@@ -1,7 +1,7 @@
 """Which of several servers of the same model a request goes to.
 
-Enters: the session of each request, and which servers gave no answer. Leaves: a server.
-Always holds: a session stays at the server where it began, for that is where its cache is; it begins where the fewest
+Input: the session of each request, and which servers gave no answer. Output: a server.
+Invariants: a session stays at the server where it began, for that is where its cache is; it begins where the fewest
 sessions are. It moves only when its server gave no answer and another one may, and stays there.
 """
 

@@ -1,7 +1,7 @@
 """Models that say what a function tells them to: for tests of agents, tools and everything around them.
 
-Enters: a script, which is a function from a ScriptedCall to a Line. Leaves: a Completer or a ChatModel.
-Always holds: the same scenes give the same answers; a script is a distribution with one outcome, so every logprob is
+Input: a script, which is a function from a ScriptedCall to a Line. Output: a Completer or a ChatModel.
+Invariants: the same scenes give the same answers; a script is a distribution with one outcome, so every logprob is
 0.0; latency is `asyncio.sleep` and nothing else, so it takes no time on a virtual clock.
 
     model = ScriptedModel(replies("Hello.", "Goodbye."), decode=..., encode=..., encode_text=...)

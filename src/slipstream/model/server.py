@@ -1,7 +1,7 @@
 """An OpenAI-compatible endpoint around any Completer or ChatModel.
 
-Enters: HTTP. Leaves: what the model says, in the JSON of vLLM's server, token ids and logprobs included.
-Always holds: a request whose client went away is cancelled in the model; no error of one request ends the server; what
+Input: HTTP. Output: what the model says, in the JSON of vLLM's server, token ids and logprobs included.
+Invariants: a request whose client went away is cancelled in the model; no error of one request ends the server; what
 is asked for and not done (streams, several choices, text prompts, scores without a scorer) is refused with a sentence
 and never ignored.
 

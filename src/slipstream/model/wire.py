@@ -1,7 +1,7 @@
 """The JSON of OpenAI-compatible endpoints, as values: messages, tool calls, tools, completions. Both directions.
 
-Enters: JSON as it came over the wire, or values of ours. Leaves: the other.
-Always holds: a body that lacks something, or holds something else than it should, is a BadBody that names the place; a
+Input: JSON as it came over the wire, or values of ours. Output: the other.
+Invariants: a body that lacks something, or holds something else than it should, is a BadBody that names the place; a
 tool call that a model got wrong is no such error, but a ToolCall with its problem; what is written is JSON that a
 strict server accepts, whatever the model wrote.
 """

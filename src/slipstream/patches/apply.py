@@ -1,7 +1,7 @@
 """Patches in git's form, made and applied without git.
 
-Enters: files as data, before and after; or a patch and a way to look at files. Leaves: the patch; or the files that it
-makes. Always holds: nothing is read or written but through the arguments; what `make_patch` writes, `git apply` and
+Input: files as data, before and after; or a patch and a way to look at files. Output: the patch; or the files that it
+makes. Invariants: nothing is read or written but through the arguments; what `make_patch` writes, `git apply` and
 `apply_patch` take whole, and the result is what was given as new; a patch is applied as a whole or raises PatchError.
 """
 

@@ -1,6 +1,6 @@
 """Comparing two lists of lines.
 
-Enters: the lines, old and new. Leaves: the blocks in which they differ, in order. Always holds: replacing the blocks
+Input: the lines, old and new. Output: the blocks in which they differ, in order. Invariants: replacing the blocks
 turns the old into the new; equal lines between two blocks are told as equal; the work is bounded by `MAX_STEPS` beyond
 a few passes over the lines, and where that does not suffice a block is larger than it had to be.
 

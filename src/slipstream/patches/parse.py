@@ -1,6 +1,6 @@
 """The text of patches, as git and `diff -u` write them: bytes enter, one `Section` for each file leaves.
 
-Always holds: what is not understood is an error that names the line, and nothing is skipped over; every path is
+Invariants: what is not understood is an error that names the line, and nothing is skipped over; every path is
 relative, plain, and outside of `.git`; every mode is that of a file, a program or a link.
 """
 

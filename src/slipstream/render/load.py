@@ -1,6 +1,6 @@
 """A model's renderer, from its folder.
 
-Enters: a folder, or `bytes`, and what is set of the family. Leaves: a Renderer over the model's own tokenizer.
+Input: a folder, or `bytes`, and what is set of the family. Output: a Renderer over the model's own tokenizer.
 """
 
 from __future__ import annotations

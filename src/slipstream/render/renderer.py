@@ -1,7 +1,7 @@
 """Messages to tokens and back, the same way for every family.
 
-Enters: messages and tool specs, or sampled ids. Leaves: prompt ids, or the message that the model meant.
-Always holds: sampled ids are never encoded again. `extend` keeps them as they were and encodes only what is new; where
+Input: messages and tool specs, or sampled ids. Output: prompt ids, or the message that the model meant.
+Invariants: sampled ids are never encoded again. `extend` keeps them as they were and encodes only what is new; where
 a family's format cannot go on it says so with None, and the caller's re-render is a visible fork. Thinking stays in
 the history, unless the family's own template is asked for. Text from outside is text: a special token's name in it is
 spelt out, and never ends a message.

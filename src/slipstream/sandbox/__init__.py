@@ -1,6 +1,6 @@
 """Sandboxes: where an agent's commands run. Enters a SandboxSpec, leaves an open Sandbox.
 
-Always holds: importing this loads the standard library alone, on every system; what a machine lacks is said by
+Invariants: importing this loads the standard library alone, on every system; what a machine lacks is said by
 `SandboxProvider.check`.
 """
 

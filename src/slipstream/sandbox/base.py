@@ -1,7 +1,7 @@
 """Sandbox: a place where an agent's commands run, and nothing they do gets out.
 
-Enters: a SandboxSpec. Leaves: results of commands and bytes of files.
-Always holds: whatever was started inside is dead when `aclose` returns; closing twice is fine; cancelling any method
+Input: a SandboxSpec. Output: results of commands and bytes of files.
+Invariants: whatever was started inside is dead when `aclose` returns; closing twice is fine; cancelling any method
 kills what that call started and leaves the sandbox usable; whoever reads or writes files from outside never follows a
 link out of the sandbox, never opens a FIFO or a device, and never runs a program on the agent's files on the host.
 

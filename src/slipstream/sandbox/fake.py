@@ -1,7 +1,7 @@
 """A sandbox in memory, for tests and for virtual time: no processes, no threads, no input or output.
 
-Enters: a SandboxSpec, and a function that plays the programs. Leaves: what that function answered.
-Always holds: the contract of `base.py` as far as nothing really runs: files are kept, deadlines and cancellation are
+Input: a SandboxSpec, and a function that plays the programs. Output: what that function answered.
+Invariants: the contract of `base.py` as far as nothing really runs: files are kept, deadlines and cancellation are
 honoured on the event loop's own clock, a sandbox that died or was closed raises SandboxError in every call.
 """
 

@@ -1,7 +1,7 @@
 """Opening a sandbox that is ready for the agent: started, files written, setup commands run.
 
-Enters: a provider and a SandboxSpec. Leaves: a Sandbox, the caller's to close.
-Always holds: if it does not come to that, nothing is left open.
+Input: a provider and a SandboxSpec. Output: a Sandbox, the caller's to close.
+Invariants: if it does not come to that, nothing is left open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A makespan that no policy can beat on a workload's machine. `docs/dispatch.md` derives it.
 
-Enters: a workload. Leaves: the bound, and what it comes from. Faults are left out: they only add.
+Input: a workload. Output: the bound, and what it comes from. Faults are left out: they only add.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The regimes of `slipstream bench dispatch`: workloads by name and seed. `docs/dispatch.md` says what each is for.
 
-Always holds: the same name and seed give the same workload. The machine belongs to the regime, not to the seed.
+Invariants: the same name and seed give the same workload. The machine belongs to the regime, not to the seed.
 """
 
 from __future__ import annotations

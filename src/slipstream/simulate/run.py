@@ -1,6 +1,6 @@
 """A workload under a policy, on virtual time: the dispatcher itself, with simulated attempts.
 
-Enters: a workload, a policy, limits. Leaves: an Outcome. The same arguments give the same outcome, always.
+Input: a workload, a policy, limits. Output: an Outcome. The same arguments give the same outcome, always.
 """
 
 from __future__ import annotations

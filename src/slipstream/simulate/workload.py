@@ -1,6 +1,6 @@
 """Workloads: what jobs would do, and the machine that they would do it on. `docs/dispatch.md` has the JSON form.
 
-Enters: JSON, or a regime's own numbers. Leaves: a Workload, checked. Pure data: nothing here runs.
+Input: JSON, or a regime's own numbers. Output: a Workload, checked. Pure data: nothing here runs.
 """
 
 from __future__ import annotations

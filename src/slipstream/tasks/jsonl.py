@@ -6,7 +6,7 @@
 
 A sandbox's `tree` is a path from the file's own folder. `patch_of` names a folder whose changes are the work.
 
-Always holds: a file is read whole or not at all; the first thing wrong ends in one sentence with file, line and key.
+Invariants: a file is read whole or not at all; the first thing wrong ends in one sentence with file, line and key.
 """
 
 from __future__ import annotations

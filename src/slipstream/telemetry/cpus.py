@@ -1,6 +1,6 @@
 """The host's processors: how many there are for us, and how busy they were since they were last asked.
 
-Enters: /proc and the cgroups, below a folder that tests may choose. Leaves: a CpuSample for each stretch. Always holds:
+Input: /proc and the cgroups, below a folder that tests may choose. Output: a CpuSample for each stretch. Always holds:
 only the processors of the affinity mask count. Where the cgroup has a quota below them, they are as many as it allows,
 and what was used is what the cgroup used: on a shared host /proc/stat tells of others too. A kernel whose /proc/stat
 says nothing, as gVisor's, is asked for the time of every process. What cannot be read is left out.

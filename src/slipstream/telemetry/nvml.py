@@ -1,7 +1,7 @@
 """GPUs, through NVIDIA's management library, which comes with the driver: no package is needed.
 
-Enters: which GPUs the process may use, as CUDA_VISIBLE_DEVICES says it; and maybe a library that stands in for
-NVIDIA's. Leaves: a sample of each of these GPUs, whenever asked. Always holds: without the library, a driver or a GPU
+Input: which GPUs the process may use, as CUDA_VISIBLE_DEVICES says it; and maybe a library that stands in for
+NVIDIA's. Output: a sample of each of these GPUs, whenever asked. Invariants: without the library, a driver or a GPU
 there are no samples and no complaint; a GPU that does not answer is left out of that sample; a GPU keeps the driver's
 number, whatever number it has for the process.
 """

@@ -1,6 +1,6 @@
 """Sampling the machine into a run's store while the run goes on.
 
-Enters: a store, and how often. Leaves: samples in the store, with its next commit. Always holds: everything happens in
+Input: a store, and how often. Output: samples in the store, with its next commit. Invariants: everything happens in
 a thread of its own, so the event loop never waits for a driver; it ends with the context, with the store, or with the
 process; and whatever goes wrong with it, the run goes on. On virtual time nothing is sampled.
 """

@@ -1,7 +1,7 @@
 """What a tool is: a spec for the model, one `call`, one of three outcomes.
 
-Enters: the arguments a model wrote and a ToolContext. Leaves: an Observation, a ContextEdit or a Finish.
-Always holds: a tool never receives the agent. A ToolError is told to the model, as are SandboxFileError and
+Input: the arguments a model wrote and a ToolContext. Output: an Observation, a ContextEdit or a Finish.
+Invariants: a tool never receives the agent. A ToolError is told to the model, as are SandboxFileError and
 SandboxLimitError; whatever else a tool raises is an infrastructure failure.
 """
 

@@ -1,7 +1,7 @@
 """bash: run commands in a shell that lives as long as the rollout.
 
-Enters: a command. Leaves: its output without terminal escapes, then bracketed lines for what the output does not say.
-Always holds: the shell kills a command before the call's own deadline passes, so that its output is not lost.
+Input: a command. Output: its output without terminal escapes, then bracketed lines for what the output does not say.
+Invariants: the shell kills a command before the call's own deadline passes, so that its output is not lost.
 """
 
 from __future__ import annotations

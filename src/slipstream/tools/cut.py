@@ -1,7 +1,7 @@
 """Cuts a long text in the middle.
 
-Enters: a text and how long it may be. Leaves: its head and its tail, with a line between them that says how much was
-left out. Always holds: the result is no longer than allowed, and the numbers in it are exact.
+Input: a text and how long it may be. Output: its head and its tail, with a line between them that says how much was
+left out. Invariants: the result is no longer than allowed, and the numbers in it are exact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From names in a task or a recipe to tools.
 
-Enters: a name of TOOLS, an import path `package.module:attribute`, or `path/to/file.py:attribute`. Leaves: a Tool.
+Input: a name of TOOLS, an import path `package.module:attribute`, or `path/to/file.py:attribute`. Output: a Tool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A typed async function seen as a tool's arguments.
 
-Enters: a function, then the arguments a model wrote. Leaves: a JSON schema, then checked values by parameter name.
-Always holds: what the schema names is what the function takes, less `ctx`; whatever does not fit is told in one
+Input: a function, then the arguments a model wrote. Output: a JSON schema, then checked values by parameter name.
+Invariants: what the schema names is what the function takes, less `ctx`; whatever does not fit is told in one
 ToolError that names every problem and all the arguments.
 
 Values are checked in pydantic's lax mode, as models often quote numbers: "5" and 5.0 pass for an int, "true" for a

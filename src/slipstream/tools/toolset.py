@@ -1,7 +1,7 @@
 """The tools of a rollout, and how the calls of a turn are run.
 
-Enters: the calls a model wrote. Leaves: one CallResult for each, in their order.
-Always holds: every call gets an answer, run or not; what the model did wrong is an error observation; each call has a
+Input: the calls a model wrote. Output: one CallResult for each, in their order.
+Invariants: every call gets an answer, run or not; what the model did wrong is an error observation; each call has a
 deadline on the event loop's clock; errors of infrastructure, and SandboxBroken, are raised. Tools made for a rollout
 are closed when it ends, each one, whatever is raised or cancelled.
 """

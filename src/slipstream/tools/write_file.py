@@ -1,6 +1,6 @@
 """write_file: write a text file of the sandbox, whole.
 
-Enters: a path and the text. Leaves: how much was written. Always holds: what was there before is replaced,
+Input: a path and the text. Output: how much was written. Invariants: what was there before is replaced,
 and its mode is kept.
 """
 

@@ -1,7 +1,7 @@
 """Gives the hints of one rollout.
 
-Enters: what came of the calls of each turn. Leaves: the hints that its answers are to end with.
-Always holds: what is given depends on the turns on record alone, so a rollout that goes on from its turns is advised as
+Input: what came of the calls of each turn. Output: the hints that its answers are to end with.
+Invariants: what is given depends on the turns on record alone, so a rollout that goes on from its turns is advised as
 an unbroken one. A tool's result stays as it is, but for a call that would end the rollout and is held. A rule says the
 same thing again only after some turns, and a turn has few hints.
 """

@@ -1,6 +1,6 @@
 """What a rule for hints looks at: what was called and answered, and the hints that were given.
 
-Always holds: all of it is on record with the turns, so that a rule says the same of a recorded rollout as of a live
+Invariants: all of it is on record with the turns, so that a rule says the same of a recorded rollout as of a live
 one.
 """
 

@@ -1,6 +1,6 @@
 """What a rollout costs the run's own process when agents work in helper processes (`dispatch.processes`).
 
-Enters: how many helpers, rollouts and turns. Leaves: times on the cores. All is real but the two ends: the model, in
+Input: how many helpers, rollouts and turns. Output: times on the cores. All is real but the two ends: the model, in
 the run's own process, and the tool, in the helpers, answer from memory, and there is no sandbox. The dialogue is the
 one of training, with tokens. What the run's own process takes for a rollout bounds how many it can have in a second,
 however many helpers and cores there are: the engine and the learner's weights come on top of it.

@@ -1,6 +1,6 @@
 """What the harness itself costs: a turn, a rollout, a thousand of them at once.
 
-Enters: how many rollouts run at once, and their turns. Leaves: figures. Everything is real but the two ends: the model
+Input: how many rollouts run at once, and their turns. Output: figures. Everything is real but the two ends: the model
 and the tool answer from memory, and there is no sandbox. So what is measured is the agent loop, the chat dialogue
 (which does not tokenise), dispatch with all its stages, spans, and a run store on disk that is committed as ever.
 Rendering, which training needs besides, is measured beside it; and, with `overhead_helpers`, what is left of all this

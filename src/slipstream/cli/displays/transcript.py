@@ -1,6 +1,6 @@
 """A recorded run, as text: its rollouts a line each, or one of them in full.
 
-Always holds: what leaves can be printed. Control characters of a model or a tool are spelled out, so that none of
+Invariants: what leaves can be printed. Control characters of a model or a tool are spelled out, so that none of
 them reaches the terminal.
 """
 

@@ -3,7 +3,7 @@
 Enters and leaves: as in `worker`. A round gives slots to those who wait, puts a bounded number of prompt tokens through
 the model, asks for a few more tokens of every sequence, and then reads what the round before drew, while the device
 goes on.
-Always holds: what is drawn for a sequence after its end is thrown away; nobody else's work begins in its slot before
+Invariants: what is drawn for a sequence after its end is thrown away; nobody else's work begins in its slot before
 that, since the device does what it is asked for in order; weights change only when all that was asked for is read.
 """
 

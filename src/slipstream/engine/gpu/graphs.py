@@ -1,8 +1,8 @@
 """The forward pass on a GPU: kernels, recorded as CUDA graphs, that sample without asking the host.
 
-Enters: pieces of prompts, and slots whose sequences are to go on by some tokens. Leaves: what was drawn, which the host
+Input: pieces of prompts, and slots whose sequences are to go on by some tokens. Output: what was drawn, which the host
 reads later: the device has gone on meanwhile.
-Always holds: work is done in the order in which it was asked for, on one stream; a pass of n rows runs as the recorded
+Invariants: work is done in the order in which it was asked for, on one stream; a pass of n rows runs as the recorded
 one of the next size, its spare rows in a slot that is nobody's; the weights and the cache are the Decoder's own, read
 where they lie.
 

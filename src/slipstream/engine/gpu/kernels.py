@@ -2,7 +2,7 @@
 
 Enters and leaves: tensors on one device, whose addresses may be baked into a CUDA graph. Rows are tokens; each has a
 slot of the cache and a position in it. The cache of a layer has the shape [slots, key heads, positions, head size].
-Always holds: attention reads a slot's own tokens up to the row's position and no others; sums are float32 whatever the
+Invariants: attention reads a slot's own tokens up to the row's position and no others; sums are float32 whatever the
 dtype; a token is drawn as `sampling` draws it, from the same uniform number, and nothing goes back to the host.
 
 The plain operations of `decoder` and `sampling` are the reference; the tests compare, on a CPU through Triton's

@@ -1,8 +1,8 @@
 """The forward pass of Llama, Qwen2 and Qwen3 over a cache of slots.
 
-Enters: pieces of sequences, each with its slot and position. Leaves: the logits after the last token of each piece that
+Input: pieces of sequences, each with its slot and position. Output: the logits after the last token of each piece that
 asks for them; the keys and values of all tokens are in the cache.
-Always holds: attention reads a slot's own tokens and nothing else; weights change only in `put`.
+Invariants: attention reads a slot's own tokens and nothing else; weights change only in `put`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Completer over a model in this process: continuous batching in torch, for small models.
 
-Enters: prompts as token ids, and weights by their Hugging Face names. Leaves: sampled tokens with the logprobs of the
+Input: prompts as token ids, and weights by their Hugging Face names. Output: sampled tokens with the logprobs of the
 distribution they were drawn from and the version of the weights that drew them.
-Always holds: the event loop never waits for the model; a request ends exactly once, whatever fails; nothing is refused
+Invariants: the event loop never waits for the model; a request ends exactly once, whatever fails; nothing is refused
 for want of room, it waits.
 
     async with TorchEngine.from_folder(Path("models/smollm2"), EngineConfig()) as engine:

@@ -1,7 +1,7 @@
 """Which slots begin with the same tokens as a prompt. Standard library only: pure bookkeeping.
 
-Enters: the tokens of slots, each under a salt. Leaves: for a prompt, the slots that share most of it, up to a boundary.
-Always holds: of all slots that were put in, none shares more whole pieces with the prompt than those that are told; the
+Input: the tokens of slots, each under a salt. Output: for a prompt, the slots that share most of it, up to a boundary.
+Invariants: of all slots that were put in, none shares more whole pieces with the prompt than those that are told; the
 work of a question grows with the length of the prompt and not with the number of slots.
 
 Tokens are cut at boundaries: after 1, 2, 4, 8 and 16 tokens, then after every 16. What lies before a boundary has a

@@ -1,7 +1,7 @@
 """Drawing a token from logits, with the exact logprob of the distribution it was drawn from.
 
-Enters: logits and, per row, temperature, top-p and one uniform number. Leaves: per row a token and its logprob.
-Always holds: the distribution is softmax(logits / temperature) in float32, and the logprob is its own. The uniform
+Input: logits and, per row, temperature, top-p and one uniform number. Output: per row a token and its logprob.
+Invariants: the distribution is softmax(logits / temperature) in float32, and the logprob is its own. The uniform
 number of a token depends on the seed of its request and its position in the sequence alone, so what else is in the
 batch changes nothing. At temperature 0 the likeliest token is taken; that row, and one whose top-p is below 1, has no
 logprob, since none could be trained on.

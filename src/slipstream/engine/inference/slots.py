@@ -1,8 +1,8 @@
 """Which sequence lies in which slot of the cache. Standard library only: pure bookkeeping.
 
-Enters: prompts to be placed, each with its session. Leaves: slots, how many of their tokens need not be computed, and
+Input: prompts to be placed, each with its session. Output: slots, how many of their tokens need not be computed, and
 from which other slot a prefix is to be copied.
-Always holds: a slot's first `num_computed` tokens are in the cache and no others; a busy slot is never taken; what is
+Invariants: a slot's first `num_computed` tokens are in the cache and no others; a busy slot is never taken; what is
 cached under one salt is never used under another.
 
 A sequence that goes on from a slot of its session takes that slot. One that forks takes an empty slot and a copy of the

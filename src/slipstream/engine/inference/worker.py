@@ -1,9 +1,9 @@
 """The engine's thread: it alone touches the model, the cache and the slots.
 
-Enters: requests, weights and ends of sessions, through a queue. Leaves: each request's outcome, exactly once. One step
+Input: requests, weights and ends of sessions, through a queue. Output: each request's outcome, exactly once. One step
 takes all that arrived, gives slots to those who wait, and puts one token of every sequence that is being sampled and a
 bounded number of prompt tokens through the model.
-Always holds: weights change between steps and never during one; a token carries the version of the weights it was
+Invariants: weights change between steps and never during one; a token carries the version of the weights it was
 sampled with; a step that fails ends the requests that were in it and not the thread; whatever ends the thread, nobody
 is left waiting.
 """

@@ -1,6 +1,6 @@
 """Weights to a Hugging Face model folder, which transformers, vLLM and the embedded engine can read.
 
-Enters: the folder that the model came from, and weights by name. Leaves: a new folder with safetensors, the
+Input: the folder that the model came from, and weights by name. Output: a new folder with safetensors, the
 configuration with the dtype changed, and the tokenizer's files as they were. It appears whole or not at all.
 """
 

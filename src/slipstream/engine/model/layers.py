@@ -1,6 +1,6 @@
 """The two operations with weights: a linear layer and a norm.
 
-Always holds: on a CPU a large linear layer keeps its weight in the layout that oneDNN multiplies fastest, and no
+Invariants: on a CPU a large linear layer keeps its weight in the layout that oneDNN multiplies fastest, and no
 second copy of it; `put` takes it out of that layout, changes it and puts it back.
 """
 

@@ -1,6 +1,6 @@
 """Rotary position embeddings: a table of cosines and sines, one row per position.
 
-Always holds: the table is computed in float32 and cast once. The sines carry the sign of the rotation, so that turning
+Invariants: the table is computed in float32 and cast once. The sines carry the sign of the rotation, so that turning
 a vector x is `x * cos + roll(x, half) * sin`.
 """
 

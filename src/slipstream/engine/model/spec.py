@@ -1,6 +1,6 @@
 """What a model folder's config.json says of a model that this engine can run.
 
-Enters: the folder. Leaves: a ModelSpec. Always holds: whatever would change the arithmetic and is not written here is
+Input: the folder. Output: a ModelSpec. Invariants: whatever would change the arithmetic and is not written here is
 refused, so a model either runs as its authors meant it or not at all.
 """
 

@@ -1,6 +1,6 @@
 """Reading the tensors of a model folder, by their Hugging Face names.
 
-Enters: the folder. Leaves: names and tensors, as they lie in the file: they are read when they are used.
+Input: the folder. Output: names and tensors, as they lie in the file: they are read when they are used.
 """
 
 from __future__ import annotations

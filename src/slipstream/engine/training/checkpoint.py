@@ -1,8 +1,8 @@
 """Checkpoints: named tensors and a few facts, on disk.
 
-Enters: tensors by name and facts as JSON. Leaves: a folder with a manifest and safetensors files, none larger than
+Input: tensors by name and facts as JSON. Output: a folder with a manifest and safetensors files, none larger than
 asked for; a tensor that is larger is cut into pieces. Reading gives back the same bits.
-Always holds: a checkpoint appears whole or not at all, and the last one stays until then. The manifest has the sha256
+Invariants: a checkpoint appears whole or not at all, and the last one stays until then. The manifest has the sha256
 of every file and of itself: what is damaged or incomplete is refused before anything is used of it.
 """
 

@@ -1,8 +1,8 @@
 """The embedded learner: batches to better weights, in this process.
 
-Enters: a Hugging Face model folder, then batches. Leaves: metrics for each batch, weights by their Hugging Face names
+Input: a Hugging Face model folder, then batches. Output: metrics for each batch, weights by their Hugging Face names
 for an engine, checkpoints. All methods are synchronous: call them in a thread, one at a time.
-Always holds: an update happens whole or not at all; what raises leaves weights, optimiser and version as they were.
+Invariants: an update happens whole or not at all; what raises leaves weights, optimiser and version as they were.
 `version` grows by one whenever the weights change. Rows outside the loss and tokens after the last trained one are not
 even computed. The gradient does not depend on how rows are dealt out to micro-batches, up to rounding. On a CPU the
 same folder, seed and batches give the same bits. Nothing global is set.

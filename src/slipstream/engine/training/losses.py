@@ -3,8 +3,8 @@
 Three logprobs of the same token are kept apart. Behaviour: what it was sampled with. Proximal: what the policy gave it
 when the update began. Current: what the policy gives it now, the only one with a gradient. The clip is on current over
 proximal; proximal over behaviour is a weight, cut off at a cap.
-Enters: trained tokens alone, of whole rows, one after another. Leaves: a loss for each of them, still to be multiplied
-by its row's scale. Always holds: the loss of a batch is the sum over tokens of loss times scale, and a scale depends on
+Input: trained tokens alone, of whole rows, one after another. Output: a loss for each of them, still to be multiplied
+by its row's scale. Invariants: the loss of a batch is the sum over tokens of loss times scale, and a scale depends on
 the optimiser step's rows alone, so that it does not matter how rows are dealt out to micro-batches.
 """
 

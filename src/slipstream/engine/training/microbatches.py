@@ -1,10 +1,10 @@
 """Rows to what a forward pass takes: few rows at a time, only what the trained tokens need.
 
-Enters: rows, or samples with ids and mask. Leaves: micro-batches. They are packed, one row after another, where there
+Input: rows, or samples with ids and mask. Output: micro-batches. They are packed, one row after another, where there
 is a kernel for that (`packing`). Otherwise rows of about the same length go together, the longest first, padded on the
 right. Attention is causal, so that what is on the right of a token never reaches it: the padding needs no mask, and
 what follows a row's last trained token is left out.
-Always holds: a row is in exactly one micro-batch and whole; rows without a trained token are in none. The first token
+Invariants: a row is in exactly one micro-batch and whole; rows without a trained token are in none. The first token
 of a row is never trained: nothing of its own row comes before it.
 """
 

@@ -1,6 +1,6 @@
 """One optimiser step: shared by updates and by the warm start.
 
-Always holds: a gradient that is no number changes nothing.
+Invariants: a gradient that is no number changes nothing.
 """
 
 from __future__ import annotations

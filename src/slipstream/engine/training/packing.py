@@ -1,6 +1,6 @@
 """Attention over rows that lie one after another in a single line of tokens, so that none is padded.
 
-Always holds: a token sees what comes before it in its own row and nothing else. Where there is no kernel for that, on a
+Invariants: a token sees what comes before it in its own row and nothing else. Where there is no kernel for that, on a
 CPU or in float32, rows are padded instead: `can_pack` says so.
 """
 

@@ -3,9 +3,9 @@ Python's lock, do not wait there for the engine's and the agents'.
 
     python -m slipstream.engine.training.process FD
 
-Enters: over a link, what a TorchLearner is to do. Leaves: what comes of it. Weights on a GPU are not sent: the other
+Input: over a link, what a TorchLearner is to do. Output: what comes of it. Weights on a GPU are not sent: the other
 process is told where they lie, and copies them on the device.
-Always holds: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError;
+Invariants: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError;
 whoever is cancelled waits for the end of what is under way, and a process that takes too long over it is killed.
 """
 

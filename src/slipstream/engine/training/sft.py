@@ -1,7 +1,7 @@
 """Supervised training: cross entropy on the masked tokens, for a start that already knows the form of a task.
 
-Enters: a trainable model and samples with ids and mask. Leaves: the model, changed, and what it came to.
-Always holds: it has an optimiser of its own, so that reinforcement learning begins with a clean one; the same samples
+Input: a trainable model and samples with ids and mask. Output: the model, changed, and what it came to.
+Invariants: it has an optimiser of its own, so that reinforcement learning begins with a clean one; the same samples
 and seed give the same weights, unless a limit in seconds ended it; if anything is raised, or it is told to stop, the
 weights are as they were. With a folder to keep it in, it goes on from where the last one stopped, and ends with the
 weights of one that was never stopped.

@@ -1,6 +1,6 @@
 """What a checkpoint holds of the trained weights and of their optimiser, as named tensors.
 
-Always holds: what does not fit the model is refused before anything is changed.
+Invariants: what does not fit the model is refused before anything is changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The learner's work as something to wait for, in a thread of this process.
 
-Always holds: one thing at a time; whoever is cancelled waits for the end of what is under way. Of a warm start that is
+Invariants: one thing at a time; whoever is cancelled waits for the end of what is under way. Of a warm start that is
 one step, and to keep it where that was asked for; the weights are as they were.
 """
 

@@ -1,8 +1,8 @@
 """A model folder to a model that can be trained, and its weights to the names of the folder.
 
-Enters: a Hugging Face folder of a causal model. Leaves: logprobs of chosen tokens, with a gradient; the trained
+Input: a Hugging Face folder of a causal model. Output: logprobs of chosen tokens, with a gradient; the trained
 parameters by name; all weights by their Hugging Face names, adapters merged in.
-Always holds: weights are float32, whatever the pass is computed in, since a step of 1e-6 would vanish in bfloat16. The
+Invariants: weights are float32, whatever the pass is computed in, since a step of 1e-6 would vanish in bfloat16. The
 head runs in float32, on the chosen tokens alone, a piece at a time. No dropout. The base under an adapter is never
 written to: what is published is base and adapter added up anew each time.
 """

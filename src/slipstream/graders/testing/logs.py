@@ -1,6 +1,6 @@
 """From the log of a test run to the status of each test.
 
-Enters: what the test command printed. Leaves: by the name of each test PASSED, FAILED, ERROR, SKIPPED or XFAIL, in the
+Input: what the test command printed. Output: by the name of each test PASSED, FAILED, ERROR, SKIPPED or XFAIL, in the
 spelling of the data set that the parser belongs to, oddities included: a verdict is only the data set's own if the
 names are. `tests/graders/test_test_logs.py` holds the parsers against the `swebench` package.
 """

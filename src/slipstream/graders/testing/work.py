@@ -1,6 +1,6 @@
 """The work as data: a patch enters, the files that it makes leave, or the reason why it is refused.
 
-Always holds: nothing of the patch runs, neither here nor in the sandbox; what decides how tests are run stays as the
+Invariants: nothing of the patch runs, neither here nor in the sandbox; what decides how tests are run stays as the
 task has it. Changes to such files are left out and named, so that they neither help nor harm: tests and their
 configuration, environments, compiled files, what Python runs by itself when it starts, and new modules that would be
 imported in place of the standard library's or pytest's.

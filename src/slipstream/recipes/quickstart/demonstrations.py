@@ -1,8 +1,8 @@
 """Demonstrations: what the teacher says and is told, as tokens to learn from.
 
-Enters: a model folder, for its tokenizer and chat format, and how many. Leaves: token sequences with a mask on exactly
+Input: a model folder, for its tokenizer and chat format, and how many. Output: token sequences with a mask on exactly
 the teacher's replies, each the rollout that evaluating the teacher with the same seed would give.
-Always holds: none is left out or chosen by its reward, so whoever learns them well is about as good as the teacher.
+Invariants: none is left out or chosen by its reward, so whoever learns them well is about as good as the teacher.
 Only two commands are ever given, and what they print stands in the task's own files: it is read there, and no sandbox
 is started. A test plays the same tasks in real sandboxes and compares token by token.
 """

@@ -1,7 +1,7 @@
 """Demonstrations of how made tasks are solved, as tokens to learn from.
 
-Enters: a model folder, for its tokenizer and chat format, and a folder of made tasks. Leaves: token sequences with a
-mask on exactly what the oracle says. Always holds: the tools really ran, each task's in a sandbox of its own; what does
+Input: a model folder, for its tokenizer and chat format, and a folder of made tasks. Output: token sequences with a
+mask on exactly what the oracle says. Invariants: the tools really ran, each task's in a sandbox of its own; what does
 not fit `max_tokens` is left out, and a task whose oracle cannot be told step by step too.
 """
 

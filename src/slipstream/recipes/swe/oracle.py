@@ -1,7 +1,7 @@
 """A tool-using oracle: it looks for the faulty lines, puts them right, runs what failed, and finishes.
 
-Enters: made tasks. Leaves: a Script for a scripted model, or the lines of one task.
-Always holds: it uses the task's own tools; what it writes is what the oracle's patch says.
+Input: made tasks. Output: a Script for a scripted model, or the lines of one task.
+Invariants: it uses the task's own tools; what it writes is what the oracle's patch says.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ answer in `final`, and a call in `commentary` to `functions.NAME`:
 
     <|start|>assistant to=functions.look<|channel|>commentary <|constrain|>json<|message|>{"at": "x"}<|call|>
 
-Always holds: a prompt ends in `<|start|>assistant`, and a reply is what comes after it. A message in the history is
+Invariants: a prompt ends in `<|start|>assistant`, and a reply is what comes after it. A message in the history is
 the ids that `encode_reply` gives for it, but for one: what a model ends with `<|return|>` ends with `<|end|>` there, as
 OpenAI asks. `extend` keeps what was sampled, `<|return|>` included. `parse` takes any ids and never raises.
 """

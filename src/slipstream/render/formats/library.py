@@ -1,6 +1,6 @@
 """The chat formats of the `renderers` library, which is imported when the first of them is made.
 
-Enters: a family's name and a tokenizer. Leaves: a ChatFormat. A pair that does not work is a ConfigError that says why.
+Input: a family's name and a tokenizer. Output: a ChatFormat. A pair that does not work is a ConfigError that says why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JSON schemas as the TypeScript-like text in which GPT-OSS is told of its tools.
 
-Enters: tool specs. Leaves: the text of a namespace. Always holds: the text is, character by character, what OpenAI's
+Input: tool specs. Output: the text of a namespace. Invariants: the text is, character by character, what OpenAI's
 encoder writes for the same schema, oddities included, because that is what the models were trained on: a union by
 `anyOf` and a `$ref` are `any`, an enum shows its strings alone, and a nested object says its description twice. One
 thing is not the encoder's: a schema without any property is a function without an argument.

@@ -1,7 +1,7 @@
 """A lease ties sandboxes to the run that opened them: what carries the id of a dead lease was left behind.
 
-Enters: the folder where Slipstream keeps its things. Leaves: a Lease, held until it is released or the process dies.
-Always holds: a folder with a lease's name has a lock in it, which was taken before the folder got its name; the kernel
+Input: the folder where Slipstream keeps its things. Output: a Lease, held until it is released or the process dies.
+Invariants: a folder with a lease's name has a lock in it, which was taken before the folder got its name; the kernel
 drops the lock with the process, however that ends. So a lease is dead as soon as its lock can be taken, and whoever
 has taken it may clear it away. The facts beside the lock are for people.
 """

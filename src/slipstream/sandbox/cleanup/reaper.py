@@ -1,7 +1,7 @@
 """The reaper: what a killed run left behind is found and removed, and nothing else is.
 
-Enters: the folder where Slipstream keeps its things. Leaves: a Report of what was found and removed, by kind.
-Always holds: only what carries the id of a dead lease of this user is touched, and the lease is held meanwhile, so that
+Input: the folder where Slipstream keeps its things. Output: a Report of what was found and removed, by kind.
+Invariants: only what carries the id of a dead lease of this user is touched, and the lease is held meanwhile, so that
 two reapers never work on the same one; a process is killed through a descriptor, after its arguments were read again;
 a lease of which something could not be removed stays, for the next time. What has no lease below this folder is another
 installation's, and is left alone.

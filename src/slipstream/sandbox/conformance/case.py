@@ -1,6 +1,6 @@
-"""What the cases of the conformance suite are made of. Enters: async functions. Leaves: `Case`s.
+"""What the cases of the conformance suite are made of. Input: async functions. Output: `Case`s.
 
-Always holds: a case fails with AssertionError that says what was promised; nothing here needs a test framework.
+Invariants: a case fails with AssertionError that says what was promised; nothing here needs a test framework.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The conformance suite: whether a sandbox provider keeps the contract of `base.py`.
 
-Enters: a provider, ours or yours, and what its base is. Leaves: nothing, or an AssertionError that says which promise
-was broken. Always holds: each case opens its own sandboxes and closes them; capabilities are tested where the provider
+Input: a provider, ours or yours, and what its base is. Output: nothing, or an AssertionError that says which promise
+was broken. Invariants: each case opens its own sandboxes and closes them; capabilities are tested where the provider
 names them; what a provider cannot be asked is named by whoever runs the suite, in `without`, and nowhere else. No test
 framework is imported. A test file of yours is five lines:
 

@@ -1,6 +1,6 @@
 """Copying a folder of ours into a layer, so that a sandbox's user owns the copy.
 
-Enters: descriptors of both folders. Leaves: nothing. Always holds: files are read with our own rights and written with
+Input: descriptors of both folders. Output: nothing. Invariants: files are read with our own rights and written with
 the other user's; links are copied as links, and whatever is neither file, link nor folder is left out.
 
 The folder is the user's own, not an agent's. Blocking: it belongs into a thread.

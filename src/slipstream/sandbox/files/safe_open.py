@@ -1,7 +1,7 @@
 """Opening a path inside a folder whose contents someone hostile changes meanwhile.
 
-Enters: the descriptor of a folder, and a path that is taken as if that folder were the root. Leaves: a descriptor.
-Always holds: nothing outside the folder is opened, whatever links, `..` and renames say; nothing but regular files and
+Input: the descriptor of a folder, and a path that is taken as if that folder were the root. Output: a descriptor.
+Invariants: nothing outside the folder is opened, whatever links, `..` and renames say; nothing but regular files and
 folders is opened for reading (a FIFO or a device is looked at through O_PATH alone, which does not wake it); the files
 of the kernel (/proc, /sys and their like) are not opened either, though they call themselves regular.
 

@@ -1,7 +1,7 @@
 """bubblewrap: which program to run, and with which arguments.
 
-Enters: a SandboxSpec, the view it is shown and where its writable layer lies. Leaves: the argument list of one sandbox.
-Always holds: nothing of the host is visible inside but its programs, or the base, read-only; all that is written goes
+Input: a SandboxSpec, the view it is shown and where its writable layer lies. Output: the argument list of one sandbox.
+Invariants: nothing of the host is visible inside but its programs, or the base, read-only; all that is written goes
 to the layer; a machine that cannot give this is refused with a ConfigError, never worked around.
 """
 

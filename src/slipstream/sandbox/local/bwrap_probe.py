@@ -1,7 +1,7 @@
 """Which bubblewrap and which Python this machine can run local sandboxes with, found by opening one.
 
-Enters: how a provider is made with them. Leaves: the two, or a ConfigError that says what to do.
-Always holds: they were seen to work; the sandbox of the trial and its provider are closed; what works is tried once in
+Input: how a provider is made with them. Output: the two, or a ConfigError that says what to do.
+Invariants: they were seen to work; the sandbox of the trial and its provider are closed; what works is tried once in
 a process, what does not is tried again.
 """
 

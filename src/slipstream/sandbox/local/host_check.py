@@ -1,7 +1,7 @@
 """What this machine can isolate, and what it cannot.
 
-Enters: a folder where the kernel's settings are read, and what a sandbox sees of itself. Leaves: rows, each with what
-it means and what to do. Always holds: those who judge read and run nothing but what they are given; whoever looks
+Input: a folder where the kernel's settings are read, and what a sandbox sees of itself. Output: rows, each with what
+it means and what to do. Invariants: those who judge read and run nothing but what they are given; whoever looks
 (`survey_local`, `survey_oci`) opens one real sandbox, leaves nothing behind and never raises for what a machine lacks.
 """
 

@@ -1,9 +1,9 @@
 """The keeper: one small process beside a run that makes the layers of its local sandboxes and starts them. A standalone
 program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
 
-Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: a reply as
+Input: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Output: a reply as
 JSON for each request, with descriptors beside it where the request says so.
-Always holds: a layer is a tmpfs of its own that cannot hold more than it was made for; a view is one that nobody can
+Invariants: a layer is a tmpfs of its own that cannot hold more than it was made for; a view is one that nobody can
 write to; nobody but this process and the sandboxes it started can come to either, and when they are gone so is all that
 was in it; what it starts has no capabilities; it follows no link in an agent's files; when the control socket closes it
 exits.

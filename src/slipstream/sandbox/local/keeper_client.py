@@ -1,7 +1,7 @@
 """Our side of the keeper: layers to write to, views, and the processes of sandboxes.
 
-Enters: how large a layer is to be, what to show, or what to start. Leaves: a Layer, or a process known by its pidfd.
-Always holds: closing it ends the keeper, and with it every layer that no sandbox holds any more; one that does not
+Input: how large a layer is to be, what to show, or what to start. Output: a Layer, or a process known by its pidfd.
+Invariants: closing it ends the keeper, and with it every layer that no sandbox holds any more; one that does not
 answer in time is lost and killed.
 """
 

@@ -1,7 +1,7 @@
 """What a local sandbox stands on: folders that lie below, and where it can be written to.
 
-Enters: a SandboxSpec, and the snapshots that lie above its base or its tree. Leaves: a Ground; that of a fork too.
-Always holds: a Ground never changes, and a fork stands on all that the sandbox it was taken from stood on; a base or a
+Input: a SandboxSpec, and the snapshots that lie above its base or its tree. Output: a Ground; that of a fork too.
+Invariants: a Ground never changes, and a fork stands on all that the sandbox it was taken from stood on; a base or a
 tree that no sandbox could stand on is refused by `check_folder`.
 """
 

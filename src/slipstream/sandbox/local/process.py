@@ -1,7 +1,7 @@
 """Starting and ending the bwrap process of one sandbox.
 
-Enters: the arguments of bwrap. Leaves: a `BwrapProcess`, which knows bwrap and the sandbox's process 1 by pidfd.
-Always holds: bwrap never runs as root; after `end` neither bwrap nor any process of the sandbox is left, and no
+Input: the arguments of bwrap. Output: a `BwrapProcess`, which knows bwrap and the sandbox's process 1 by pidfd.
+Invariants: bwrap never runs as root; after `end` neither bwrap nor any process of the sandbox is left, and no
 descriptor of theirs is open here.
 
 If we die, so does the sandbox: its supervisor ends with the control socket, and bwrap with the supervisor. bwrap's own

@@ -1,7 +1,7 @@
 """The `local` provider: sandboxes on this machine, made with bubblewrap.
 
-Enters: a SandboxSpec. Leaves: a Sandbox whose process 1 is our supervisor (`supervisor/program.py`).
-Always holds: nothing of a sandbox lies on the host's disk; when `aclose` returns, or `open` raises or is cancelled,
+Input: a SandboxSpec. Output: a Sandbox whose process 1 is our supervisor (`supervisor/program.py`).
+Invariants: nothing of a sandbox lies on the host's disk; when `aclose` returns, or `open` raises or is cancelled,
 none of its processes is left; a sandbox that was lost says so at once, in every call.
 
 What a sandbox writes goes to a layer that the keeper holds (`keeper.py`); the view of this machine, the base, a tree

@@ -1,6 +1,6 @@
 """What holds up one local sandbox, outside of it: its process, its meter, and the layers that it stands on.
 
-Always holds: `end` lets go of all of it, whatever raises; the host is at fault where the keeper is gone, or where
+Invariants: `end` lets go of all of it, whatever raises; the host is at fault where the keeper is gone, or where
 somebody outside killed bwrap or the first process of the sandbox.
 """
 

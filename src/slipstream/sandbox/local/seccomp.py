@@ -1,7 +1,7 @@
 """The system calls that programs in a sandbox may not make, as a filter for the kernel.
 
-Enters: the name of a machine. Leaves: a classic BPF program, as the bytes that `bwrap --seccomp FD` reads.
-Always holds: what is not named here is allowed, so that ordinary programs never notice; a refused call returns an error
+Input: the name of a machine. Output: a classic BPF program, as the bytes that `bwrap --seccomp FD` reads.
+Invariants: what is not named here is allowed, so that ordinary programs never notice; a refused call returns an error
 and does nothing; calls of another architecture, whose numbers mean other things, end the process.
 
 The filter is a second wall behind the namespaces: it takes away the parts of the kernel that only administrators,

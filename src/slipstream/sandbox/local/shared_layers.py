@@ -1,7 +1,7 @@
 """What local sandboxes stand on together: views, and copies of trees.
 
-Enters: a View, or the folder of a tree. Leaves: the layer with it, made once and held for the caller.
-Always holds: nobody can write to it; what is held is there until it is released; of what nobody holds only so many are
+Input: a View, or the folder of a tree. Output: the layer with it, made once and held for the caller.
+Invariants: nobody can write to it; what is held is there until it is released; of what nobody holds only so many are
 kept; what could not be made is made anew for the next who asks.
 """
 

@@ -1,8 +1,8 @@
 """Having the keeper start the bwrap of one sandbox: its arguments, the descriptors that it is lent, its limits.
 
-Enters: a Launching, the keeper, the meter, and the lease that is written on every process. Leaves: the bwrap that runs,
+Input: a Launching, the keeper, the meter, and the lease that is written on every process. Output: the bwrap that runs,
 the layer that it writes to and the channel to the supervisor, which has not answered yet.
-Always holds: bwrap has what it was lent and nothing else of ours; if it is not started, no descriptor of ours is left.
+Invariants: bwrap has what it was lent and nothing else of ours; if it is not started, no descriptor of ours is left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Views: what many sandboxes see alike, put together once.
 
-Enters: what a sandbox is to find that is no file of its own. Leaves: a `HostView`, which the keeper makes as a
+Input: what a sandbox is to find that is no file of its own. Output: a `HostView`, which the keeper makes as a
 read-only tree. Each sandbox sees it through overlays of its own, which bwrap shows with one mount.
-Always holds: nothing in a view can be written to, and nothing in it is secret.
+Invariants: nothing in a view can be written to, and nothing in it is secret.
 
 The kernel has one lock for all mounts of a machine, and bwrap reads the whole table of them after every one it makes.
 A sandbox put together from its parts took that lock sixty times, and where hundreds start at once they waited for it

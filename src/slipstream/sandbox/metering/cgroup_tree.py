@@ -1,7 +1,7 @@
 """The kernel's trees of control groups: where we are in them, and how groups are emptied and removed.
 
-Enters: what /proc tells of mounts and memberships. Leaves: the trees that are mounted here, of version 1 and 2.
-Always holds: only groups below a folder `slipstream/<lease>` are listed, emptied or removed; a process is killed
+Input: what /proc tells of mounts and memberships. Output: the trees that are mounted here, of version 1 and 2.
+Invariants: only groups below a folder `slipstream/<lease>` are listed, emptied or removed; a process is killed
 through a descriptor of it, after it was seen in the group again.
 """
 

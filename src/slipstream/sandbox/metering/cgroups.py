@@ -1,8 +1,8 @@
 """Control groups, version 1 and 2: one group `slipstream/<lease>/<n>` for each sandbox, below the group we run in.
 
-Enters: what a Tally is to be held to. Leaves: a meter whose limits the kernel holds.
+Input: what a Tally is to be held to. Output: a meter whose limits the kernel holds.
 CPU time is counted and limited, not shared out: programs in sandboxes run beside ours as any other.
-Always holds: groups are made below our own, so that limits put on us bind our sandboxes too; nothing but groups of this
+Invariants: groups are made below our own, so that limits put on us bind our sandboxes too; nothing but groups of this
 lease is touched. In version 2 a group that hands limits down may have no processes of its own: where this process is
 the only one, it moves into a group `slipstream-run` beside, and nowhere else.
 """

@@ -1,7 +1,7 @@
 """How many cores this process, and the sandboxes that it starts, can keep busy.
 
-Enters: the affinity mask, and the control groups that we are in. Leaves: a number, with a fraction where a quota has
-one. Always holds: it is above 0, and never more than the mask or the tightest quota allows; what cannot be read binds
+Input: the affinity mask, and the control groups that we are in. Output: a number, with a fraction where a quota has
+one. Invariants: it is above 0, and never more than the mask or the tightest quota allows; what cannot be read binds
 nothing.
 """
 

@@ -1,7 +1,7 @@
 """Meters: hold each sandbox to its limits on memory, processes and CPU time, and say afterwards which it ran into.
 
-Enters: SandboxLimits and the first process of a sandbox. Leaves: a Meter for each.
-Always holds: the host stays usable whatever runs inside; a limit on memory or processes costs the sandbox a process or
+Input: SandboxLimits and the first process of a sandbox. Output: a Meter for each.
+Invariants: the host stays usable whatever runs inside; a limit on memory or processes costs the sandbox a process or
 a fork, the limit on CPU time all its processes; what a meter said last it still says once it is closed.
 
 Control groups do this best, and the kernel holds the limits (`groups`). Where none can be made, a thread watches from

@@ -1,8 +1,8 @@
 """What a sandbox may use, what it has used, and which of its limits it ran into.
 
-Enters: what a meter sees of a sandbox, at any moment and from any thread. Leaves: its Usage, its gravest Limit, and
+Input: what a meter sees of a sandbox, at any moment and from any thread. Output: its Usage, its gravest Limit, and
 word of each limit that was run into, once.
-Always holds: peaks, times and limits that were run into are never forgotten.
+Invariants: peaks, times and limits that were run into are never forgotten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The watchdog: holds sandboxes to their limits from outside, where no control groups can be made.
 
-Enters: the first process of each sandbox. Leaves: a meter that looks at all its descendants, many times a second.
-Always holds: a process is killed only through a descriptor of it, opened while it was seen to be the sandbox's; over
+Input: the first process of each sandbox. Output: a meter that looks at all its descendants, many times a second.
+Invariants: a process is killed only through a descriptor of it, opened while it was seen to be the sandbox's; over
 the memory limit the largest goes first, and all of them if that did not help; the first process, with which all the
 others end, goes with all of them and never alone.
 

@@ -1,7 +1,7 @@
 """The argument lists of podman and docker.
 
-Enters: a SandboxSpec, an image, what the engine can do. Leaves: lists of strings, and nothing has happened yet.
-Always holds: no capability, no new privileges, no network but the one asked for, the engine's own seccomp profile, a
+Input: a SandboxSpec, an image, what the engine can do. Output: lists of strings, and nothing has happened yet.
+Invariants: no capability, no new privileges, no network but the one asked for, the engine's own seccomp profile, a
 bound on memory, processes and files in memory; every container carries the label of its lease.
 """
 

@@ -1,7 +1,7 @@
 """One container, from the host's side: started, watched, removed.
 
-Enters: the arguments of `run`. Leaves: a channel to the supervisor in it, and a descriptor of its root.
-Always holds: after `end` the container is gone, and so are its folder here and all descriptors, however far its start
+Input: the arguments of `run`. Output: a channel to the supervisor in it, and a descriptor of its root.
+Invariants: after `end` the container is gone, and so are its folder here and all descriptors, however far its start
 had come; of what the container sends, nothing is taken before the supervisor runs but that one descriptor.
 """
 

@@ -1,6 +1,6 @@
 """The command line of a container engine: podman or docker.
 
-Enters: arguments. Leaves: what the engine said. Always holds: every call has a deadline; at the deadline, and when the
+Input: arguments. Output: what the engine said. Invariants: every call has a deadline; at the deadline, and when the
 caller is cancelled, the engine's program is ended before the call comes back; what it complained about is in the error.
 """
 

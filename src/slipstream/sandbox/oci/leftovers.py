@@ -1,6 +1,6 @@
 """Containers, and images of snapshots, that a killed run left.
 
-Enters: the id of a lease. Leaves: what carries it, or nothing once it is removed. Always holds: nothing is touched that
+Input: the id of a lease. Output: what carries it, or nothing once it is removed. Invariants: nothing is touched that
 does not carry the label of that lease. All of it blocks.
 """
 

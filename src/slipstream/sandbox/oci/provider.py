@@ -1,8 +1,8 @@
 """The `oci` provider: sandboxes that are containers of podman or docker.
 
-Enters: a SandboxSpec whose base is the name of an image, or `dockerfile:PATH`. Leaves: a Sandbox whose process 1 is our
+Input: a SandboxSpec whose base is the name of an image, or `dockerfile:PATH`. Output: a Sandbox whose process 1 is our
 supervisor, reached through a socket in a folder that the container sees, so that a command costs no call
-of the engine. Always holds: when `aclose` returns, or `open` raises or is cancelled, the container is gone; containers
+of the engine. Invariants: when `aclose` returns, or `open` raises or is cancelled, the container is gone; containers
 and the images of snapshots carry the label of their lease, and `remove` takes away what a killed run left of them.
 
 The container has the image's own user unless another is asked for: an image's files mostly belong to root, who has no

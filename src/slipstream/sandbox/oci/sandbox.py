@@ -1,8 +1,8 @@
 """A sandbox that is a container, and the images that snapshots of it are.
 
-Enters: a container whose supervisor has called. Leaves: a Sandbox with Endpoints; with Changes and Snapshots too if its
+Input: a container whose supervisor has called. Output: a Sandbox with Endpoints; with Changes and Snapshots too if its
 files are in a layer of the engine's.
-Always holds: files are read through a descriptor of the container's root, as `walk.py` says; what changed is told by
+Invariants: files are read through a descriptor of the container's root, as `walk.py` says; what changed is told by
 comparing with another container, made from the same image or from the one kept at the mark, in which nothing ran.
 """
 

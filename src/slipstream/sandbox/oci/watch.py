@@ -1,6 +1,6 @@
 """What a container uses, seen from the host without asking the engine.
 
-Enters: the process id of its first program. Leaves: numbers. Always holds: nothing of what is read is obeyed; what
+Input: the process id of its first program. Output: numbers. Invariants: nothing of what is read is obeyed; what
 cannot be read is None, never an error, since a container may end at any moment.
 """
 

@@ -1,7 +1,7 @@
 """What is on its way out: sandboxes that are being closed, starts that were given up.
 
-Enters: a sandbox, or a start that is not wanted any more. Leaves: a task that ends it, and a count until it has.
-Always holds: every ending is over within two graces. What ignores its cancellation is left behind and counted, and a
+Input: a sandbox, or a start that is not wanted any more. Output: a task that ends it, and a count until it has.
+Invariants: every ending is over within two graces. What ignores its cancellation is left behind and counted, and a
 sandbox that it still brings is closed.
 """
 

@@ -1,7 +1,7 @@
 """How many sandboxes of a kind are worth keeping warm.
 
-Enters: what is announced, the times of arrivals, and how long starts take. Leaves: a number for each kind, and shares
-of a budget. Always holds: no clock is read here, so the same history gives the same numbers.
+Input: what is announced, the times of arrivals, and how long starts take. Output: a number for each kind, and shares
+of a budget. Invariants: no clock is read here, so the same history gives the same numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a pool knows of sandboxes that are alike: who waits for one, which are starting, which are warm.
 
-Enters: how one is opened, and the demand for them. Leaves: counts. Always holds: whoever was served, or gave up, is no
+Input: how one is opened, and the demand for them. Output: counts. Invariants: whoever was served, or gave up, is no
 longer among those who wait.
 """
 

@@ -4,8 +4,8 @@
     pool.expect(spec, 64)
     sandbox = await pool.open(spec)
 
-Enters: a provider, and what is coming. Leaves: sandboxes; the pool is a SandboxProvider itself.
-Always holds: a sandbox belongs to one rollout at most and is closed after it, never handed on, and nothing has run in
+Input: a provider, and what is coming. Output: sandboxes; the pool is a SandboxProvider itself.
+Invariants: a sandbox belongs to one rollout at most and is closed after it, never handed on, and nothing has run in
 one that is warm. Sandboxes that are leased, warm, starting or closing together are never more than `max_live`. Warm
 ones are of one kind: a spec without its files and its setup. Whoever waits goes before what is kept warm, and they go
 in the order they came. After `aclose` nothing is left but starts and closes that ignore their cancellation, which are

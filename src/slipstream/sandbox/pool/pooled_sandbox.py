@@ -1,6 +1,6 @@
 """A sandbox of the pool's in the hands of one rollout: all that the provider's can do, but its end is told.
 
-Enters: a provider's sandbox. Leaves: one that does the same, for a single holder. Always holds: it has the methods of
+Input: a provider's sandbox. Output: one that does the same, for a single holder. Invariants: it has the methods of
 those capabilities that the provider names, and of no others; closing it closes the provider's, it never goes back.
 """
 

@@ -1,6 +1,6 @@
 """Capture of a program's output: bytes enter, a `Captured` of bounded size leaves.
 
-Always holds: what is kept is the first and the last bytes; a pipe is read as long as it is attached, so that a program
+Invariants: what is kept is the first and the last bytes; a pipe is read as long as it is attached, so that a program
 never blocks on output that nobody wants; reading never waits for whoever else holds the pipe.
 """
 

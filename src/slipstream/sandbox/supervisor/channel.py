@@ -1,8 +1,8 @@
 """The control channel: requests go to the supervisor of a sandbox, or to the keeper, and replies come back. Neither
 blocks the event loop.
 
-Enters: requests, with descriptors beside them. Leaves: one future per request.
-Always holds: requests arrive in the order they were sent; once the channel is lost every future that waits and every
+Input: requests, with descriptors beside them. Output: one future per request.
+Invariants: requests arrive in the order they were sent; once the channel is lost every future that waits and every
 later request raises SandboxError; replies are read as JSON, and descriptors in them are taken from the keeper
 alone, never from a sandbox.
 """

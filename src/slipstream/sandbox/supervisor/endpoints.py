@@ -1,7 +1,7 @@
 """Services of the host that programs in a sandbox can reach, each through a Unix socket in a folder they see.
 
-Enters: sockets that listen there, and what to do with a connection. Leaves: nothing; connections go on.
-Always holds: when `aclose` returns no connection is served any more; a service that fails ends its own connection.
+Input: sockets that listen there, and what to do with a connection. Output: nothing; connections go on.
+Invariants: when `aclose` returns no connection is served any more; a service that fails ends its own connection.
 """
 
 from __future__ import annotations

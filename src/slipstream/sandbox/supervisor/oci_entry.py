@@ -2,8 +2,8 @@
 
     oci_entry.py SOCKET WORKDIR slipstream-lease=ID LIMIT=VALUE...
 
-Enters: the path of a socket of the host's. Leaves: `program.py`, which lies beside it, with that socket as its control.
-Always holds: the workdir is there; the one capability that making it may take is given up before the host is called,
+Input: the path of a socket of the host's. Output: `program.py`, which lies beside it, with that socket as its control.
+Invariants: the workdir is there; the one capability that making it may take is given up before the host is called,
 and no program gets it back, since there are no new privileges; the host has a descriptor of the container's root before
 anything else runs here.
 """

@@ -1,7 +1,7 @@
 """The supervisor: process 1 of a local sandbox. A standalone program (Python 3.8+, standard library alone).
 
-Enters: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Leaves: replies as
-JSON, and one `exit` message for every program it started. Always holds: no request, and nothing done by the programs it
+Input: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Output: replies as
+JSON, and one `exit` message for every program it started. Invariants: no request, and nothing done by the programs it
 runs, ends it; it reaps every orphan; when the control socket closes it exits, and with it every process of the sandbox.
 
     program.py CONTROL_FD WORKDIR slipstream-lease=ID LIMIT=VALUE...

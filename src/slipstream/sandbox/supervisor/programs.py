@@ -1,7 +1,7 @@
 """Programs in a local sandbox: started through the control channel, their output captured.
 
-Enters: an argument list and where it runs. Leaves: an ExecResult.
-Always holds: a deadline or a cancellation kills the program with its process group and session; a process that it left
+Input: an argument list and where it runs. Output: an ExecResult.
+Invariants: a deadline or a cancellation kills the program with its process group and session; a process that it left
 behind, and that still holds its output, delays nothing; no descriptor outlives the call.
 """
 

@@ -1,8 +1,8 @@
 """A sandbox whose first process is our supervisor (`program.py`), whatever it is that holds it up.
 
-Enters: a channel to the supervisor, and the host's side of it. Leaves: all of `Sandbox` but `read_tree`, which is the
+Input: a channel to the supervisor, and the host's side of it. Output: all of `Sandbox` but `read_tree`, which is the
 provider's, since only it knows how its files are come by.
-Always holds: closing is done once, in this order: calls under way fail, shells end, the host's side ends, the provider
+Invariants: closing is done once, in this order: calls under way fail, shells end, the host's side ends, the provider
 is told; closing is not undone by a cancellation. A sandbox that fails after a program has run in it raises
 SandboxBroken, unless something shows the host at fault (`blame`): then, and before anything has run, SandboxError.
 """

@@ -1,7 +1,7 @@
 """The persistent shell of a local sandbox: an interactive bash that is driven through pipes.
 
-Enters: the text of a command. Leaves: a ShellResult.
-Always holds: commands run one at a time; the end of a command, its status and the working directory come on a
+Input: the text of a command. Output: a ShellResult.
+Invariants: commands run one at a time; the end of a command, its status and the working directory come on a
 descriptor of their own, which the command does not hold, so that no output can look like an end; a command that would
 not be interrupted costs the shell its variables, never more.
 

@@ -1,8 +1,8 @@
 """A model of an inference engine, on virtual time: a batch-throughput curve, a KV cache, and prefill.
 
-Enters: requests with the tokens of their context and of their reply. Leaves: the time each takes, and what the cache
+Input: requests with the tokens of their context and of their reply. Output: the time each takes, and what the cache
 saved. `docs/dispatch.md` explains the model and where its numbers come from.
-Always holds: the cache never has more tokens than it can; a context in the cache is not computed again; a request that
+Invariants: the cache never has more tokens than it can; a context in the cache is not computed again; a request that
 is being answered keeps its cache; what is idle goes first, the least recently used first of all.
 """
 

@@ -1,6 +1,6 @@
 """The machine that sandboxes, and often an engine, are on, and the run's own process on it, on virtual time.
 
-Enters: seconds of work. Leaves: the wait until it is done, which depends on who else wants the cores or the process.
+Input: seconds of work. Output: the wait until it is done, which depends on who else wants the cores or the process.
 """
 
 from __future__ import annotations

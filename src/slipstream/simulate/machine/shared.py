@@ -1,6 +1,6 @@
 """Resources that many share, on the event loop's clock: whoever is in gets the same speed, and the fewer the faster.
 
-Enters: amounts of work. Leaves: the wait until each is done. Always holds: work is neither lost nor done twice; whoever
+Input: amounts of work. Output: the wait until each is done. Invariants: work is neither lost nor done twice; whoever
 is cancelled leaves at once, and the others speed up. One timer serves everybody inside, so that thousands cost little.
 """
 

@@ -1,6 +1,6 @@
 """What tools, sandboxes and gradings would take on an idle machine, from what they took on a busy one.
 
-Enters: the pieces of time of a recorded run, and the cores of its machine. Leaves: for each kind the share that is work
+Input: the pieces of time of a recorded run, and the cores of its machine. Output: for each kind the share that is work
 on the cores, and each piece as a Chore. A piece of which a share is such work takes `1 - share + share * stretch` times
 what it takes alone, where the stretch is how many times more cores were wanted than there are, at least 1. Those shares
 are taken under which pieces of one kind and task come out most alike and, where the engine works on the same cores, its

@@ -1,6 +1,6 @@
 """What a run needed of its own process, in which one thread of Python at a time goes on, and of all others.
 
-Enters: samples of the machine and of the engine in that process, and a recorded run. Leaves: a CpuUse, or None where
+Input: samples of the machine and of the engine in that process, and a recorded run. Output: a CpuUse, or None where
 that is not on record. Of the time that the process had a core, what the engine's thread did not have is the event
 loop's; what the machine did besides is the work of sandboxes and helpers. Time on a core hardly depends on who else
 wants one, so it says more of another way to dispatch than the lengths of calls and tools do.

@@ -1,6 +1,6 @@
 """The engine model, fitted on the model calls of a recorded run.
 
-Enters: calls with their times and tokens, and how far the machine was shared. Leaves: an EngineSpec.
+Input: calls with their times and tokens, and how far the machine was shared. Output: an EngineSpec.
 A call of s tokens that is let in at a and ends at e is taken to last
 
     call_s + s (step_s + n row_s + T token_s) + P / prefill_tokens_s + Q (1 / share - 1) / prefill_tokens_s

@@ -1,6 +1,6 @@
 """A level over time that can be asked for its mean: how many calls were open, how many cores were wanted.
 
-Enters: intervals with a weight. Leaves: the mean of their sum over any stretch of time, at the cost of a look-up.
+Input: intervals with a weight. Output: the mean of their sum over any stretch of time, at the cost of a look-up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a recorded run would come to under other settings.
 
-Enters: a run store, and settings to change. Leaves: a Prediction: what was recorded, the same replayed (which shows how
+Input: a run store, and settings to change. Output: a Prediction: what was recorded, the same replayed (which shows how
 far the model can be trusted), the same under the change, and which resource holds that up. A resource holds a run up by
 as much as the run would be shorter with twice as much of it.
 """

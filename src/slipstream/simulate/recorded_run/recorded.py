@@ -1,8 +1,8 @@
 """A recorded run, as far as a replay needs it: what each rollout asked of the engine and of the machine, and when.
 
-Enters: the rollouts of a run store, with their spans. Leaves: a Recorded. Nothing is guessed here: times are those that
+Input: the rollouts of a run store, with their spans. Output: a Recorded. Nothing is guessed here: times are those that
 were measured, and `chores` and `fit` make of them what would have been without the others.
-Always holds: the last attempt at a job stands for it; a rollout that was cancelled is known as far as it went.
+Invariants: the last attempt at a job stands for it; a rollout that was cancelled is known as far as it went.
 """
 
 from __future__ import annotations

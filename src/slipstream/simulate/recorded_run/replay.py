@@ -1,8 +1,8 @@
 """A recorded run as a workload: what its rollouts would ask for on an idle machine, and a machine fitted on them.
 
-Enters: a Recorded, and what is known of its settings. Leaves: a Model, which makes the workload of the same run with
+Input: a Recorded, and what is known of its settings. Output: a Model, which makes the workload of the same run with
 other numbers of samples, engines, cores.
-Always holds: the same arguments give the same workload; where more rollouts of a task are asked for than were recorded
+Invariants: the same arguments give the same workload; where more rollouts of a task are asked for than were recorded
 they are drawn from those of the same task, by a seed; one that was cancelled is gone on with as another one that got
 at least as far.
 """

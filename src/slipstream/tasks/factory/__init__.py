@@ -2,6 +2,6 @@
 
     source distribution -> fetch -> suite -> mutate -> plant -> statement -> make (gate) -> tasks.jsonl, trees/
 
-Always holds: code of a package runs in sandboxes alone, which have no network; what is made depends on the sources and
+Invariants: code of a package runs in sandboxes alone, which have no network; what is made depends on the sources and
 the seed.
 """

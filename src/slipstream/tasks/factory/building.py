@@ -1,6 +1,6 @@
 """From a bug and its statement to a line of a task file. Pure but for reading the tree.
 
-Always holds: the oracle and the ids of the hidden tests are in the grading alone; the same for the same bug.
+Invariants: the oracle and the ids of the hidden tests are in the grading alone; the same for the same bug.
 """
 
 from __future__ import annotations

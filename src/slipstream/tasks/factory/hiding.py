@@ -1,7 +1,7 @@
 """Test files without the tests that are to be hidden. Pure; what stays, stays as it is.
 
-Enters: the text of a test file and the ids of tests in it. Leaves: a shell command that takes their lines out.
-Always holds: the file that is left can be parsed, and none of the hidden tests' functions is in it.
+Input: the text of a test file and the ids of tests in it. Output: a shell command that takes their lines out.
+Invariants: the file that is left can be parsed, and none of the hidden tests' functions is in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`slipstream tasks make`: a set of gated tasks out of source distributions.
 
-Enters: requirements and a seed. Leaves: a folder with `tasks.jsonl`, `trees/` and `report.json`, and a Report.
-Always holds: what is written passed the gate; a package of which no tasks can be made is skipped with the reason, and
+Input: requirements and a seed. Output: a folder with `tasks.jsonl`, `trees/` and `report.json`, and a Report.
+Invariants: what is written passed the gate; a package of which no tasks can be made is skipped with the reason, and
 the others go on.
 """
 

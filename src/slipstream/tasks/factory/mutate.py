@@ -1,7 +1,7 @@
 """Bugs as edits of source text: small mistakes of the kind that people make.
 
-Enters: the text of a file and the lines of one function in it. Leaves: Edits, each a span of bytes and what takes its
-place; `apply` makes the text. Always holds: pure; the same for the same text; what is outside of an edit stays as it
+Input: the text of a file and the lines of one function in it. Output: Edits, each a span of bytes and what takes its
+place; `apply` makes the text. Invariants: pure; the same for the same text; what is outside of an edit stays as it
 is, byte for byte; what `edits_of` gives still parses, and differs from what was there.
 """
 

@@ -1,10 +1,10 @@
 """Parts of a made task set: the tasks of a tier, and of those the ones to learn from or the ones to be held out.
 
-Enters: a folder that `slipstream tasks make` wrote. Leaves: Tasks, the packages mixed.
+Input: a folder that `slipstream tasks make` wrote. Output: Tasks, the packages mixed.
 
     tasks=slipstream.tasks.factory.parts:read_part tasks.args.path=DIR tasks.args.tier=tiny tasks.args.part=train
 
-Always holds: a task's id alone decides whether it is held out, and its place; no task is in both parts.
+Invariants: a task's id alone decides whether it is held out, and its place; no task is in both parts.
 """
 
 from __future__ import annotations

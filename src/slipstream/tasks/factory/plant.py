@@ -1,7 +1,7 @@
 """Bugs that tests catch: mutants of a package, each run against the tests that touch what it changes.
 
-Enters: a Package, its Suite, sandboxes over its tree, a seed. Leaves: Bugs, which some steady tests catch and which
-leave the others passing. Always holds: the same bugs, in the same order, for the same sources and seed, whatever ran at
+Input: a Package, its Suite, sandboxes over its tree, a seed. Output: Bugs, which some steady tests catch and which
+leave the others passing. Invariants: the same bugs, in the same order, for the same sources and seed, whatever ran at
 the same time; a mutant that hangs, breaks a test file, or fails too large a share of the suite is no bug.
 """
 

@@ -1,7 +1,7 @@
 """A failing test as a user would write it down: the lines that lead to the failure, with the imports that they need.
 
-Enters: the text of a test file, where in it the failure was, the values of its parameters. Leaves: a program, or None
-where the test needs more than itself (fixtures, its class). Always holds: pure; the name of the test is not in it.
+Input: the text of a test file, where in it the failure was, the values of its parameters. Output: a program, or None
+where the test needs more than itself (fixtures, its class). Invariants: pure; the name of the test is not in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the agent is told of a bug: the symptom, as a user would report it, and never the place.
 
-Enters: a Bug and what its failing tests told. Leaves: a Statement; None where the failures say too little.
-Always holds: neither the file nor the faulty lines nor a hidden test's name is in it; a program that is shown fails
+Input: a Bug and what its failing tests told. Output: a Statement; None where the failures say too little.
+Invariants: neither the file nor the faulty lines nor a hidden test's name is in it; a program that is shown fails
 with the bug and runs through without it, which was tried in a sandbox.
 """
 

@@ -1,6 +1,6 @@
 """What the tasks of all these data sets have in common: facts of a row enter, a Task leaves.
 
-Always holds: what the agent may see (the brief and the sandbox) is made of the problem statement and the image alone.
+Invariants: what the agent may see (the brief and the sandbox) is made of the problem statement and the image alone.
 """
 
 from __future__ import annotations

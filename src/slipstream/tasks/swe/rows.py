@@ -1,6 +1,6 @@
 """Rows of a data set: a file enters, rows with typed fields leave.
 
-Always holds: what is wrong with a row is a ConfigError that names file, row and field.
+Invariants: what is wrong with a row is a ConfigError that names file, row and field.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Base: the index of one set of files, shared by every rollout that has the same.
 
-Enters: paths with their Facts. Leaves: which files define a name, and which use it. Always holds: it is never changed;
+Input: paths with their Facts. Output: which files define a name, and which use it. Invariants: it is never changed;
 what is worked out later (lower-case names, words) is worked out once, and depends on nothing else.
 """
 

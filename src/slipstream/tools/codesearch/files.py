@@ -1,6 +1,6 @@
 """Files: where the index reads from.
 
-Enters: a folder, as a descriptor of a root and a path below it. Leaves: stamps and bytes. Always holds: no link is
+Input: a folder, as a descriptor of a root and a path below it. Output: stamps and bytes. Invariants: no link is
 followed and nothing but regular files is opened, by way of `sandbox.files`; nothing is written.
 
 A stamp says whether a file is as it was without a look into it. It has the time of the inode's last change, which a

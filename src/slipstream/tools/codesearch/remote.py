@@ -1,6 +1,6 @@
 """The files of any sandbox, by way of a small program that runs inside it (`sandbox_program.py`).
 
-Enters: a Sandbox with python3 in it. Leaves: Files for one query. Always holds: a file travels only if no tree of this
+Input: a Sandbox with python3 in it. Output: Files for one query. Invariants: a file travels only if no tree of this
 process has that content already; what the program says is not trusted: it is bounded, checked, and can only be about
 the sandbox's own files.
 """

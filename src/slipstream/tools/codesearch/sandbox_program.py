@@ -2,8 +2,8 @@
 
     sandbox_program.py < REQUEST > REPLY
 
-Enters: one JSON request on standard input. Leaves: one reply on standard output, packed with zlib: a line of JSON, then
-the bytes of files one after the other. Always holds: no link is followed, nothing but regular files is opened, nothing
+Input: one JSON request on standard input. Output: one reply on standard output, packed with zlib: a line of JSON, then
+the bytes of files one after the other. Invariants: no link is followed, nothing but regular files is opened, nothing
 is written; files that vanish meanwhile are left out.
 
     {"op": "stat", "root": ".", "skipped": [NAME...], "binary": [SUFFIX...], "most": 100000}

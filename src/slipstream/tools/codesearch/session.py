@@ -1,6 +1,6 @@
 """CodeSearch: the code search of one rollout.
 
-Enters: terms, perhaps a path and a mode. Leaves: an Answer for a model. Always holds: the files are looked at before
+Input: terms, perhaps a path and a mode. Output: an Answer for a model. Invariants: the files are looked at before
 every answer; the same files and the same query give the same answer, whatever was asked before; what was left out is
 said. Blocking: it belongs into a thread.
 """

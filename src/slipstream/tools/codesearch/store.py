@@ -1,6 +1,6 @@
 """Store: what all rollouts of this process share: parsing processes, Facts by content, and bases.
 
-Enters: the bytes of files. Leaves: their Facts, each parsed once however many trees have it. Always holds: bases that
+Input: the bytes of files. Output: their Facts, each parsed once however many trees have it. Invariants: bases that
 were not used for longest are forgotten when all together grow too large; one that is in use lives on with its users.
 """
 

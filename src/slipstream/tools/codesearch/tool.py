@@ -1,6 +1,6 @@
 """search: look up code in the repository of the sandbox.
 
-Enters: terms, a path and a mode. Leaves: an answer sized for a model, and the next step as a hint. Always holds: the
+Input: terms, a path and a mode. Output: an answer sized for a model, and the next step as a hint. Invariants: the
 answer is true to the files as they are; nothing in the sandbox is changed.
 """
 

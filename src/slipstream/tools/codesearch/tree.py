@@ -1,6 +1,6 @@
 """Tree: the files of one rollout as they are now: a shared base, and what differs from it.
 
-Enters: Files. Leaves: Facts by path, and places by name. Always holds: after `refresh`, every answer is that of an
+Input: Files. Output: Facts by path, and places by name. Invariants: after `refresh`, every answer is that of an
 index made anew from the files; only files whose stamps changed were read again; a rollout owns its changes, its stamps
 and nothing else.
 """

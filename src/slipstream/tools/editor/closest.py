@@ -1,7 +1,7 @@
 """Where a text that is not in a file nearly is.
 
-Enters: the folded text of a file and the text that was looked for. Leaves: the nearest places, with what differs.
-Always holds: the work is linear in the file, and only its first lines are compared word by word.
+Input: the folded text of a file and the text that was looked for. Output: the nearest places, with what differs.
+Invariants: the work is linear in the file, and only its first lines are compared word by word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """edit: view, create and change text files, exactly.
 
-Enters: one of five commands and a path. Leaves: numbered lines of the file, or what became of the change.
-Always holds: a change touches no byte that it was not asked to: line endings, encoding, byte order mark, tabs and mode
+Input: one of five commands and a path. Output: numbered lines of the file, or what became of the change.
+Invariants: a change touches no byte that it was not asked to: line endings, encoding, byte order mark, tabs and mode
 stay. A failed command leaves the file as it was, as far as the sandbox allows. What can be undone lives as long as the
 rollout. A syntax error is told and does not stop a change.
 """

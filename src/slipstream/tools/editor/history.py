@@ -1,7 +1,7 @@
 """What undo needs to know: for each file, how to get from what an edit left to what was there before.
 
-Enters: the bytes of a file before and after an edit. Leaves: the bytes before it, given the bytes after it.
-Always holds: it keeps the bytes that an edit took away and no whole files, within a limit; where the file is no longer
+Input: the bytes of a file before and after an edit. Output: the bytes before it, given the bytes after it.
+Invariants: it keeps the bytes that an edit took away and no whole files, within a limit; where the file is no longer
 what the edit left, there is no way back.
 """
 

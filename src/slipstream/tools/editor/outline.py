@@ -1,7 +1,7 @@
 """A long code file, folded: its classes, functions and the like, each with its lines.
 
-Enters: the name of a file and its lines. Leaves: the entries of its outline, in order; none for a language it does not
-know. Always holds: it goes by the look of lines and never parses, so that files that do not parse have an outline too,
+Input: the name of a file and its lines. Output: the entries of its outline, in order; none for a language it does not
+know. Invariants: it goes by the look of lines and never parses, so that files that do not parse have an outline too,
 and the work is linear in the text. What stands in a Python string is no entry.
 """
 

@@ -1,7 +1,7 @@
 """What a path of the sandbox leads to, and what a folder holds.
 
-Enters: a path a model wrote. Leaves: its kind, mode and size; or the names below it, two levels deep.
-Always holds: it asks the sandbox's own `sh`, `ls` and `find`, and runs nothing else. A sandbox without them is no
+Input: a path a model wrote. Output: its kind, mode and size; or the names below it, two levels deep.
+Invariants: it asks the sandbox's own `sh`, `ls` and `find`, and runs nothing else. A sandbox without them is no
 failure: then the path is unknown, and only reading it will tell.
 """
 

@@ -1,7 +1,7 @@
 """How a file is shown to a model: numbered lines, within a number of characters.
 
-Enters: lines and which of them. Leaves: text, with a bracketed line where it is not all that was asked for.
-Always holds: what is shown is no longer than allowed, and says how to see the rest.
+Input: lines and which of them. Output: text, with a bracketed line where it is not all that was asked for.
+Invariants: what is shown is no longer than allowed, and says how to see the rest.
 """
 
 from __future__ import annotations

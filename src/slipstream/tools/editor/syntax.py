@@ -1,7 +1,7 @@
 """Whether code is well formed, asked of the sandbox's own programs.
 
-Enters: the name of a file and its bytes. Leaves: the first error, or that there is none, or None where nobody can say.
-Always holds: the text is parsed inside the sandbox, under a deadline and a limit on memory, and never run; a checker
+Input: the name of a file and its bytes. Output: the first error, or that there is none, or None where nobody can say.
+Invariants: the text is parsed inside the sandbox, under a deadline and a limit on memory, and never run; a checker
 that is missing, crashes or takes too long says nothing.
 """
 

@@ -1,7 +1,7 @@
 """A text file as characters, and the way back to its bytes.
 
-Enters: the bytes of a file; then what is to stand in place of some characters. Leaves: the bytes of the changed file.
-Always holds: `splice` leaves every byte outside the characters it replaces as it was. A byte that is no text in the
+Input: the bytes of a file; then what is to stand in place of some characters. Output: the bytes of the changed file.
+Invariants: `splice` leaves every byte outside the characters it replaces as it was. A byte that is no text in the
 file's encoding is carried as a lone surrogate and written back as that byte.
 
 Lines end with a line feed, a carriage return, or both. Whoever looks for text sees `folded`, in which every line ends

@@ -1,8 +1,8 @@
 """From a requirement to a tree: the source of a package with all that its tests need, ready to be used offline.
 
-Enters: a Requirement, a folder for downloads, the place of the tree. Leaves: a Package, whose tree holds the source at
+Input: a Requirement, a folder for downloads, the place of the tree. Output: a Package, whose tree holds the source at
 its top and what it requires in `.deps`.
-Always holds: the network is used to download alone, and nothing that was downloaded runs outside a sandbox without one;
+Invariants: the network is used to download alone, and nothing that was downloaded runs outside a sandbox without one;
 the tree holds one copy of the package's own source.
 """
 

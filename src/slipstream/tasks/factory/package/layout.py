@@ -1,6 +1,6 @@
 """What is where in an unpacked source distribution: what is imported, what tests it, what it requires.
 
-Enters: a folder. Leaves: a Layout, which is paths and names. Always holds: files are read and parsed, never run.
+Input: a folder. Output: a Layout, which is paths and names. Invariants: files are read and parsed, never run.
 """
 
 from __future__ import annotations

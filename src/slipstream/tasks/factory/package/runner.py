@@ -1,7 +1,7 @@
 """Runs a package's tests in a few sandboxes over one tree, kept open, each with `sandbox_program.py` in it.
 
-Enters: jobs of `sandbox_program.py`. Leaves: its answers, as plain JSON objects, in the order of the jobs.
-Always holds: nothing runs outside a sandbox; at most `num_at_once` run at a time; a sandbox that breaks is replaced,
+Input: jobs of `sandbox_program.py`. Output: its answers, as plain JSON objects, in the order of the jobs.
+Invariants: nothing runs outside a sandbox; at most `num_at_once` run at a time; a sandbox that breaks is replaced,
 and those of its jobs that were not answered count as timed out.
 """
 

@@ -1,7 +1,7 @@
 """A test runner inside a sandbox, for the factory: one standalone program, standard library and pytest alone.
 
-Enters: one JSON object on standard input, `{"op": "suite" | "mutants" | "snippets", ...}`. Leaves: JSON lines on
-standard output, one for each thing that was run. Always holds: pytest is loaded once and every run is a fork of that,
+Input: one JSON object on standard input, `{"op": "suite" | "mutants" | "snippets", ...}`. Output: JSON lines on
+standard output, one for each thing that was run. Invariants: pytest is loaded once and every run is a fork of that,
 with a deadline; files that a run needs changed are put back after it; what the code under test prints is thrown away.
 """
 

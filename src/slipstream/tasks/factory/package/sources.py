@@ -1,7 +1,7 @@
 """Source distributions and wheels: found, downloaded, unpacked. No code of them runs.
 
-Enters: `NAME==VERSION`, or the path of a source distribution or of a folder. Leaves: folders of plain files.
-Always holds: what is downloaded is what its index names, by SHA-256 where that is told; an archive writes nowhere but
+Input: `NAME==VERSION`, or the path of a source distribution or of a folder. Output: folders of plain files.
+Invariants: what is downloaded is what its index names, by SHA-256 where that is told; an archive writes nowhere but
 into the folder it is unpacked to, and links in it are left out.
 """
 

@@ -1,7 +1,7 @@
 """A package's working and steady tests: those that pass each time, how long they take, which functions they touch.
 
-Enters: a Package and sandboxes over its tree. Leaves: a Suite.
-Always holds: a test is in it only if it passed in every run, one of them in another order; a function is in it only if
+Input: a Package and sandboxes over its tree. Output: a Suite.
+Invariants: a test is in it only if it passed in every run, one of them in another order; a function is in it only if
 a steady test entered it.
 """
 

@@ -1,6 +1,6 @@
 """Answers sized for a model: in full when short, a preview when long, folded to one line each when many.
 
-Enters: Places and lines of files. Leaves: text with line numbers. Always holds: every definition is named with its path
+Input: Places and lines of files. Output: text with line numbers. Invariants: every definition is named with its path
 and its lines; what is not shown is counted.
 """
 

@@ -1,6 +1,6 @@
 """Ranks definitions by BM25 over words of code, for queries that match nothing as they stand.
 
-Enters: words as a model wrote them. Leaves: Places, best first. Always holds: `parseHTTPDate`, `parse_http_date` and
+Input: words as a model wrote them. Output: Places, best first. Invariants: `parseHTTPDate`, `parse_http_date` and
 "parse http dates" are the same words; equal scores are ordered by path; the work is bounded by what is looked at.
 
 The words of a definition are those of its name, of the names around it, of its docstring's first line and of the names

@@ -1,6 +1,6 @@
 """From a name to the definitions it stands for: by qualified name, through imports and re-exports, through bases.
 
-Enters: the parts of a dotted name. Leaves: Places in a fixed order, and how they were found. Always holds: what is
+Input: the parts of a dotted name. Output: Places in a fixed order, and how they were found. Invariants: what is
 defined under the whole of what was asked for comes before one that needs an import or a base class to be followed; no
 chain of imports or bases, however it loops, takes more than a bounded number of steps.
 """

@@ -1,6 +1,6 @@
 """Finds text in files: by substring here, by regular expression in a parsing process with a deadline.
 
-Enters: files with their Facts. Leaves: the lines that match, by file, and what was not looked through. Always holds: a
+Input: files with their Facts. Output: the lines that match, by file, and what was not looked through. Invariants: a
 regular expression, however it behaves, costs at most its deadline; nothing is searched twice.
 """
 

@@ -1,7 +1,7 @@
 """Who calls a definition, what it calls, and where its name is used.
 
-Enters: Places that share a name. Leaves: uses, each marked certain where imports, `self` and base classes lead to one
-of them, and by name alone otherwise. Always holds: no use of the name is dropped; the order is by path and line, tests
+Input: Places that share a name. Output: uses, each marked certain where imports, `self` and base classes lead to one
+of them, and by name alone otherwise. Invariants: no use of the name is dropped; the order is by path and line, tests
 last.
 """
 

@@ -1,7 +1,7 @@
 """Facts: what one file says, as compact columns.
 
-Enters: the text of a file and the reply of a parsing process, which is not trusted. Leaves: a Facts, or a BadReply.
-Always holds: every number in a Facts points at something that is there; a parent comes before its children; a Facts is
+Input: the text of a file and the reply of a parsing process, which is not trusted. Output: a Facts, or a BadReply.
+Invariants: every number in a Facts points at something that is there; a parent comes before its children; a Facts is
 never changed, so every tree that has a file of the same content shares it.
 """
 

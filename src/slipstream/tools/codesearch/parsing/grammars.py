@@ -1,6 +1,6 @@
 """What files in other languages than Python say, by tree-sitter. Loaded by path in the parsing process.
 
-Enters: the bytes of a file. Leaves: the `Said` of `python_source`. Always holds: a file with errors in it still gives
+Input: the bytes of a file. Output: the `Said` of `python_source`. Invariants: a file with errors in it still gives
 what can be made out; methods that stand outside their class (Go, C++) hang below an `impl` of the same lines.
 
 One query per language: `def.KIND` marks a definition and `name` its name, `scope` the type that a method belongs to,

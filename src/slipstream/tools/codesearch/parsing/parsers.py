@@ -1,7 +1,7 @@
 """Parsers: a pool of parsing processes, shared by all rollouts of this process.
 
-Enters: jobs, each a small header and the bytes of a file. Leaves: for each job, once and in any order, its reply or the
-reason why there is none. Always holds: a job that hangs, or ends its process, costs its own time limit and no other
+Input: jobs, each a small header and the bytes of a file. Output: for each job, once and in any order, its reply or the
+reason why there is none. Invariants: a job that hangs, or ends its process, costs its own time limit and no other
 job; nothing that a process sends is more to us than bytes and JSON.
 """
 

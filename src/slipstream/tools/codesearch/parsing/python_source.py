@@ -1,7 +1,7 @@
 """What a Python file says: definitions, references, calls and imports. Standard library alone, Python 3.8 and newer.
 
-Enters: the bytes of a file. Leaves: a `SourceFacts`, plain lists and numbers that travel between processes as they are.
-Always holds: any bytes give an answer. A file that does not parse is scanned line by line for `def` and `class`, and
+Input: the bytes of a file. Output: a `SourceFacts`, plain lists and numbers that travel between processes as they are.
+Invariants: any bytes give an answer. A file that does not parse is scanned line by line for `def` and `class`, and
 the reason is in `error`. Lines count from 1 and are split at \\n, \\r\\n and \\r, as Python does.
 
 This file is loaded by path in the parsing process, beside `grammars.py`, and imports nothing of ours.

@@ -2,8 +2,8 @@
 
     worker.py MAX_MEMORY_BYTES LANGUAGE...
 
-Enters: frames on standard input, each two lengths, a JSON header and the bytes of a file. Leaves: one frame for each,
-in the same form and order. Always holds: once it has said that it is ready, it can open no file and no socket, write no
+Input: frames on standard input, each two lengths, a JSON header and the bytes of a file. Output: one frame for each,
+in the same form and order. Invariants: once it has said that it is ready, it can open no file and no socket, write no
 file, start no process and signal none; it is not root (`confine.py`). A job that takes more CPU seconds than its header
 allows ends it.
 
