@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import SandboxFileError, SandboxLimitError
-from slipstream.sandbox.files import safe_walk as walk
+from slipstream.sandbox.files import safe_walk
 from slipstream.sandbox.files.safe_open import FOLDER, PLACE, acting_as, open_by_hand, open_by_kernel
 from slipstream.sandbox.files.safe_walk import read_file, read_tree, stat_tree, write_files
 from slipstream.types import File
@@ -315,7 +315,7 @@ def test_a_tree_deeper_than_any_path_is_cut_off(root: Path) -> None:
         with opened(root) as fd:
             tree = read_tree(fd, ".")
         assert list(tree.files) == ["file"]
-        assert list(tree.left_out.values()) == [f"deeper than {walk.MAX_DEPTH} folders"]
+        assert list(tree.left_out.values()) == [f"deeper than {safe_walk.MAX_DEPTH} folders"]
     finally:
         while (root / "deeper").exists():  # pytest's own removal would recurse
             take_away_the_first(root)
@@ -420,7 +420,7 @@ def test_the_kernels_files_are_no_place_for_ours() -> None:
 
 def test_a_full_disk_is_a_limit() -> None:
     with pytest.raises(SandboxLimitError, match="here: No space left"):
-        with walk.told("here"):
+        with safe_walk.told("here"):
             raise OSError(28, "No space left on device")
 
 

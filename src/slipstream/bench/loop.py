@@ -75,7 +75,7 @@ def _train(load: LoopBenchLoad, policy: str, runs: Path) -> Path:
     command = [sys.executable, "-m", "slipstream", "train", load.recipe, *settings_of(load, policy)]
     child = subprocess.run([*command, "--json", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, check=False)
     if child.returncode == BAD_INPUT:
-        raise ConfigError(f"the run with dispatch.policy={policy} was refused: mend what it said above")
+        raise ConfigError(f"the run with dispatch.policy={policy} was refused: fix what it reported above")
     if child.returncode:
         raise InfrastructureError(f"the run with dispatch.policy={policy} ended with {child.returncode}: see above")
     return Path(json.loads(child.stdout)["run"])

@@ -104,7 +104,9 @@ def eval_command(
         table=lambda console, folder: print_report(console, report, folder, seconds),
     )
     if not report.num_trusted:
-        display.say("slipstream: no rollout has a verdict: see what the failures say, mend it, and start a new run")
+        display.say(
+            "slipstream: no rollout has a verdict: see what the failures say, fix the cause, and start a new run"
+        )
         raise typer.Exit(1)
 
 

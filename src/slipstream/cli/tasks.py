@@ -216,7 +216,7 @@ def _facts(source: Path) -> dict[str, dict[str, Json]]:
         return {str(one["id"]): one for one in json.loads(place.read_text(encoding="utf-8"))["tasks"]}
     except (ValueError, KeyError, TypeError) as raised:
         raise ConfigError(
-            f"{place} is no report of the factory ({raised}): make the tasks anew, or delete it"
+            f"{place} is no report of the factory ({raised}): make the tasks again, or delete it"
         ) from None
 
 

@@ -215,7 +215,7 @@ class _Bench:
         spec = self._spec
         async with self._open() as (sandbox, _, hidden):
             if wrong := await set_up(sandbox, spec):
-                remedy = "mend it, or end it with `|| true` if only the right work lets it go well"
+                remedy = "fix it, or end it with `|| true` if only the right work lets it go well"
                 raise GraderError(f"without the work too {wrong} ({remedy})")
             if doubt is Doubt.SETUP:
                 return
@@ -229,7 +229,7 @@ class _Bench:
         if doubt is Doubt.COMMAND and outcome.exit_code in NO_PROGRAM:
             raise GraderError(
                 f"without the work too the tests' command ended with {outcome.exit_code}, for want of a program: "
-                f"mend the command, or give the task an image that has it: {outcome.said}"
+                f"fix the command, or give the task an image that has it: {outcome.said}"
             )
 
 

@@ -266,7 +266,7 @@ def _applied(section: Section, before: Entry | None) -> Entry:
         raise _wrong(section, f"it is {_kind(old_mode)} and the patch is about {_kind(said)}")
     new_mode = section.new_mode if section.new_mode is not None else old_mode
     if before is not None and stat.S_IFMT(new_mode) != stat.S_IFMT(old_mode):
-        raise _wrong(section, "a file becomes a link, or a link a file, by being deleted and made anew")
+        raise _wrong(section, "a file becomes a link, or a link a file, by being deleted and created again")
     if section.binary is not None:
         data = _apply_binary(section, section.binary, before)
     elif section.hunks is not None:

@@ -243,7 +243,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
-        """Start one and write the spec's files into it; `setup` is the caller's (see `opening.open_sandbox`).
+        """Start one and write the spec's files into it; `setup` is the caller's (see `ready.open_sandbox`).
 
         Raises SandboxError if it does not come up; nothing is left behind then, nor if this call is cancelled.
         """

@@ -257,7 +257,7 @@ async def _check_without_work(spec: ReplaySpec, place: CallSite, context: GradeC
         await run_worker(sandbox, place, spec, [*spec.recorded, *spec.fresh])
     except (Refused, SandboxBroken, SandboxFileError, SandboxLimitError) as raised:
         raise GraderError(
-            f"without the work too the recorded calls cannot be made: {raised}: make the task anew"
+            f"without the work too the recorded calls cannot be made: {raised}: make the task again"
         ) from None
     finally:
         await sandbox.aclose()

@@ -1,4 +1,4 @@
-"""The cases for what every sandbox does: programs, the shell, files, life and death. See `conformance.py`."""
+"""The cases for what every sandbox does: programs, the shell, files, life and death. See `suite.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases for what a sandbox may do beside: changes, snapshots, endpoints, its root. See `conformance.py`."""
+"""The cases for what a sandbox may do beside: changes, snapshots, endpoints, its root. See `suite.py`."""
 
 from __future__ import annotations
 

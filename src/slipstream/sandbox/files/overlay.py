@@ -1,7 +1,7 @@
 """What changed in a sandbox, found from the writable layer of its overlay alone.
 
 Input: descriptors of the layer's folder and of what lies below it. Output: an `OverlayLayer`, and the old files at the
-paths that it changes. Invariants: what `walk.py` says; only what the layer names is read below it.
+paths that it changes. Invariants: what `safe_walk.py` says; only what the layer names is read below it.
 """
 
 from __future__ import annotations

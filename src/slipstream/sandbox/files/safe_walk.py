@@ -1,7 +1,7 @@
 """Reading and writing the files of a sandbox from outside, through a descriptor of its root.
 
 Input: the descriptor, and paths that are taken below it, whether or not they begin with a slash. Output: bytes,
-`FileTree`s and listings, as data. Invariants: what `beneath.py` says of opening; no program runs; files that vanish,
+`FileTree`s and listings, as data. Invariants: what `safe_open.py` says of opening; no program runs; files that vanish,
 grow or change their kind while they are read are left out or are an error, never a hang; time and memory are bounded
 by the arguments, however many files there are and however deep they lie. Nothing here waits for another, so it belongs
 into a thread.

@@ -159,7 +159,7 @@ def workdir_of(spec: SandboxSpec) -> str:
     taken = TAKEN if spec.base == "host" else ("dev", "proc", "run", "sys")
     if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in taken:
         raise ConfigError(
-            f"the workdir {spec.workdir!r} cannot be had in a local sandbox: use an absolute path such as /work, "
+            f"the workdir {spec.workdir!r} cannot be used in a local sandbox: use an absolute path such as /work, "
             "not below a system folder"
         )
     return str(path)

@@ -279,11 +279,11 @@ def host_namespaces() -> dict[str, str]:
 
 async def survey_local(provider: SandboxProvider, *, home: Path, root: Path = Path("/")) -> Survey:
     """Look at this machine, and open one local sandbox."""
-    from slipstream.sandbox.files import safe_open as beneath
+    from slipstream.sandbox.files import safe_open
 
     rows = [judge_bwrap(), judge_user_namespaces(root), judge_container(root)]
     rows += [judge_seccomp(root, platform.machine()), judge_overlay(root)]
-    rows += [await _look_at_limits(), judge_openat2(beneath.kernel_resolves())]
+    rows += [await _look_at_limits(), judge_openat2(safe_open.kernel_resolves())]
     rows += [judge_memory(root), judge_disk(*_free(home))]
     with _folder() as folder:
         usable, more = await _try(provider, [SandboxSpec(), SandboxSpec(tree=folder)], is_ours=True)

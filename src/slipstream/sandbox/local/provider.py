@@ -1,6 +1,6 @@
 """The `local` provider: sandboxes on this machine, made with bubblewrap.
 
-Input: a SandboxSpec. Output: a Sandbox whose process 1 is our supervisor (`supervisor/program.py`).
+Input: a SandboxSpec. Output: a Sandbox whose process 1 is our supervisor (`sandbox/supervisor/program.py`).
 Invariants: nothing of a sandbox lies on the host's disk; when `aclose` returns, or `open` raises or is cancelled,
 none of its processes is left; a sandbox that was lost says so at once, in every call.
 
@@ -22,7 +22,7 @@ from slipstream.errors import SandboxError, SandboxFileError, SlipstreamError, b
 from slipstream.offload import WorkTooLarge, apart
 from slipstream.sandbox.base import Capability, Changed, OnConnect
 from slipstream.sandbox.blame import Probe
-from slipstream.sandbox.files import safe_walk as walk
+from slipstream.sandbox.files import safe_walk
 from slipstream.sandbox.files.overlay import OverlayLayer
 from slipstream.sandbox.files.safe_open import FOLDER as BENEATH_FOLDER
 from slipstream.sandbox.files.safe_open import acting_as, open_inside
@@ -109,7 +109,7 @@ class LocalSandbox(SupervisedSandbox):
 
         def read() -> FileTree:
             with self.root() as root, self.rights():
-                return walk.read_tree(root, place, max_bytes, max_files)
+                return safe_walk.read_tree(root, place, max_bytes, max_files)
 
         async with self.attributed():
             await self._channel.ask({"op": "hello"})
@@ -158,7 +158,7 @@ class LocalSandbox(SupervisedSandbox):
                     raise SandboxFileError(f"the changes are too much to compare: {raised}") from raised
 
     def _small_differences(self, area: bwrap.Area, path: str, max_bytes: int) -> Changed | None:
-        with self.root() as root, self.rights(), walk.told(path):
+        with self.root() as root, self.rights(), safe_walk.told(path):
             os.close(open_inside(root, os.fsencode(str(PurePosixPath(area.place, path))), BENEATH_FOLDER))
         then = self._marked.get(area.name, OverlayLayer())
         with self._layers(area) as (upper, base, snapshots):

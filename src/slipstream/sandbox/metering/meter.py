@@ -4,7 +4,7 @@ Input: SandboxLimits and the first process of a sandbox. Output: a Meter for eac
 Invariants: the host stays usable whatever runs inside; a limit on memory or processes costs the sandbox a process or
 a fork, the limit on CPU time all its processes; what a meter said last it still says once it is closed.
 
-Control groups do this best, and the kernel holds the limits (`groups`). Where none can be made, a thread watches from
+Control groups do this best, and the kernel holds the limits (`cgroups`). Where none can be made, a thread watches from
 outside (`watchdog`): it comes a moment late, and does not see files in memory, which the disk limit bounds.
 """
 
@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from slipstream.errors import ConfigError, is_shortage
-from slipstream.sandbox.metering import cgroup_tree as hierarchy
-from slipstream.sandbox.metering import cgroups as groups
-from slipstream.sandbox.metering import watchdog
+from slipstream.sandbox.metering import cgroup_tree, cgroups, watchdog
 from slipstream.sandbox.metering.usage import Limit, Usage, UsageMeter
 from slipstream.types import SandboxLimits
 
@@ -108,9 +106,9 @@ class Meters:
             lease = f"{lease}-{_pid_namespace()}"
         reasons: list[str] = []
         backend: Backend | None = None
-        for candidate in groups.KINDS if kind is None else [name for name in groups.KINDS if name == kind]:
+        for candidate in cgroups.KINDS if kind is None else [name for name in cgroups.KINDS if name == kind]:
             try:
-                backend = groups.Groups(lease, candidate)
+                backend = cgroups.Groups(lease, candidate)
                 break
             except OSError as error:
                 if is_shortage(error):
@@ -176,7 +174,7 @@ def orphans(holders: Iterable[str] | None = None) -> list[str]:
     """Those of all holders of groups who had no lease, are named by their process, and are dead. Of processes in other
     namespaces nothing is known, and so nothing said."""
     here = _pid_namespace()
-    names = sorted(hierarchy.holders() if holders is None else holders)
+    names = sorted(cgroup_tree.holders() if holders is None else holders)
     named = [(name, _UNLEASED.fullmatch(name)) for name in names]
     return [name for name, match in named if match and int(match[2]) == here != 0 and not _is_alive(int(match[1]))]
 
@@ -200,7 +198,7 @@ def _is_alive(pid: int) -> bool:
 
 def leftovers(lease: str) -> list[str]:
     """The groups that carry the id of a lease, on this whole machine, children first."""
-    return hierarchy.left_by(lease) if _LEASE.fullmatch(lease) else []
+    return cgroup_tree.left_by(lease) if _LEASE.fullmatch(lease) else []
 
 
 def remove(lease: str) -> int:
@@ -209,5 +207,5 @@ def remove(lease: str) -> int:
     Raises OSError if a group stays.
     """
     found = leftovers(lease)
-    hierarchy.remove_all(found)
+    cgroup_tree.remove_all(found)
     return len(found)

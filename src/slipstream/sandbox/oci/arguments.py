@@ -95,7 +95,7 @@ def workdir_of(spec: SandboxSpec) -> str:
     path = PurePosixPath(spec.workdir)
     if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in TAKEN:
         raise ConfigError(
-            f"the workdir {spec.workdir!r} cannot be had in a container: use an absolute path such as /work, not "
+            f"the workdir {spec.workdir!r} cannot be used in a container: use an absolute path such as /work, not "
             f"below /{', /'.join(TAKEN)}"
         )
     return str(path)

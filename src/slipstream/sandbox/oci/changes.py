@@ -1,6 +1,6 @@
 """What differs between a folder in two containers, read through descriptors of their roots.
 
-Input: the two roots, the one before and the one after. Output: a Changed. Invariants: what `walk.py` says of
+Input: the two roots, the one before and the one after. Output: a Changed. Invariants: what `safe_walk.py` says of
 reading; files are compared by their bytes, since a program inside can set every time and size; no more is kept in
 memory than what differs.
 """

@@ -2,7 +2,7 @@
 
 Input: a container whose supervisor has called. Output: a Sandbox with Endpoints; with Changes and Snapshots too if its
 files are in a layer of the engine's.
-Invariants: files are read through a descriptor of the container's root, as `walk.py` says; what changed is told by
+Invariants: files are read through a descriptor of the container's root, as `safe_walk.py` says; what changed is told by
 comparing with another container, made from the same image or from the one kept at the mark, in which nothing ran.
 """
 
