@@ -59,7 +59,7 @@ def take(upper_fd: int) -> OverlayLayer:
 def small_differences(
     then: OverlayLayer, upper_fd: int, *, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
 ) -> Changed | None:
-    """`changes`, if that is little work; else None."""
+    """`differences`, if that is little work; else None."""
     if len(then.files) > SMALL.num_files or sum(len(file.data) for file in then.files.values()) > SMALL.num_bytes:
         return None
     layers = _read(then, upper_fd, base_fd, snapshot_fds, SMALL.beside(then))
