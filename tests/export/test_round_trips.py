@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import pyarrow
 import pyarrow.json
 import pyarrow.parquet
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from slipstream.errors import ConfigError
 from slipstream.export import ExportedSample, read_atif, read_jsonl, read_parquet
 from slipstream.export.atif import MAX_FILE_BYTES, write_atif
-from slipstream.export.jsonl import sample_line, write_jsonl
+from slipstream.export.jsonl import MAX_LINE_BYTES, sample_line, write_jsonl
 from slipstream.export.parquet import MAX_GROUP_BYTES, MAX_GROUP_VALUES, _check_size, write_parquet
 from slipstream.export.portable import json_line, read_json
 from slipstream.export.samples import flatten
@@ -178,6 +179,23 @@ def test_a_parquet_that_says_it_unpacks_to_too_much_is_refused(num_bytes: int, n
     )
     with pytest.raises(ValueError, match=said):
         _check_size(SimpleNamespace(num_row_groups=1, row_group=lambda number: group))
+
+
+def test_a_small_parquet_that_unpacks_to_too_much_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "x.parquet"
+    values = pyarrow.nulls(MAX_GROUP_VALUES + 1, pyarrow.bool_())
+    column = pyarrow.ListArray.from_arrays([0, len(values)], values)
+    pyarrow.parquet.write_table(pyarrow.table({"input_ids": column}), place)
+    assert place.stat().st_size < 1 << 20
+    with pytest.raises(ConfigError, match=f"values, where {MAX_GROUP_VALUES} are read"):
+        next(iter(read_parquet(place)))
+
+
+def test_a_line_too_long_to_be_a_sample_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "x.jsonl").open("wb") as stream:
+        stream.truncate(MAX_LINE_BYTES + 1)  # a hole, which takes no room on the disk
+    with pytest.raises(ConfigError, match=f"a line of .* is larger than the {MAX_LINE_BYTES} bytes that are read"):
+        next(iter(read_jsonl(tmp_path / "x.jsonl")))
 
 
 def test_a_file_too_large_to_be_a_rollout_is_refused(tmp_path: Path) -> None:

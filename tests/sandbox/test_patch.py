@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from slipstream.patches.apply import (
     entries_of,
     make_patch,
 )
-from slipstream.patches.parse import Section, sections
-from slipstream.types import File, FileTree
+from slipstream.sandbox.patch_text import MAX_BINARY_BYTES, Section, sections
+from slipstream.types import File
 
 LINK, PROGRAM = 0o120000, 0o100755
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
@@ -233,6 +234,12 @@ def test_the_lines_compared_for_all_hunks_are_in_proportion_to_the_file() -> Non
     assert Counted.num_compared < 2 * COMPARISONS_PER_LINE * len(lines)
 
 
+def test_a_hunk_is_looked_for_where_its_rarest_line_stands() -> None:
+    """From its first line on, it would nearly fit at 9,000 places, and be given up before the right one."""
+    same = [b"same\n"] * 10_000
+    assert _Search([*same, b"rare\n", *same]).find([*same[:100], b"rare\n"], 0, 0) == 9_900
+
+
 @pytest.mark.parametrize(
     "data", [b"\n" * 7_800_000, b"x" * 5_000_000, b"a\n" * (MAX_TEXT_LINES + 1)], ids=["newlines", "long line", "lines"]
 )
@@ -257,11 +264,29 @@ def test_a_patch_that_grows_too_large_is_given_up_on_the_way() -> None:
         make_patch({}, {"x": Entry(data=os.urandom(5_000))}, max_bytes=1_000)
 
 
+def _delta_size(size: int) -> bytes:
+    """As git writes it: seven bits at a time, the lowest first."""
+    low, high = size & 0x7F, size >> 7
+    return bytes([low | 0x80]) + _delta_size(high) if high else bytes([low])
+
+
+def test_packed_data_larger_than_it_says_is_not_unpacked_whole() -> None:
+    data = make_patch({}, {"x": Entry(data=bytes(64 << 20))})
+    tracemalloc.start()
+    try:
+        with pytest.raises(PatchError, match="the binary data is damaged"):
+            list(sections(data.replace(b"literal %d" % (64 << 20), b"literal 100")))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 1 << 20
+
+
 def test_a_binary_change_that_would_make_a_huge_file_is_refused() -> None:
-    """24 bytes that copy the old file again and again."""
-    base = bytes(65536)
-    size = b"\x80\x80\x80\x80\x10"  # 4 GiB
-    delta = b"\x80\x80\x04" + size + b"\xb0\xff\xff" * 8
+    """Some bytes that copy the old file again and again."""
+    base = bytes(0xFFFFFF)
+    num_copies = MAX_BINARY_BYTES // len(base) + 1
+    delta = _delta_size(len(base)) + _delta_size(num_copies * len(base)) + b"\xf0\xff\xff\xff" * num_copies
     section = Section(line=1, new_path="x")
     with pytest.raises(PatchError, match="damaged"):
         _apply_delta(section, base, delta)

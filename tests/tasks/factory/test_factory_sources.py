@@ -7,11 +7,13 @@ import pytest
 from tiny_package import write_source
 
 from slipstream.errors import ConfigError
-from slipstream.tasks.factory.package.layout import read_layout
-from slipstream.tasks.factory.package.sources import (
+from slipstream.tasks.factory.layout import read_layout
+from slipstream.tasks.factory.sources import (
+    MAX_UNPACKED_BYTES,
     MAX_UNPACKED_FILES,
     Requirement,
     Skipped,
+    _fetch,
     _write,
     read_requirement,
     unpack_source,
@@ -106,3 +108,10 @@ def test_an_archive_of_very_many_files_is_skipped(tmp_path: Path) -> None:
     files = ((PurePosixPath("p-1"), io.BytesIO()) for _ in range(MAX_UNPACKED_FILES + 1))
     with pytest.raises(Skipped, match=f"it has more than {MAX_UNPACKED_FILES} files"):
         _write(files, tmp_path, 1, strip=1)
+
+
+def test_a_download_that_is_too_large_is_skipped(tmp_path: Path) -> None:
+    with (tmp_path / "p").open("wb") as stream:
+        stream.truncate(MAX_UNPACKED_BYTES + 1)  # a hole, which takes no room on the disk
+    with pytest.raises(Skipped, match=f"is larger than the {MAX_UNPACKED_BYTES} bytes that are read"):
+        _fetch((tmp_path / "p").as_uri())

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from slipstream.sandbox.base import Captured, ExecResult, Rooted
 from slipstream.sandbox.fake import FakeSandbox, few_programs
 from slipstream.tools import CallResult, Effect, Observation, Toolset, resolve
 from slipstream.tools.codesearch import Store, host_folder
-from slipstream.tools.codesearch.remote import FetchedFiles, _unpacked
+from slipstream.tools.codesearch.remote import MAX_REPLY_BYTES, FetchedFiles, _unpacked
 from slipstream.tools.codesearch.tool import Service, make_search
 from slipstream.tools.codesearch.tree import CodeTree
 from slipstream.types import File, Json, SandboxSpec, ToolCall
@@ -140,6 +141,8 @@ def test_a_sandbox_without_python_says_what_to_do(store: Store) -> None:
 def test_what_comes_out_of_a_sandbox_is_bounded_and_checked(tmp_path: Path, store: Store) -> None:
     with pytest.raises(ToolError, match="gave no proper answer"):
         _unpacked(b"no zlib")
+    with pytest.raises(ToolError, match="gave no proper answer"):
+        _unpacked(zlib.compress(b"{}\n" + bytes(MAX_REPLY_BYTES), 1))
     files = FetchedFiles(FolderSandbox(written(tmp_path, FILES)), store)
     asyncio.run(files.fetch(CodeTree(files, store), 30.0))
     assert sorted(files.stat()) == sorted(FILES)
