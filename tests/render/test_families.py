@@ -1,5 +1,6 @@
 """Every family that users train, over bytes and over a small BPE that carries its special tokens."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from tokenizers import AddedToken
 from slipstream.errors import ConfigError
 from slipstream.render.base import Tokenizer, Traits
 from slipstream.render.families import FAMILY_TOKENS, TRAITS, guess_family, surrogate
+from slipstream.render.opening import open_renderer
+from slipstream.render.own_templates import OWN_TEMPLATES
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
 from slipstream.types import CallProblem, Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids
@@ -205,8 +208,31 @@ def test_a_family_is_guessed_by_type_and_else_by_tokens() -> None:
     assert guess_family(surrogate("qwen3"), "qwen3_moe") == "qwen3"
     assert guess_family(surrogate("chatml"), "llama") == "chatml"
     assert guess_family(surrogate("llama-3"), "llama") == "llama-3"
+    types = {"qwen2": "qwen2.5", "mistral": "mistral", "gemma3": "gemma3", "gemma3_text": "gemma3", "phi3": "phi-3"}
+    assert {name: guess_family(surrogate(family), name) for name, family in types.items()} == types
     with pytest.raises(ConfigError, match=r"set model\.family to one of"):
         guess_family(ByteTokenizer(["<x>"]), "llama")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "family"),
+    [
+        ("qwen3_moe", "qwen3-coder"),
+        ("deepseek_v3", "deepseek-r1"),
+        ("mistral", "mistral"),
+        ("gemma3_text", "gemma3"),
+        ("phi3", "phi-3"),
+        ("phi3", "phi-4-mini"),
+    ],
+)
+def test_of_families_that_share_a_type_the_folders_template_tells_which(
+    model_type: str, family: str, tmp_path: Path
+) -> None:
+    bpe(family).save(tmp_path / "tokenizer.json")
+    own = OWN_TEMPLATES[family]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": own.source, **own.special_tokens}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    assert open_renderer(tmp_path).family == family
 
 
 def test_a_family_of_ones_own_is_a_class_that_takes_the_tokenizer(tmp_path: Path) -> None:

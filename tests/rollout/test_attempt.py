@@ -16,7 +16,7 @@ from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
 from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act, replies
 from slipstream.record import MemoryJournal
-from slipstream.rollout.attempt import AttemptDeps, RolloutAttempt
+from slipstream.rollout.attempt import MAX_ARTIFACT_BYTES, MAX_FILES_BYTES, Crew, RolloutAttempt
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox
 from slipstream.seams import JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
@@ -112,6 +112,28 @@ def test_the_artifact_leaves_the_sandbox_and_is_graded_after_it_is_closed() -> N
     assert ended.artifact.answer == "yes"
     assert ended.artifact.files == {"out": b"7\n"}
     assert "missing" in ended.artifact.problems
+
+
+def test_what_has_no_room_beside_the_other_files_of_an_artifact_is_named() -> None:
+    journal = MemoryJournal()
+    paths = tuple(f"f{number}" for number in range(MAX_FILES_BYTES // MAX_ARTIFACT_BYTES + 1))
+    files = dict.fromkeys(paths, File(data=bytes(MAX_ARTIFACT_BYTES)))
+    task = replace(TASK, sandbox=SandboxSpec(files=files), artifact=paths)
+
+    async def main() -> None:
+        journal.append(JobAdmitted(job=JOB))
+        crew = make_crew(replies(act("finish", answer="yes")), provider=FakeProvider(), journal=journal)
+        attempt = RolloutAttempt(crew, task, JOB, 1)
+        await attempt.init()
+        await attempt.run()
+        await attempt.release()
+        await attempt.aclose()
+
+    asyncio.run(main())
+    ended = list(journal.events())[-1]
+    assert isinstance(ended, RunEnded)
+    assert tuple(ended.artifact.files) == paths[:-1]
+    assert tuple(ended.artifact.problems) == paths[-1:]
 
 
 def test_the_agent_never_sees_the_grading_and_the_grader_never_the_agents_sandbox() -> None:
