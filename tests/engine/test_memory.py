@@ -10,9 +10,10 @@ import pytest
 import torch
 from learner_stage import VOCAB, assert_close, batch, learner, model_folder, row, same_bits, weights
 
-from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
-from slipstream.engine.training.learner import TorchLearner
-from slipstream.engine.training.memory import (
+from slipstream.engine.learner import TorchLearner
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.memory import (
+    MIN_TOKENS,
     OutOfMemory,
     _available,
     _group_room,
@@ -96,6 +97,32 @@ def test_what_fitted_is_remembered_in_the_process_and_in_its_checkpoints(tmp_pat
     asked, _ = cramped(25, tokens_per_microbatch=7)
     asked.load(tmp_path / "kept")
     assert asked._budget.tokens == 7  # set on resume, and so it holds
+
+
+class Hungry(Trainable):
+    """A token takes more memory than any machine has."""
+
+    most_tokens = 0
+
+    def activation_bytes(self) -> float:
+        return float(1 << 60)
+
+    def score_batch(self, batch: MicroBatch, *, temperature: float, with_entropy: bool = True) -> Scores:
+        self.most_tokens = max(self.most_tokens, batch.ids.numel())
+        return super().score_batch(batch, temperature=temperature, with_entropy=with_entropy)
+
+
+@pytest.mark.parametrize("asked", [None, 4_096], ids=["measured", "as set"])
+def test_the_first_pass_is_as_large_as_was_measured_to_fit_unless_a_size_is_set(
+    asked: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = batch(*(row(range(5, 25), [0] + [1] * 19, advantage=1.0, rollout=number) for number in range(40)))
+    config = LearnerConfig(tokens_per_microbatch=asked)
+    model = Hungry(model_folder(), config, device=CPU, seed=0)
+    with caplog.at_level(logging.WARNING):
+        TorchLearner(model_folder(), config, device="cpu", model=model).update(rows)
+    assert (model.most_tokens <= MIN_TOKENS) == (asked is None)
+    assert ("so that passes fit in memory" in caplog.text) == (asked is None)
 
 
 def test_a_row_that_does_not_fit_by_itself_names_what_can_be_set_on_resume() -> None:

@@ -1,5 +1,6 @@
 """What a run takes of its disk, and what happens if it is not there."""
 
+import asyncio
 import re
 from array import array
 from pathlib import Path
@@ -11,8 +12,10 @@ from slipstream.engine.training.learner import TorchLearner
 from slipstream.errors import ConfigError
 from slipstream.recipes.quickstart import recipe
 from slipstream.recipes.quickstart.model import make_model
+from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
 from slipstream.training.disk import check_room, room_for, tensor_shapes
+from slipstream.training.run import carry_out_training, plan_training
 from slipstream.types import Batch, JobKey, Row, Sample, token_ids
 
 ROW = Row(
@@ -78,6 +81,21 @@ def test_a_run_that_cannot_fit_is_refused_with_all_the_sizes(tmp_path: Path) -> 
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "part").write_bytes(b"x")
     assert check_room(config, model, tmp_path / "run", free_bytes=total - 1)
+
+
+def test_a_run_says_what_it_is_going_to_take_before_it_computes_anything(tmp_path: Path) -> None:
+    plan = plan_training(settings("steps=0", "warm_start.source=", "held_out.source=", "tasks.num=2", "groups=2"))
+    had_checkpoints: list[tuple[str, bool]] = []
+
+    def on_word(said: str) -> None:
+        had_checkpoints.append((said, (tmp_path / "run" / "checkpoints").exists()))
+
+    def open_store() -> RunStore:
+        return RunStore.create(tmp_path / "run", config={})
+
+    asyncio.run(carry_out_training(plan, open_store, on_word=on_word))
+    assert [there for said, there in had_checkpoints if said.startswith("a checkpoint takes ")] == [False]
+    assert (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
