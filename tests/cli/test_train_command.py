@@ -77,6 +77,12 @@ def test_the_table_says_before_after_and_how_to_look_at_it() -> None:
     )
 
 
+def test_the_table_counts_the_steps_that_had_nothing_to_learn_from() -> None:
+    text = io.StringIO()
+    print_training(Console(file=text, width=40), replace(REPORT, num_flat=7), Path("runs/x"))
+    assert "steps          20, of which 7 had nothing to learn from\n" in text.getvalue()
+
+
 def shown(*, terminal: bool, progresses: list[TrainProgress]) -> str:
     text = io.StringIO()
     with TrainDisplay(Console(file=text, force_terminal=terminal, width=140, color_system=None)) as display:

@@ -1,6 +1,7 @@
 """An evaluation from settings to report, over tasks that need no sandbox of their own to be graded."""
 
 import asyncio
+import json
 import sys
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -10,10 +11,12 @@ import pytest
 
 from slipstream.config import to_json
 from slipstream.errors import ConfigError
-from slipstream.evaluation import EvalProgress, carry_out, evaluate, plan_evaluation
+from slipstream.evaluation import Progress, carry_out, evaluate, plan_evaluation
+from slipstream.model.scripted import ScriptedChat, act, replies
+from slipstream.model.server import ModelServer
 from slipstream.record import RunReader, RunStore
 from slipstream.settings import EvalConfig, HardwareConfig, ModelConfig, TasksConfig
-from slipstream.types import SpanKind
+from slipstream.types import Message, Role, SpanKind
 
 needs_sandboxes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -164,3 +167,31 @@ def test_a_model_that_cannot_be_had_is_found_out_before_a_run_is_made(
     plan = plan_evaluation(replace(config, model=model))
     with pytest.raises(ConfigError, match=said):
         asyncio.run(carry_out(plan, never, past=None, on_progress=lambda progress: None))
+
+
+def test_what_is_set_for_a_server_is_in_every_request(config: EvalConfig, tmp_path: Path) -> None:
+    thoughtful = Message(role=Role.ASSISTANT, content="Hm.", thinking="Well.")
+
+    async def main() -> None:
+        async with ModelServer(chat=ScriptedChat(replies(thoughtful, act("finish", answer="no")))) as server:
+            model = ModelConfig(
+                kind="chat",
+                base_url=server.base_url,
+                extra_body={"reasoning_effort": "low"},
+                extra_headers={"X-Team": "evals"},
+                max_tokens_field="max_completion_tokens",
+                resend_thinking=True,
+            )
+            fitted = replace(config, tasks=replace(config.tasks, num=1), model=model)
+            async with RunStore.create(tmp_path / "run", config=to_json(fitted)) as store:
+                await evaluate(fitted, store)
+            asked = [request for request in server.log if request.path.endswith("/chat/completions")]
+            assert len(asked) == 2
+            for request in asked:
+                assert request.headers["X-Team"] == "evals"
+                assert isinstance(request.body, dict)
+                assert request.body["reasoning_effort"] == "low"
+                assert "max_completion_tokens" in request.body and "max_tokens" not in request.body
+            assert "Well." in json.dumps(asked[1].body)
+
+    asyncio.run(main())

@@ -22,7 +22,7 @@ from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, O
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import Fault, FixedAnswer, ModelServer
 from slipstream.model.wire import reply_from_wire, sampled_to_wire
-from slipstream.types import EngineLoad, Json, Sampled, SampleParams, StopReason, token_ids
+from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, token_ids
 
 
 def choice(**fields: Json) -> Json:
@@ -403,6 +403,23 @@ def test_what_a_server_wants_besides_is_sent(monkeypatch: pytest.MonkeyPatch) ->
             assert "top_p" not in body
 
     asyncio.run(main())
+
+
+def test_the_limit_of_a_reply_has_the_name_that_the_server_knows_and_thinking_goes_back_where_asked() -> None:
+    said = Message(role=Role.ASSISTANT, content="yes", thinking="well")
+    options: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "resend_thinking": True}
+
+    async def body_of(**options: Any) -> dict[str, Any]:
+        async with chatting(ScriptedChat(replies("ok")), **options) as (chat, server):
+            await chat.chat([user("hi"), said, user("go on")], [], SampleParams(max_tokens=5))
+            body = server.log[0].body
+        assert isinstance(body, dict)
+        return body
+
+    plain, fitted = asyncio.run(body_of()), asyncio.run(body_of(**options))
+    assert (plain.get("max_tokens"), plain.get("max_completion_tokens")) == (5, None)
+    assert (fitted.get("max_tokens"), fitted.get("max_completion_tokens")) == (None, 5)
+    assert "reasoning_content" not in plain["messages"][1] and fitted["messages"][1]["reasoning_content"] == "well"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
 """The picture of a learning curve."""
 
+import asyncio
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from slipstream.dispatch.base import DispatchView
+from slipstream.config import apply_overrides
+from slipstream.dispatch.base import View
+from slipstream.recipes.quickstart import recipe
+from slipstream.record import RunStore
 from slipstream.training.curve import draw_curves
 from slipstream.training.curve_file import CurveFile
 from slipstream.training.loop import TrainProgress
+from slipstream.training.run import carry_out_training, plan_training
 
 NS = "{http://www.w3.org/2000/svg}"
 
@@ -65,6 +70,24 @@ def test_the_curve_is_drawn_after_every_evaluation(tmp_path: Path) -> None:
     for held_out in ({}, {0: 0.1}, {0: 0.1}, {0: 0.1, 2: 0.4}):
         tell(TrainProgress(version=0, steps=4, doing="x", view=view, metrics={}, held_out=held_out))
     assert seen == [0, 1, 1, 2]
+
+
+def test_a_run_has_its_curve_while_it_goes_on(tmp_path: Path) -> None:
+    coins = f"{Path(__file__).parents[1] / 'faults' / 'coin_tasks.py'}:coin_tasks"
+    pairs = [f"tasks.source={coins}", "tasks.num=2", f"held_out.source={coins}", "held_out.num=2", "groups=2"]
+    pairs += ["samples=2", "steps=1", "eval_every=1", "warm_start.source=", "model.max_tokens=4"]
+    config = apply_overrides(recipe(), pairs)
+    has_curve: list[bool] = []
+
+    def on_progress(progress: TrainProgress) -> None:
+        if progress.held_out:
+            has_curve.append((tmp_path / "run" / "curve.svg").exists())
+
+    def open_store() -> RunStore:
+        return RunStore.create(tmp_path / "run", config={})
+
+    asyncio.run(carry_out_training(plan_training(config), open_store, on_progress=on_progress))
+    assert has_curve and all(has_curve)
 
 
 def test_a_curve_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
