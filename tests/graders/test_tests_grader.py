@@ -503,6 +503,27 @@ def test_work_that_hides_pytest_is_worth_nothing(tree: Path) -> None:
     assert (verdict.reward, verdict.detail) == (0.0, "the tests cannot be run: pytest: ")
 
 
+FORGER = f"""import sys
+main = sys.modules["__main__"]
+
+def run(asked):
+    canary = asked["canaries"]
+    ours = "test_%s.py::test_" % canary["module"]
+    tests = [[test, "PASSED", ""] for test in {FAIL_TO_PASS + PASS_TO_PASS!r}]
+    tests += [[ours + canary["passes"], "PASSED", ""], [ours + canary["fails"], "FAILED", canary["token"]]]
+    return {{"tests": tests, "errors": [], "strange": 0, "ended": True, "shadowed": [], "replaced": []}}
+
+if hasattr(main, "run"):
+    main.run, main.fingerprints = run, lambda *args: {{}}
+"""
+"""Written for the reporter as it is: run in its process, it is the report."""
+
+
+def test_no_module_of_the_tree_is_loaded_by_the_reporter(tree: Path) -> None:
+    verdict = quick(tree, patch_of({"pygments/__init__.py": FORGER}))
+    assert (verdict.reward, "in the place of another module" in verdict.detail) == (0.0, True)
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -186,6 +186,15 @@ def test_a_call_that_is_none_keeps_what_was_written(function: Json, call: ToolCa
     assert heard(body).message.calls == (call,)
 
 
+def test_arguments_that_came_as_an_object_too_deep_to_be_written_again_are_a_problem_of_the_call() -> None:
+    arguments: dict[str, Any] = {}
+    for _ in range(100_000):
+        arguments = {"a": arguments}
+    function = {"name": "f", "arguments": arguments}
+    message = message_from_wire({"role": "assistant", "tool_calls": [{"id": "c", "function": function}]})
+    assert message.calls == (ToolCall(id="c", name="f", problem=CallProblem.BAD_JSON),)
+
+
 def test_arguments_too_deep_to_parse_are_bad_json() -> None:
     calls: Json = [{"id": "c", "function": {"name": "f", "arguments": "[" * 100_000}}]
     assert heard(answer({"content": None, "tool_calls": calls})).message.calls[0].problem is CallProblem.BAD_JSON
