@@ -27,7 +27,11 @@ def test_what_the_session_says_is_taken() -> None:
     assert taken(key=KEY, ended=0, replaced=["r"])["replaced"] == ["r"]
 
 
-@pytest.mark.parametrize("bad", [["x"], {"x": 1}, None, 1, True, "\ud800", "x" * (MAX_TEXT + 1)], ids=repr)
+@pytest.mark.parametrize(
+    "bad",
+    [["x"], {"x": 1}, None, 1, True, "\ud800", "x" * (MAX_TEXT + 1)],
+    ids=["list", "object", "null", "number", "true", "surrogate", "long"],
+)
 @pytest.mark.parametrize(
     "said",
     [

@@ -221,6 +221,18 @@ def test_a_template_that_drops_thinking_forks_only_where_it_is_followed() -> Non
     assert "Two and three." not in follows.decode(follows.render([USER, thought, USER], ()))
 
 
+def test_a_template_that_writes_one_call_reads_several_as_a_problem() -> None:
+    renderer = of_source(NAMED.replace("in message.tool_calls %}", "in (message.tool_calls or [])[:1] %}"))
+    written = '<call>look with {"at": "a", "n": 0}</call>'
+    prompt = renderer.render([USER], (TOOL,))
+    one, two = (
+        renderer.parse(token_ids(renderer.encode_text(f"{written * number}<end>")), prompt, (TOOL,), call_prefix="c")
+        for number in (1, 2)
+    )
+    assert [call.problem for call in one.calls] == [None]
+    assert [(call.problem, call.raw) for call in two.calls] == [(CallProblem.SEVERAL, written * 2)]
+
+
 def test_calls_in_no_known_shape_are_refused_with_what_can_be_done() -> None:
     with pytest.raises(ConfigError, match=r"writes a call as .*zqname.*no known shape; name another model\.family"):
         of_source(UNKNOWN)
