@@ -17,7 +17,10 @@ from slipstream.sandbox.local.provider import LocalProvider
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
-LARGE = ("changes_newlines", "edit_newlines", "edit_words", "edit_view", "answer_words", "many_calls_run", "write_many")
+LARGE = (
+    *("changes_newlines", "edit_newlines", "edit_words", "edit_view", "answer_words", "many_calls_run", "write_many"),
+    *("test_log", "test_report"),
+)
 MAX_LOOP_CPU_MS = 150.0
 """Of the loop's own thread, between two wake-ups. On the loop, each of these takes several times as much."""
 

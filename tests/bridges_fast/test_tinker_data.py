@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from tinker_stage import row
 
 from slipstream.batch.pack import pack_rows
-from slipstream.bridges.tinker.data import demonstrated, to_datums
+from slipstream.bridges.tinker.data import Datum, demonstrated, to_datums
+from slipstream.bridges.tinker.figures import Tally
 from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
-from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.bridges.tinker.seam import Loss, PassResult
+from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.types import JobKey, Row, Sample, token_ids
 
@@ -116,3 +118,25 @@ def test_warm_steps_are_of_one_size_and_deal_out_everything() -> None:
         range(10)
     )
     assert len(warm_steps(demonstrated(samples), replace(config, max_steps=5))) == 5
+
+
+def test_what_the_server_computes_differently_is_told_apart_from_what_the_policy_drifted() -> None:
+    datum = Datum(
+        rollout=0,
+        inputs=token_ids([1, 2, 3]),
+        targets=token_ids([2, 3, 4]),
+        logprobs=array("f", [-1.0, -1.0, -1.0]),
+        advantages=array("f", [1.0, 1.0, 1.0]),
+        weights=array("f", [1.0, 1.0, 1.0]),
+        versions=array("i", [3, 2, 2]),
+    )
+
+    def figures(version: int | None) -> dict[str, float]:
+        tally = Tally(Loss(name="importance_sampling"), version)
+        tally.add([datum], PassResult(logprobs=[[-0.875, -0.5, -0.5]]), {})
+        found = tally.metrics()
+        return {name: found[name] for name in found if "engine_diff" in name or "policy_drift" in name}
+
+    names = ("learn/engine_diff_mean", "learn/engine_diff_max", "learn/policy_drift_mean", "learn/policy_drift_max")
+    assert figures(3) == dict(zip(names, (0.125, 0.125, 0.5, 0.5), strict=True))
+    assert figures(None) == {names[0]: pytest.approx(0.375), names[1]: 0.5}

@@ -77,6 +77,12 @@ def test_the_table_says_before_after_and_how_to_look_at_it() -> None:
     )
 
 
+def test_the_table_ends_with_the_command_that_evaluates_what_was_trained() -> None:
+    text = io.StringIO()
+    print_training(Console(file=text, width=40), REPORT, Path("runs/x"), ["eval", "react", "model.folder=my runs/x"])
+    assert text.getvalue().endswith("evaluate it    slipstream eval react 'model.folder=my runs/x'\n")
+
+
 def test_the_table_counts_the_steps_that_had_nothing_to_learn_from() -> None:
     text = io.StringIO()
     print_training(Console(file=text, width=40), replace(REPORT, num_flat=7), Path("runs/x"))

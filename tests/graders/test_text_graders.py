@@ -1,6 +1,7 @@
 """Graders of an answer: exact match and token F1."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 
@@ -14,6 +15,9 @@ from slipstream.graders.registry import find_grader
 from slipstream.graders.text import normalised, same, token_f1
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.types import Artifact, Grading, Json, SandboxSpec
+
+MAX_LOOP_CPU_S = 0.3
+"""Of the thread of the event loop. Compared there, the answer takes several times as much."""
 
 
 def reward(kind: str, answer: str | None, spec: Mapping[str, Json]) -> float:
@@ -195,3 +199,17 @@ def test_a_wrong_spec_names_grader_and_key(kind: str, spec: Mapping[str, Json], 
         find_grader(kind).check(spec)
     assert f'grading "{kind}"' in str(raised.value)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["exact", "f1"])
+def test_a_long_answer_is_compared_beside_the_event_loop(kind: str) -> None:
+    async def main() -> tuple[float, float]:
+        context = GradeContext(provider=FakeProvider(), sandbox=SandboxSpec())
+        artifact = Artifact(answer="word " * 2_000_000)
+        before_s = time.thread_time()
+        verdict = await find_grader(kind).grade(Grading(kind=kind, spec={"expected": "a word"}), artifact, context)
+        return verdict.reward, time.thread_time() - before_s
+
+    score, loop_cpu_s = asyncio.run(main())
+    assert score < 1e-5
+    assert loop_cpu_s < MAX_LOOP_CPU_S

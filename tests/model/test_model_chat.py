@@ -190,7 +190,7 @@ def test_arguments_that_came_as_an_object_too_deep_to_be_written_again_are_a_pro
     arguments: dict[str, Any] = {}
     for _ in range(100_000):
         arguments = {"a": arguments}
-    function = {"name": "f", "arguments": arguments}
+    function: Json = {"name": "f", "arguments": arguments}
     message = message_from_wire({"role": "assistant", "tool_calls": [{"id": "c", "function": function}]})
     assert message.calls == (ToolCall(id="c", name="f", problem=CallProblem.BAD_JSON),)
 

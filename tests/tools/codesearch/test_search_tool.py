@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -147,6 +148,25 @@ def test_what_comes_out_of_a_sandbox_is_bounded_and_checked(tmp_path: Path, stor
     asyncio.run(files.fetch(CodeTree(files, store), 30.0))
     assert sorted(files.stat()) == sorted(FILES)
     assert sorted(files.stat(code_only=True)) == sorted(path for path in FILES if path.endswith((".py", ".pyi")))
+
+
+def test_what_comes_out_of_a_sandbox_is_read_beside_the_event_loop(tmp_path: Path, store: Store) -> None:
+    packed = zlib.compress(b"[" + b"[]," * (MAX_REPLY_BYTES // 4), 1)
+
+    class Talkative(FolderSandbox):
+        async def exec(self, argv: Sequence[str], **_: object) -> ExecResult:
+            return ExecResult(
+                exit_code=0, stdout=Captured(head=packed, num_bytes=len(packed)), stderr=Captured(head=b"")
+            )
+
+    async def main() -> float:
+        files = FetchedFiles(Talkative(tmp_path), store)
+        before_s = time.thread_time()
+        with pytest.raises(ToolError, match="gave no proper answer"):
+            await files.fetch(Tree(files, store), 60.0)
+        return time.thread_time() - before_s
+
+    assert asyncio.run(main()) < 0.3
 
 
 def test_a_lost_sandbox_is_no_failure_of_the_tool(tmp_path: Path, store: Store) -> None:
