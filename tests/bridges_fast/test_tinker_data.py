@@ -11,10 +11,10 @@ from tinker_stage import row
 
 from slipstream.batch.pack import pack_rows
 from slipstream.bridges.tinker.data import Datum, demonstrated, to_datums
-from slipstream.bridges.tinker.figures import Tally
+from slipstream.bridges.tinker.figures import UpdateFigures
 from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
 from slipstream.bridges.tinker.seam import Loss, PassResult
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.types import JobKey, Row, Sample, token_ids
 
@@ -132,7 +132,7 @@ def test_what_the_server_computes_differently_is_told_apart_from_what_the_policy
     )
 
     def figures(version: int | None) -> dict[str, float]:
-        tally = Tally(Loss(name="importance_sampling"), version)
+        tally = UpdateFigures(Loss(name="importance_sampling"), version)
         tally.add([datum], PassResult(logprobs=[[-0.875, -0.5, -0.5]]), {})
         found = tally.metrics()
         return {name: found[name] for name in found if "engine_diff" in name or "policy_drift" in name}

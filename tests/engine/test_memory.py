@@ -10,9 +10,9 @@ import pytest
 import torch
 from learner_stage import VOCAB, assert_close, batch, learner, model_folder, row, same_bits, weights
 
-from slipstream.engine.learner import TorchLearner
-from slipstream.engine.learner_config import LearnerConfig, WarmStartConfig
-from slipstream.engine.memory import (
+from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+from slipstream.engine.training.learner import TorchLearner
+from slipstream.engine.training.memory import (
     MIN_TOKENS,
     OutOfMemory,
     _available,

@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.config import to_json
 from slipstream.errors import ConfigError
-from slipstream.evaluation import Progress, carry_out, evaluate, plan_evaluation
+from slipstream.evaluation import EvalProgress, carry_out, evaluate, plan_evaluation
 from slipstream.model.scripted import ScriptedChat, act, replies
 from slipstream.model.server import ModelServer
 from slipstream.record import RunReader, RunStore

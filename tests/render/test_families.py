@@ -13,8 +13,8 @@ from tokenizers import AddedToken
 from slipstream.errors import ConfigError
 from slipstream.render.base import Tokenizer, Traits
 from slipstream.render.families import FAMILY_TOKENS, TRAITS, guess_family, surrogate
-from slipstream.render.opening import open_renderer
-from slipstream.render.own_templates import OWN_TEMPLATES
+from slipstream.render.formats.own_templates import OWN_TEMPLATES
+from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
 from slipstream.types import CallProblem, Json, Message, Role, TokenIds, ToolCall, ToolSpec, token_ids

@@ -16,7 +16,7 @@ from slipstream.graders.base import GradeContext, Grader
 from slipstream.graders.registry import find_grader
 from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act, replies
 from slipstream.record import MemoryJournal
-from slipstream.rollout.attempt import MAX_ARTIFACT_BYTES, MAX_FILES_BYTES, Crew, RolloutAttempt
+from slipstream.rollout.attempt import MAX_ARTIFACT_BYTES, MAX_FILES_BYTES, AttemptDeps, RolloutAttempt
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.fake import FakeProvider, FakeSandbox
 from slipstream.seams import JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken

@@ -29,8 +29,8 @@ from slipstream.patches.apply import (
     entries_of,
     make_patch,
 )
-from slipstream.sandbox.patch_text import MAX_BINARY_BYTES, Section, sections
-from slipstream.types import File
+from slipstream.patches.parse import MAX_BINARY_BYTES, Section, sections
+from slipstream.types import File, FileTree
 
 LINK, PROGRAM = 0o120000, 0o100755
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")

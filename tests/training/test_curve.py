@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from slipstream.config import apply_overrides
-from slipstream.dispatch.base import View
+from slipstream.dispatch.base import DispatchView
 from slipstream.recipes.quickstart import recipe
 from slipstream.record import RunStore
 from slipstream.training.curve import draw_curves
 from slipstream.training.curve_file import CurveFile
 from slipstream.training.loop import TrainProgress
-from slipstream.training.run import carry_out_training, plan_training
+from slipstream.training.run import plan_training, run_training
 
 NS = "{http://www.w3.org/2000/svg}"
 
@@ -86,7 +86,7 @@ def test_a_run_has_its_curve_while_it_goes_on(tmp_path: Path) -> None:
     def open_store() -> RunStore:
         return RunStore.create(tmp_path / "run", config={})
 
-    asyncio.run(carry_out_training(plan_training(config), open_store, on_progress=on_progress))
+    asyncio.run(run_training(plan_training(config), open_store, on_progress=on_progress))
     assert has_curve and all(has_curve)
 
 

@@ -15,7 +15,7 @@ from slipstream.recipes.quickstart.model import make_model
 from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
 from slipstream.training.disk import check_room, room_for, tensor_shapes
-from slipstream.training.run import carry_out_training, plan_training
+from slipstream.training.run import plan_training, run_training
 from slipstream.types import Batch, JobKey, Row, Sample, token_ids
 
 ROW = Row(
@@ -93,7 +93,7 @@ def test_a_run_says_what_it_is_going_to_take_before_it_computes_anything(tmp_pat
     def open_store() -> RunStore:
         return RunStore.create(tmp_path / "run", config={})
 
-    asyncio.run(carry_out_training(plan, open_store, on_word=on_word))
+    asyncio.run(run_training(plan, open_store, on_word=on_word))
     assert [there for said, there in had_checkpoints if said.startswith("a checkpoint takes ")] == [False]
     assert (tmp_path / "run" / "checkpoints").exists()
 

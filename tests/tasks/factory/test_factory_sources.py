@@ -7,8 +7,8 @@ import pytest
 from tiny_package import write_source
 
 from slipstream.errors import ConfigError
-from slipstream.tasks.factory.layout import read_layout
-from slipstream.tasks.factory.sources import (
+from slipstream.tasks.factory.package.layout import read_layout
+from slipstream.tasks.factory.package.sources import (
     MAX_UNPACKED_BYTES,
     MAX_UNPACKED_FILES,
     Requirement,

@@ -23,7 +23,7 @@ from slipstream.tools.codesearch import Store, host_folder
 from slipstream.tools.codesearch.remote import MAX_REPLY_BYTES, FetchedFiles, _unpacked
 from slipstream.tools.codesearch.tool import Service, make_search
 from slipstream.tools.codesearch.tree import CodeTree
-from slipstream.types import File, Json, SandboxSpec, ToolCall
+from slipstream.types import File, FileTree, Json, SandboxSpec, ToolCall
 
 from .small_repository import FILES, written
 
@@ -163,7 +163,7 @@ def test_what_comes_out_of_a_sandbox_is_read_beside_the_event_loop(tmp_path: Pat
         files = FetchedFiles(Talkative(tmp_path), store)
         before_s = time.thread_time()
         with pytest.raises(ToolError, match="gave no proper answer"):
-            await files.fetch(Tree(files, store), 60.0)
+            await files.fetch(CodeTree(files, store), 60.0)
         return time.thread_time() - before_s
 
     assert asyncio.run(main()) < 0.3
