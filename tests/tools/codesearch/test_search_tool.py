@@ -23,7 +23,7 @@ from slipstream.tools.codesearch import Store, host_folder
 from slipstream.tools.codesearch.remote import MAX_REPLY_BYTES, FetchedFiles, _unpacked
 from slipstream.tools.codesearch.tool import Service, make_search
 from slipstream.tools.codesearch.tree import CodeTree
-from slipstream.types import File, FileTree, Json, SandboxSpec, ToolCall
+from slipstream.types import File, Json, SandboxSpec, ToolCall
 
 from .small_repository import FILES, written
 
