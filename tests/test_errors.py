@@ -6,7 +6,18 @@ import re
 
 import pytest
 
-from slipstream.errors import GraderError, InfrastructureError, SandboxError, boundary, described, origin_of
+from slipstream.errors import (
+    AgentError,
+    ConfigError,
+    GraderError,
+    InfrastructureError,
+    RunError,
+    SandboxError,
+    SlipstreamError,
+    boundary,
+    described,
+    origin_of,
+)
 
 
 def raised_by(work: object) -> InfrastructureError:
@@ -81,3 +92,22 @@ def test_a_traceback_without_end_is_cut() -> None:
 
     origin = raised_by(deeper).origin
     assert origin is not None and origin.kind == "RecursionError" and len(origin.trace.splitlines()) < 90
+
+
+def test_what_the_agent_did_what_is_retried_and_what_ends_a_run_are_kept_apart() -> None:
+    leaves = [kind for kind in descendants(SlipstreamError) if not kind.__subclasses__()]
+    kinds = (AgentError, InfrastructureError, RunError)
+    assert all(sum(issubclass(leaf, kind) for kind in kinds) <= 1 for leaf in leaves)
+    assert {leaf.__name__ for leaf in leaves if not issubclass(leaf, kinds)} == {"ConfigError", "ReplayError"}
+
+
+def descendants(kind: type[SlipstreamError]) -> list[type[SlipstreamError]]:
+    ours = [each for each in kind.__subclasses__() if each.__module__ == "slipstream.errors"]
+    return [*ours, *(deeper for each in ours for deeper in descendants(each))]
+
+
+def test_a_setting_at_fault_is_named_also_after_a_way_between_processes() -> None:
+    raised = ConfigError.setting("carry", True, "set oversample above 0", "oversample=1")
+    assert str(raised) == "carry=true: set oversample above 0"
+    again = pickle.loads(pickle.dumps(raised))
+    assert (str(again), again.key, again.value, again.remedies) == (str(raised), "carry", True, ("oversample=1",))

@@ -38,3 +38,14 @@ def test_an_example_runs_as_written(name: str, tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, str(EXAMPLES / name)], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert SAYS[name] in ran.stdout
+
+
+def test_the_example_on_another_bridge_is_checked_as_far_as_the_server(tmp_path: Path) -> None:
+    """`make bridges` runs it against a real one (`tests/bridges_tinker/test_tinker_example.py`)."""
+    pytest.importorskip("transformers")
+    script = [sys.executable, str(EXAMPLES / "train_on_tinker.py"), "model"]
+    made = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    assert f"--base-model {tmp_path / 'model'} --backend jax" in made.stdout, made.stderr
+    ran = subprocess.run([*script, "http://127.0.0.1:9"], cwd=tmp_path, capture_output=True, text=True)
+    said = ran.stderr.splitlines()[-1]
+    assert "bridge=tinker needs the SDK" in said or "127.0.0.1:9" in said, "settings, tasks and tokenizer are accepted"

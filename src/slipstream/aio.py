@@ -1,4 +1,4 @@
-"""What asyncio lacks. Standard library only."""
+"""Additions to asyncio. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A TaskGroup whose first error comes out as itself and not in an ExceptionGroup, for callers that catch it."""
+    """A TaskGroup that raises its first error itself instead of an ExceptionGroup, for callers that catch it."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -26,17 +26,17 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 def run_stoppable(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with SIGTERM and SIGHUP as good as ^C: what is open is closed, then KeyboardInterrupt is raised. A
-    signal that is ignored, as `nohup` has it, stays so."""
+    """asyncio.run that treats SIGTERM and SIGHUP like ^C: everything is closed, then KeyboardInterrupt is raised. A
+    signal that is ignored, as under `nohup`, stays ignored."""
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    was_told = False
+    was_signalled = False
 
     async def stoppable() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop() -> None:
-            nonlocal was_told
-            was_told = True
+            nonlocal was_signalled
+            was_signalled = True
             assert task is not None
             task.cancel()
 
@@ -47,16 +47,16 @@ def run_stoppable(main: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(stoppable())
     except asyncio.CancelledError:
-        if was_told:
+        if was_signalled:
             raise KeyboardInterrupt from None
         raise
 
 
 def collect_rarely() -> None:
-    """Make the garbage collector of this process look less often, for one that holds thousands of rollouts.
+    """Make this process's garbage collector run less often, for a process that holds thousands of rollouts.
 
-    What they are made of lives as long as they do and is freed by its count, so looking through all of it again and
-    again finds nothing, and takes almost half the time with 10,000 of them. Cycles are still found, only later.
+    Their objects live as long as they do and are freed by reference counting, so repeated full collections find nothing
+    and take almost half the time with 10,000 rollouts. Cycles are still collected, only later.
     """
     gc.set_threshold(50_000, 20, 20)
 
@@ -64,7 +64,7 @@ def collect_rarely() -> None:
 async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait until all of `tasks` are done, even if cancelled meanwhile; the cancellation is raised afterwards.
 
-    For clean-up that must be carried out: what is waited for has to be bounded by itself.
+    For clean-up that must be completed: the tasks need time limits of their own.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:

@@ -1,7 +1,7 @@
-"""Reads data from outside with a limit on what it becomes, so that a small file or answer cannot fill the memory.
+"""Reads data from outside with a limit on its unpacked size, so that a small file or answer cannot exhaust the memory.
 
-Input: bytes, a file or a stream, the most bytes that are read, and what it is called in errors. Output: all of its
-bytes. Invariants: no more than about the limit is ever held; what is larger raises TooLarge, which names the limit.
+Input: bytes, a file or a stream, the limit in bytes, and a name for error messages. Output: all of its bytes.
+Invariants: little more than the limit is ever held; more data raises TooLarge, which names the limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class TooLarge(ValueError):
-    """There are more bytes than are read."""
+    """The data is larger than the limit."""
 
 
 def too_large(what: str, max_bytes: int) -> TooLarge:
@@ -22,7 +22,7 @@ def too_large(what: str, max_bytes: int) -> TooLarge:
 
 
 def inflate(packed: bytes, max_bytes: int, what: str) -> bytes:
-    """The bytes that zlib packed. Raises zlib.error if they are damaged or end early."""
+    """Decompress zlib data. Raises zlib.error if it is damaged or ends early."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(packed, max_bytes + 1)
     if len(data) > max_bytes:
@@ -33,7 +33,7 @@ def inflate(packed: bytes, max_bytes: int, what: str) -> bytes:
 
 
 def chunks(file: IO[bytes], max_bytes: int, what: str) -> Iterator[bytes]:
-    """What is left of a file, piece by piece."""
+    """The rest of a file, piece by piece."""
     num_left = max_bytes
     while chunk := file.read(CHUNK_BYTES):
         num_left -= len(chunk)
@@ -51,7 +51,7 @@ def lines(file: IO[bytes], max_bytes: int, what: str) -> Iterator[bytes]:
 
 
 async def whole(stream: AsyncIterable[bytes], max_bytes: int, what: str) -> bytes:
-    """All of a stream, whose pieces are small."""
+    """All of a stream that comes in small pieces."""
     pieces: list[bytes] = []
     num_left = max_bytes
     async for piece in stream:

@@ -54,9 +54,11 @@ def _checked(config: Config, prefix: str) -> Config:
         elif main is not None and isinstance(value, str):
             fitted[name] = group(**{main: value})
         elif is_group and not (value is None and group is not kind):
-            raise ConfigError(f"{key}={value!r:.80} is a {type(value).__name__}: give a {group.__name__}(...)")
+            raise ConfigError(
+                f"{key}={value!r:.80} is a {type(value).__name__}: give a {group.__name__}(...)", key=key, value=value
+            )
         elif not is_group:
-            fitted[name] = _fit(kind, value, f"{key}={value!r:.80}")
+            fitted[name] = _fit(kind, value, key, f"{value!r:.80}")
     given = {name: getattr(config, name) for name in fitted}
     changed = {
         name: value for name, value in fitted.items() if (value, type(value)) != (given[name], type(given[name]))
@@ -77,7 +79,9 @@ def from_json(kind: type[Config], value: Json) -> Config:
     except ValidationError as raised:
         problem = raised.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(f"the setting {where} is {problem['input']!r}: {problem['msg']}") from None
+        raise ConfigError(
+            f"the setting {where} is {problem['input']!r}: {problem['msg']}", key=where, value=problem["input"]
+        ) from None
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Json]]:
@@ -121,10 +125,13 @@ def checked_arguments(function: Callable[..., object], given: Mapping[str, Json]
         parameter = parameters.get(name)
         if parameter is None and not takes_any:
             known = ", ".join(parameters) or "none"
-            raise ConfigError(f'there is no setting "{key}.{name}"{did_you_mean(name, parameters)}; known are {known}')
+            raise ConfigError(
+                f'there is no setting "{key}.{name}"{did_you_mean(name, parameters)}; known are {known}',
+                key=f"{key}.{name}",
+                value=value,
+            )
         annotated = parameter is not None and parameter.annotation is not parameter.empty
-        setting = f"{key}.{name}={value}"
-        arguments[name] = _fit(parameter.annotation, value, setting) if parameter and annotated else value
+        arguments[name] = _fit(parameter.annotation, value, f"{key}.{name}") if parameter and annotated else value
     return arguments
 
 
@@ -149,14 +156,16 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
         return cast("Config", {**config, name: _put(inner if isinstance(inner, Mapping) else {}, path[1:], text, key)})
     known = _field_types(type(config))
     if name not in known:
-        raise ConfigError(f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}')
+        raise ConfigError(
+            f'there is no setting "{key}"{did_you_mean(name, known)}; known here are {", ".join(known)}', key=key
+        )
     current: Any = getattr(config, name)
     optional = _optional_group(known[name])
     if len(path) > 1:
         if current is None and optional is not None:
             current = optional()
         if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
-            raise ConfigError(f'"{key}": {name} is a value and has no settings of its own')
+            raise ConfigError(f'"{key}": {name} is a value and has no settings of its own', key=key)
         value: Any = _put(current, path[1:], text, key)
     elif optional is not None and _parse(text) is None:
         value = None
@@ -165,7 +174,7 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     elif dataclasses.is_dataclass(current) or optional is not None:
         inner = ", ".join(f"{key}.{field.name}" for field in dataclasses.fields(optional or current))
         unset = "" if optional is None else f", or {key}=null for none"
-        raise ConfigError(f'"{key}" is a group of settings: set one of {inner}{unset}')
+        raise ConfigError(f'"{key}" is a group of settings: set one of {inner}{unset}', key=key)
     else:
         value = _check(known[name], text, key)
     changed = {name: value}
@@ -182,21 +191,23 @@ def _default(kind: Any, name: str) -> Any:
 def _check(kind: Any, text: str, key: str) -> Any:
     """`text` as the field's type: a dataclass annotation is data only at run time, hence Any."""
     try:
-        return _fit(kind, _parse(text), f"{key}={text}")
+        return _fit(kind, _parse(text), key, text)
     except ConfigError as raised:
         with suppress(ConfigError):
             return _fit(kind, text, key)  # what looks like JSON may be meant as text: model.name=7
         raise raised from None
 
 
-def _fit(kind: Any, value: Json, setting: str) -> Any:
+def _fit(kind: Any, value: Json, key: str, shown: str | None = None) -> Any:
+    """`shown` stands for the value in errors."""
+    setting = f"{key}={value if shown is None else shown}"
     try:
         fitted = TypeAdapter(kind).validate_python(value)
     except ValidationError as raised:
         messages = "; ".join(dict.fromkeys(problem["msg"] for problem in raised.errors()))
-        raise ConfigError(f"{setting}: {messages}") from None
+        raise ConfigError(f"{setting}: {messages}", key=key, value=value) from None
     if _took_bool(value, fitted):
-        raise ConfigError(f"{setting}: give a number, not true or false")
+        raise ConfigError(f"{setting}: give a number, not true or false", key=key, value=value)
     return fitted
 
 
@@ -244,5 +255,5 @@ def _refuse_unknown(kind: Any, value: Json, path: tuple[str, ...]) -> None:
     for name, inner in value.items():
         if name not in known:
             where = ".".join((*path, name))
-            raise ConfigError(f'there is no setting "{where}"{did_you_mean(name, known)}')
+            raise ConfigError(f'there is no setting "{where}"{did_you_mean(name, known)}', key=where)
         _refuse_unknown(known[name], inner, (*path, name))

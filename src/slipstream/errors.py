@@ -1,23 +1,25 @@
-"""Errors, named by the boundary that failed. Standard library only.
+"""The errors of the package, named by what failed. Standard library only.
 
 SlipstreamError
 ├── ConfigError            bad input: one sentence that names the value and the remedy; ends the command
-├── ToolError              shown to the model as the tool's answer; an ordinary part of a rollout
-└── InfrastructureError    never the agent's doing: tried again, then recorded as untrusted
-    ├── ModelError         the endpoint or engine
-    ├── ToolFailure        a tool raised what is not a ToolError
-    ├── SandboxError       the provider or the host
-    │   ├── SandboxFileError   a path that cannot be read or written (asked for by the agent, so tools show it)
-    │   └── SandboxLimitError  a limit of the sandbox was reached (the agent's doing, so tools show it)
-    ├── GraderError
-    ├── ReplayError        a recorded attempt cannot be gone on with: the job starts over, at no cost to its retries
-    ├── JournalError       the run store could not be written: ends the run, since nothing after it would be kept
-    ├── UserCodeError      a grader or tool fails every attempt alike: ends the run, to be resumed once it is fixed
-    ├── LearnerError       the embedded learner made no step, or its checkpoint cannot be written or read
-    └── BridgeError        a trainer
-
-ContextOverflow is no failure: it says that the conversation no longer fits the model.
-SandboxBroken is no failure either: the agent broke its own sandbox, which is a trusted ending.
+├── AgentError             what the agent did: part of its rollout, never retried
+│   ├── ToolError          a wrong call, shown to the model as the tool's answer
+│   ├── SandboxFileError   a path that cannot be read or written, shown likewise
+│   ├── SandboxLimitError  a limit of the sandbox was reached, shown likewise
+│   ├── SandboxBroken      the agent destroyed its own sandbox: a trusted ending
+│   └── ContextOverflow    the conversation no longer fits the model: an ending too
+├── InfrastructureError    not the agent's doing: retried, then recorded as untrusted
+│   ├── ModelError         the endpoint or engine
+│   ├── ToolFailure        a tool raised something other than a ToolError
+│   ├── SandboxError       the sandbox provider or the host
+│   └── GraderError        the grader
+├── ReplayError            a recorded attempt cannot be resumed: the job starts over and keeps all its retries
+└── RunError               ends the run, which can be resumed once the cause is fixed
+    ├── JournalError       the run store cannot be written
+    ├── UserCodeError      a grader or tool fails every attempt at the same line
+    ├── UngradedError      no rollout of a step has a verdict
+    ├── LearnerError       the embedded learner failed, or its checkpoint cannot be written or read
+    └── BridgeError        an outside trainer failed, or cannot use what it was given
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where an error of user code (a grader, a tool, a script) comes from."""
+    """Where in user code (a grader, a tool, a script) an error was raised."""
 
     kind: str
     """The type of what was raised: `KeyError`."""
@@ -43,34 +46,60 @@ class Origin:
     trace: str = ""
     """The traceback, from the first line of user code on."""
     may_pass: bool = False
-    """Whether the cause may lie outside that code (network, disk, memory), so that another try may succeed."""
+    """Whether the cause may lie outside that code (network, disk, memory), so that a retry may succeed."""
 
 
 class SlipstreamError(Exception):
     """The root: anything Slipstream raises on purpose."""
 
+    origin: Origin | None = None
+    """Set where user code raised it."""
+
 
 class ConfigError(SlipstreamError):
     """Bad input. The message names the value that was wrong and what to do."""
 
+    def __init__(self, message: str, *, key: str = "", value: object = None, remedies: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.key = key
+        """The setting at fault, dotted as on the command line; empty if it is not one setting."""
+        self.value = value
+        self.remedies = remedies
+        """Settings as `key=value`, each of which resolves it by itself; empty where none is obvious."""
 
-class ToolError(SlipstreamError):
-    """What the model did wrong with a tool, told so that it can do better."""
+    @classmethod
+    def setting(cls, key: str, value: object, problem: str, *remedies: str) -> Self:
+        """`key=value: problem`."""
+        shown = str(value).lower() if isinstance(value, bool) else value
+        return cls(f"{key}={shown}: {problem}", key=key, value=value, remedies=remedies)
 
 
-class ContextOverflow(SlipstreamError):
-    """The conversation does not fit the model's window any more."""
+class AgentError(SlipstreamError):
+    """What the agent, or a program it ran, did. It belongs to its rollout and is never retried."""
 
 
-class SandboxBroken(SlipstreamError):
+class ToolError(AgentError):
+    """The model used a tool wrongly. The message is the tool's answer, so it says how to do better."""
+
+
+class SandboxFileError(AgentError):
+    """A path in the sandbox is missing, not a regular file, too large, or may not be touched."""
+
+
+class SandboxLimitError(AgentError):
+    """A limit of the sandbox (processes, memory, disk) stopped the operation."""
+
+
+class SandboxBroken(AgentError):
     """The agent destroyed its own sandbox."""
 
 
-class InfrastructureError(SlipstreamError):
-    """A fault of provider, host, engine or grader."""
+class ContextOverflow(AgentError):
+    """The conversation no longer fits the model's window."""
 
-    origin: Origin | None = None
-    """Set where user code raised it."""
+
+class InfrastructureError(SlipstreamError):
+    """A fault of the provider, host, engine or grader. The dispatcher retries it."""
 
 
 class ModelError(InfrastructureError):
@@ -82,44 +111,44 @@ class ToolFailure(InfrastructureError):
 
 
 class SandboxError(InfrastructureError):
-    """The sandbox's provider or host failed."""
-
-
-class SandboxFileError(SandboxError):
-    """A path in the sandbox is missing, not a regular file, too large, or may not be touched."""
-
-
-class SandboxLimitError(SandboxError):
-    """A limit of the sandbox (processes, memory, disk) stopped what was asked for."""
+    """The sandbox provider or the host failed."""
 
 
 class GraderError(InfrastructureError):
-    """The grader could not come to a verdict."""
+    """The grader could not reach a verdict."""
 
 
-class ReplayError(InfrastructureError):
-    """An attempt cannot go on from its recorded turns. Nothing is wrong with the job: it starts over."""
+class ReplayError(SlipstreamError):
+    """An attempt cannot be resumed from its recorded turns. Nothing is wrong with the job: it starts over."""
 
 
-class JournalError(InfrastructureError):
-    """The run store could not be written."""
+class RunError(SlipstreamError):
+    """The run cannot continue. What it recorded is kept, and it can be resumed once the cause is fixed."""
 
 
-class UserCodeError(InfrastructureError):
-    """Code of the user's fails in every attempt, in the same way."""
+class JournalError(RunError):
+    """The run store could not be written, so nothing after this would be kept."""
 
 
-class LearnerError(InfrastructureError):
-    """The embedded learner could not go on. Its weights are as they were."""
+class UserCodeError(RunError):
+    """A grader or tool of the user's fails every attempt in the same way."""
 
 
-class BridgeError(InfrastructureError):
-    """A trainer failed, or refused what it was given."""
+class UngradedError(RunError):
+    """No rollout of a step or an evaluation has a verdict."""
+
+
+class LearnerError(RunError):
+    """The embedded learner failed. Its weights are unchanged."""
+
+
+class BridgeError(RunError):
+    """An outside trainer failed, or refused what it was given."""
 
 
 @contextmanager
-def boundary(error: type[InfrastructureError], what: str) -> Iterator[None]:
-    """Name whatever crosses this boundary: errors of ours pass, anything else becomes `error`."""
+def boundary(error: type[InfrastructureError | LearnerError], what: str) -> Iterator[None]:
+    """Errors of ours pass; any other exception becomes `error`, prefixed with `what`."""
     try:
         yield
     except SlipstreamError:
@@ -157,7 +186,7 @@ def origin_of(raised: BaseException) -> Origin | None:
 
 
 MAX_FRAMES = 20
-"""Of a traceback that is shown; of deeper ones, the last."""
+"""A deeper traceback shows the last of its frames."""
 
 
 class _Owner(Enum):
@@ -198,8 +227,8 @@ _MISTAKES = (
 
 
 def _may_pass(raised: BaseException | None) -> bool:
-    """Whether what was raised, or what caused it, may come from outside: the network, the disk, a shortage, or
-    something that a library says and that is no plain mistake in calling it."""
+    """Whether the error or its cause may come from outside: the network, the disk, a shortage, or a library that
+    reports anything but a plain mistake in calling it."""
     if raised is None:
         return False
     frames = traceback.extract_tb(raised.__traceback__)
@@ -210,7 +239,7 @@ def _may_pass(raised: BaseException | None) -> bool:
 
 
 def is_shortage(raised: BaseException) -> bool:
-    """Whether the machine has no process, thread, memory or descriptor to spare just now, which may pass."""
+    """Whether the machine is out of processes, threads, memory or descriptors just now, which may pass."""
     return isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno in _SHORTAGES)
 
 

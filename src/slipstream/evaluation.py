@@ -1,7 +1,7 @@
-"""Evaluation: n rollouts of every task, no update, and what they say.
+"""Evaluation: n rollouts of every task, no update, and a report.
 
-Enters: an EvalConfig and a run store. Leaves: a Report over every rollout of the run, those of earlier sessions
-included. Always holds: a job that is in the store is not run again.
+Input: an EvalConfig and a run store. Output: an EvalReport over every rollout of the run, earlier sessions included.
+Invariants: a job that is in the store is not run again.
 
     async with RunStore.create(folder, config=to_json(config)) as store:
         report = await evaluate(config, store)
@@ -15,28 +15,30 @@ import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from slipstream.aio import task_group
 from slipstream.batch.drift import Drift, drift
-from slipstream.dispatch.base import DispatchView, Placement
+from slipstream.dispatch.base import DispatchView
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.model.base import ChatModel, Completer
-from slipstream.record import RunReader, RunStore, plan_resume
+from slipstream.record import RunReader, RunStore
+from slipstream.record.metrics_file import MetricsFile, MetricsLine
 from slipstream.settings import EvalConfig, check_settings
+from slipstream.tasks.jobs import make_job
 from slipstream.tasks.source import digest_of, load_tasks
-from slipstream.telemetry.sampler import sampling
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
-from slipstream.wiring import Pacing, check_gradings, check_prompts, check_weights, make_job, open_placement
+from slipstream.wiring.checks import check_prompts, check_tasks
+from slipstream.wiring.run import LiveRun, OpenStore, start_run
 
 PHASE = "eval"
 
 MAX_ROLLOUTS = 10_000_000
-"""Of one run. Each is a job that is kept in memory."""
+"""In one run. Each is a job kept in memory."""
 
-TELL_EVERY_S = 0.25
+REPORT_EVERY_S = 0.25
 
 _STAGES = (
     SpanKind.WAIT_INIT, SpanKind.INIT, SpanKind.WAIT_RUN, SpanKind.RUN, SpanKind.RELEASE, SpanKind.WAIT_GRADE,
@@ -46,7 +48,7 @@ _STAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """What a run came to. Rewards are over rollouts with a verdict; the others are counted, never taken for 0."""
+    """The figures of a run. Rewards are over rollouts with a verdict; the others are counted, never taken for 0."""
 
     num_tasks: int
     num_rollouts: int
@@ -64,11 +66,27 @@ class EvalReport:
     stage_s: Mapping[str, float]
     """Mean seconds of a rollout in each stage, and waiting for it."""
     failures: Mapping[str, int]
-    """Infrastructure failures by stage and error, those that a retry mended included."""
+    """Infrastructure failures by stage and error, including those that a retry got over."""
     failure_messages: Mapping[str, str]
-    """What the first of each kind said."""
+    """The message of the first of each kind."""
     drift: Drift
     """How many samples forked, and why."""
+
+    def metrics(self) -> dict[str, float]:
+        """The figures by name, as `docs/metrics.md` lists them; those that there are none of are left out."""
+        low, high = self.reward_interval or (None, None)
+        rewards = {"reward/mean": self.mean_reward, "reward/low": low, "reward/high": high}
+        return {
+            "tasks": self.num_tasks,
+            "rollouts": self.num_rollouts,
+            "rollouts/with_verdict": self.num_trusted,
+            **{name: value for name, value in rewards.items() if value is not None},
+            **{f"pass@{k}": chance for k, chance in self.pass_at_k.items()},
+            "turns/mean": self.num_turns,
+            **{f"ended/{reason}": number for reason, number in self.endings.items()},
+            **{f"seconds/{stage}": seconds for stage, seconds in self.stage_s.items()},
+            "failures": sum(self.failures.values()),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +104,8 @@ class EvalProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What an evaluation is going to do."""
+class EvalPlan:
+    """What an evaluation will do."""
 
     config: EvalConfig
     tasks: Mapping[str, Task]
@@ -96,15 +114,14 @@ class Plan:
     jobs: tuple[Job, ...]
 
 
-def plan_evaluation(config: EvalConfig) -> Plan:
-    """Check the settings and load the tasks. May take as long as a task source takes."""
+def plan_evaluation(config: EvalConfig) -> EvalPlan:
+    """Check the settings and load the tasks, which may take a while."""
     check_settings(config)
     loaded = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
     jobs = plan_jobs(config, loaded)
-    check_weights(config.dispatch, jobs[: len(loaded)])
-    check_gradings(config, loaded)
+    check_tasks(config, loaded, phase=PHASE)
     check_prompts(config)
-    return Plan(
+    return EvalPlan(
         config=config,
         tasks={task.id: task for task in loaded},
         tasks_digest=digest_of(loaded),
@@ -113,10 +130,12 @@ def plan_evaluation(config: EvalConfig) -> Plan:
 
 
 def plan_jobs(config: EvalConfig, tasks: Sequence[Task]) -> tuple[Job, ...]:
-    """Every place to be filled: all tasks once, then all again, so that early results cover all of them."""
+    """All tasks once, then all again, so that early results cover all of them."""
     if len(tasks) * config.samples > MAX_ROLLOUTS:
-        raise ConfigError(
-            f"samples={config.samples} of {len(tasks)} tasks: a run holds {MAX_ROLLOUTS:,} rollouts at most"
+        raise ConfigError.setting(
+            "samples",
+            config.samples,
+            f"with {len(tasks)} tasks that is more than the {MAX_ROLLOUTS:,} rollouts of a run",
         )
     return tuple(_job(config, task, sample) for sample in range(config.samples) for task in tasks)
 
@@ -129,64 +148,55 @@ def _job(config: EvalConfig, task: Task, sample: int) -> Job:
 async def evaluate(
     config: EvalConfig, store: RunStore, *, on_progress: Callable[[EvalProgress], None] = lambda progress: None
 ) -> EvalReport:
-    """Run whatever of the run is not in the store yet, then report on all of it."""
-    return await carry_out(plan_evaluation(config), lambda: nullcontext(store), past=store, on_progress=on_progress)
+    """Run whatever is not in the store yet, then report on all of it."""
+    return await run_evaluation(
+        plan_evaluation(config), lambda: nullcontext(store), past=store, on_progress=on_progress
+    )
 
 
-async def carry_out(
-    plan: Plan,
-    open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
+async def run_evaluation(
+    plan: EvalPlan,
+    open_store: OpenStore,
     *,
     past: RunReader | None,
     on_progress: Callable[[EvalProgress], None],
     model: Completer | ChatModel | None = None,
 ) -> EvalReport:
-    """`evaluate` for a run that may not exist yet: `open_store` is called when model and sandboxes are there and all
-    that can be checked was, so bad input leaves no run behind. `past` is the run so far, where there is one;
-    `model` is asked in place of what the settings name."""
+    """`evaluate` for a run that may not exist yet. `past` is the run so far, if there is one; `model` is asked in
+    place of what the settings name."""
     if past is not None and past.done_keys().issuperset(job.key for job in plan.jobs):
-        return report(past.rollouts(), plan.config)
-    pacing = Pacing(plan.config.dispatch)
-    placing = open_placement(plan.config, plan.tasks, pacing=pacing, policy=model)
-    async with placing as placed, open_store() as store:
-        async with sampling(store, plan.config.hardware.every_s, take_work=pacing.take_work):
-            await _run_missing(plan, placed(store), pacing, store, on_progress)
-        await store.flush()
-        return report(store.rollouts(), plan.config)
+        return _reported(past, plan.config)
+    async with start_run(plan.config, plan.tasks, open_store, model=model) as run:
+        await _run_missing(plan, run, on_progress)
+        await run.store.flush()
+        return _reported(run.store, plan.config)
 
 
-async def _run_missing(
-    plan: Plan, placement: Placement, pacing: Pacing, store: RunStore, on_progress: Callable[[EvalProgress], None]
-) -> None:
-    await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
-    before = list(store.rollouts(with_turns=False))
+def _reported(run: RunReader, config: EvalConfig) -> EvalReport:
+    """The report, which is written into `metrics.jsonl` too."""
+    found = report(run.rollouts(), config)
+    MetricsFile(run.folder, [MetricsLine(kind=PHASE, at={}, metrics=found.metrics())])
+    return found
+
+
+async def _run_missing(plan: EvalPlan, run: LiveRun, on_progress: Callable[[EvalProgress], None]) -> None:
+    before = list(run.store.rollouts(with_turns=False))
     done = {rollout.job.key for rollout in before}
-    tally = _Tally(plan, before)
-    dispatcher = Dispatcher(
-        placement,
-        policy=pacing.policy,
-        journal=store,
-        limits=pacing.limits,
-        gate=pacing.gate,
-        load=pacing.load,
-        deadlines=plan.config.dispatch.deadlines,
-        retries=plan.config.dispatch.retries,
-        resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
-        is_proven=any(rollout.verdict is not None for rollout in before),
-    )
+    totals = _Totals(plan, before)
+    dispatcher = run.dispatcher
     async with dispatcher, task_group() as group:
         group.create_task(_submit(dispatcher, [job for job in plan.jobs if job.key not in done]))
-        ticking = group.create_task(_tick(lambda: on_progress(tally.progress(dispatcher.view()))))
+        ticking = group.create_task(_report_progress(lambda: on_progress(totals.progress(dispatcher.view()))))
         async for rollout in dispatcher.finished():
-            tally.add(rollout)
+            totals.add(rollout)
         ticking.cancel()
-    on_progress(tally.progress(dispatcher.view()))
+    on_progress(totals.progress(dispatcher.view()))
 
 
-class _Tally:
-    """What the finished rollouts of a run came to so far."""
+class _Totals:
+    """Running totals over the finished rollouts."""
 
-    def __init__(self, plan: Plan, before: Sequence[Rollout]) -> None:
+    def __init__(self, plan: EvalPlan, before: Sequence[Rollout]) -> None:
         self._plan = plan
         self._num_before = len(before)
         self._num_solved = self._num_untrusted = 0
@@ -215,10 +225,10 @@ async def _submit(dispatcher: Dispatcher, jobs: Iterable[Job]) -> None:
         dispatcher.close()
 
 
-async def _tick(tell: Callable[[], None]) -> None:
+async def _report_progress(report_now: Callable[[], None]) -> None:
     while True:
-        await asyncio.sleep(TELL_EVERY_S)
-        tell()
+        await asyncio.sleep(REPORT_EVERY_S)
+        report_now()
 
 
 def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
@@ -267,7 +277,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
-    """The chance that k samples, drawn without putting back from these, hold at least one that solved the task."""
+    """The chance that k of these samples, drawn without replacement, include one that solved the task."""
     return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)
 
 

@@ -1,8 +1,8 @@
-"""Which tasks next: epochs in a shuffled order, whole steps at a time.
+"""Which tasks come next: epochs in a shuffled order, whole steps at a time.
 
-Enters: the ids of the tasks, and what became of those that were given out. Leaves: the tasks of the next step.
-Always holds: the order depends on the seed and on what was noted alone; within an epoch no task is given out twice,
-and within a step never; a feed that is told what was given out before goes on where that one stopped.
+Input: the ids of the tasks, and the rewards of those given out. Output: the tasks of the next step.
+Invariants: the order depends only on the seed and on the rewards noted; no task is given out twice within an epoch, nor
+within a step; given what was given out before, a feed continues from there.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from slipstream.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveRateFilter:
-    """Leaves out, for some epochs, tasks that taught nothing: whose last group was all alike."""
+    """Skips tasks for some epochs whose last group's mean reward was at an extreme, and so taught nothing."""
 
     above: float = 0.0
-    """A task whose group's mean reward was at or below this rests,"""
+    """A task whose group's mean reward was at or below this is skipped,"""
     below: float = 1.0
     """and so does one at or above this."""
     rest_epochs: int = 2
+    """For how many epochs."""
 
 
 class Feed:
@@ -37,7 +38,7 @@ class Feed:
         self._seed = seed
         self._filter = solve_rate
         self._epoch = 0
-        """How many epochs were begun."""
+        """How many epochs have begun."""
         self._queue: list[str] = []
         self._rests_until: dict[str, int] = {}
 
@@ -49,12 +50,12 @@ class Feed:
     def num_per_step(self) -> int:
         return self._num_per_step
 
-    def fresh(self, num: int, besides: Collection[str]) -> tuple[str, ...]:
-        """Up to `num` tasks more for a step that has those in `besides`; fewer if there are no others."""
+    def fresh(self, num: int, exclude: Collection[str]) -> tuple[str, ...]:
+        """Up to `num` tasks that are not in `exclude`; fewer if there are no others."""
         chosen: list[str] = []
         has_begun = False
         while len(chosen) < num:
-            place = next((at for at, task in enumerate(self._queue) if task not in (*besides, *chosen)), None)
+            place = next((at for at, task in enumerate(self._queue) if task not in (*exclude, *chosen)), None)
             if place is not None:
                 chosen.append(self._queue.pop(place))
             elif has_begun:
@@ -63,8 +64,8 @@ class Feed:
                 before = self._epoch, list(self._queue)
                 self._begin_epoch()
                 has_begun = True
-                if {*besides, *chosen}.issuperset(self._queue):
-                    # Whoever is told later what was given out could not tell that it began.
+                if {*exclude, *chosen}.issuperset(self._queue):
+                    # Otherwise a feed restored from what was given out would not know of this epoch.
                     self._epoch, self._queue = before
                     break
         return tuple(chosen)

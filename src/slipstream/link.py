@@ -1,10 +1,9 @@
-"""A connection between two processes of a run: either may call what the other offers, many calls at once.
+"""A connection between two processes of a run: each may call functions of the other, many at once.
 
-Input: a connected stream socket, and what this end offers. Output: answers.
-Invariants: every call ends exactly once, with the answer, the error, or LinkLost. What is told or called on one end
-begins on the other in that order. Cancelling a call cancels what it called, and returns when that has ended. Whatever
-is raised by what is called crosses the link, and never ends the process. What cannot be read fails the call that it
-belongs to and no other.
+Invariants: every call ends exactly once, with an answer, an error, or LinkLost. Calls and tells start on the other end
+in the order in which they were made. Cancelling a call cancels the called function, and returns when that has ended.
+Any exception in a called function crosses the link, and never ends the process. A message that cannot be read fails the
+call that it belongs to and no other.
 
 Both ends are the same program on the same machine, so messages are pickled.
 
@@ -34,10 +33,10 @@ from slipstream.errors import InfrastructureError
 logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("!QBQ")
-"""Before each message: how long it is, its kind, and the number of the call it belongs to."""
+"""The header of a message: its length, its kind, and the number of its call."""
 _CALL, _TELL, _ANSWER, _ERROR, _CANCEL = range(5)
 _linked: set[subprocess.Popen[bytes]] = set()
-"""What `start_linked` started, and `wait_or_kill` has not yet seen end."""
+"""Processes that `start_linked` started and `wait_or_kill` has not yet seen end."""
 
 
 class LinkLost(InfrastructureError):
@@ -45,7 +44,7 @@ class LinkLost(InfrastructureError):
 
 
 class Link(asyncio.Protocol):
-    """One end. `calls` are awaited and answered; `tells` are called at once, and nobody hears what comes of them."""
+    """One end. `calls` are awaited and answered; `tells` are called without an answer."""
 
     def __init__(
         self,
@@ -53,21 +52,21 @@ class Link(asyncio.Protocol):
         calls: Mapping[str, Callable[..., Awaitable[Any]]],
         tells: Mapping[str, Callable[..., None]],
         on_lost: Callable[[], None] = lambda: None,
-        whom: str = "the other process",
+        peer: str = "the other process",
     ) -> None:
-        """`whom`: who is at the other end, for the message of LinkLost."""
+        """`peer` names the other end in the message of LinkLost."""
         self._calls = calls
         self._tells = tells
         self._on_lost = on_lost
-        self._whom = whom
+        self._peer = peer
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._to_send: list[bytes] = []
-        """What is sent in one tick of the event loop goes out at its end, all at once."""
+        """Messages of one tick of the event loop, written together at its end."""
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        """By number, what this end waits for,"""
+        """By number, the calls that this end waits for,"""
         self._at_work: dict[int, asyncio.Task[Any]] = {}
-        """and what the other does."""
+        """and those that it runs for the other end."""
         self._num_asked = 0
         self._over = asyncio.Event()
 
@@ -89,28 +88,28 @@ class Link(asyncio.Protocol):
             return await answer
         except asyncio.CancelledError:
             if answer.cancelled() and self._asked[number] is answer and not self.is_lost:
-                # It went with whoever waited for it, and what was called goes on.
+                # Its waiter was cancelled with it; what was called keeps running.
                 self._asked[number] = answer = asyncio.get_running_loop().create_future()
                 self._send(_CANCEL, number)
                 await _ended(answer)
             if not answer.cancelled():
-                answer.exception()  # whoever cancelled does not care what it was
+                answer.exception()  # the call was cancelled: its result is not wanted
             raise
         finally:
             del self._asked[number]
 
     def tell(self, what: str, *arguments: Any) -> None:
-        """Nothing happens if nobody is there any more."""
+        """Does nothing if the other end is gone."""
         self._send(_TELL, 0, what, arguments)
 
     async def over(self, *, grace_s: float) -> None:
-        """Wait until the other end is gone; and for all that it had called, which is cancelled then, a little."""
+        """Wait until the other end is gone, then briefly for the calls it had made, which are cancelled."""
         await self._over.wait()
         if self._at_work:
             await asyncio.wait(list(self._at_work.values()), timeout=grace_s)
 
     def close(self) -> None:
-        """The other end learns of it, and what it had called is cancelled."""
+        """Close this end. The calls of the other end are cancelled."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -145,7 +144,7 @@ class Link(asyncio.Protocol):
     # ---------------------------------------------------------------- messages
 
     def _lost(self) -> LinkLost:
-        return LinkLost(f"{self._whom} is gone")
+        return LinkLost(f"{self._peer} is gone")
 
     def _send(self, kind: int, number: int, *message: Any) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -164,8 +163,8 @@ class Link(asyncio.Protocol):
         try:
             parts = pickle.loads(message)
         except Exception as raised:  # it may be made of what this end does not have
-            told = InfrastructureError(f"what {self._whom} sent cannot be read: {type(raised).__name__}: {raised}")
-            self._take_unread(kind, number, told)
+            error = InfrastructureError(f"what {self._peer} sent cannot be read: {type(raised).__name__}: {raised}")
+            self._take_unread(kind, number, error)
             return
         if kind == _CALL:
             self._begin(number, *parts)
@@ -177,13 +176,13 @@ class Link(asyncio.Protocol):
         else:
             self._answer(kind, number, *parts)
 
-    def _take_unread(self, kind: int, number: int, told: InfrastructureError) -> None:
+    def _take_unread(self, kind: int, number: int, error: InfrastructureError) -> None:
         if kind == _CALL:
-            self._send(_ERROR, number, told)
+            self._send(_ERROR, number, error)
         elif kind == _TELL:
-            logger.error("%s", told)
+            logger.error("%s", error)
         else:
-            self._answer(_ERROR, number, told)
+            self._answer(_ERROR, number, error)
 
     def _begin(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         self._at_work[number] = task = asyncio.create_task(_contained(self._calls, what, arguments), name=what)
@@ -192,12 +191,12 @@ class Link(asyncio.Protocol):
     def _hear(self, what: str, arguments: tuple[Any, ...]) -> None:
         try:
             self._tells[what](*arguments)
-        except Exception:  # what else comes over the link has nothing to do with it
-            logger.exception("%s, told by %s, failed", what, self._whom)
+        except Exception:  # other messages on the link are not affected
+            logger.exception("%s, sent by %s, failed", what, self._peer)
 
     def _answer(self, kind: int, number: int, came: Any) -> None:
         answer = self._asked.get(number)
-        if answer is not None and answer.cancelled():  # just now: whoever waited for it need not wait for the end
+        if answer is not None and answer.cancelled():  # at once: its waiter need not wait until it has ended
             self._asked[number] = answer = asyncio.get_running_loop().create_future()
             answer.set_result(None)
         if answer is None or answer.done():
@@ -208,16 +207,16 @@ class Link(asyncio.Protocol):
             answer.set_exception(came)
 
     def _served(self, task: asyncio.Task[Any], number: int) -> None:
-        """Not said by the task itself: one that is cancelled before it began says nothing."""
+        """A callback and not part of the task: a task that is cancelled before it began would send nothing."""
         del self._at_work[number]
-        if task.cancelled():  # by itself; or by whoever called it, and does not care what is told
+        if task.cancelled():  # by itself, or by its caller, which ignores the answer
             self._send(_ERROR, number, InfrastructureError(f"{task.get_name()} cancelled itself"))
         elif (raised := task.exception()) is not None:
             self._send(_ERROR, number, portable(raised))
         else:
             try:
                 self._send(_ANSWER, number, task.result())
-            except Exception as raised:  # what was returned cannot be pickled
+            except Exception as raised:  # the result cannot be pickled
                 self._send(_ERROR, number, InfrastructureError(f"the answer to {task.get_name()}: {raised!r}"))
 
 
@@ -229,7 +228,7 @@ async def _contained(calls: Mapping[str, Callable[..., Awaitable[Any]]], what: s
 
 
 async def _ended(answer: asyncio.Future[Any]) -> None:
-    """Wait for it, whatever it is; a second cancellation changes nothing: what is alive holds its place."""
+    """Wait until it has ended, even if cancelled again: a running call keeps its place."""
     while not answer.done():
         try:
             await asyncio.wait([answer])
@@ -238,13 +237,13 @@ async def _ended(answer: asyncio.Future[Any]) -> None:
 
 
 def portable(raised: BaseException) -> BaseException:
-    """The same error, if the other end can read it; otherwise one that says what it was."""
+    """The error itself if the other end can unpickle it; otherwise one that describes it."""
     try:
         if type(pickle.loads(pickle.dumps(raised))) is type(raised):
             return raised
-    except Exception as why:  # an error may be made of anything
-        told = f"{type(raised).__name__}: {raised} ({type(why).__name__} on its way between processes)"
-        return InfrastructureError(told)
+    except Exception as why:  # an exception may hold anything
+        text = f"{type(raised).__name__}: {raised} ({type(why).__name__} on its way between processes)"
+        return InfrastructureError(text)
     return InfrastructureError(f"{type(raised).__name__}: {raised}")
 
 
@@ -252,8 +251,8 @@ def portable(raised: BaseException) -> BaseException:
 
 
 async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
-    """Run a module of ours as a process, with `link` to it. The module finds its end with `own_end`. Raises OSError if
-    it cannot be started."""
+    """Run one of our modules as a process that is linked to this one. The module opens its end with `own_end`. Raises
+    OSError if it cannot be started."""
     own, theirs = socket.socketpair()
     own.setblocking(False)
     with theirs:
@@ -265,7 +264,7 @@ async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
             _linked.add(process)
             return process
         except BaseException:
-            await _ended(launching)  # what is under way there ends as a process all the same
+            await _ended(launching)  # a start that is under way still has to be ended
             own.close()
             if launching.exception() is None:
                 launching.result().kill()
@@ -281,22 +280,22 @@ async def _launched(module: str, theirs: socket.socket) -> subprocess.Popen[byte
 
 
 def _launch(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    number = theirs.fileno()  # none is there, and nothing is started, if this was left to a thread that came too late
+    number = theirs.fileno()  # absent, and nothing was started, if the thread came too late
     command = [sys.executable, "-P", "-m", module, str(number), os.environ.get("PYTHONPATH", "")]
-    # What a run prints is for its user alone, so what its processes print goes beside it.
+    # Standard output belongs to the run itself, so output of its processes goes to standard error.
     return subprocess.Popen(command, env=child_environment(), pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=2)
 
 
 def child_environment() -> dict[str, str]:
-    """For a process started with -P: it finds the modules that this one finds, a user's own too, and no others."""
+    """For a process started with -P: its module path is this one's, including the user's own modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)}
 
 
 def own_end(argv: Sequence[str]) -> socket.socket:
-    """In a process that `start_linked` started: its end. What would end the run is for the run's own process, which
-    then lets this one go. Programs that are started here know nothing of all this."""
+    """The other end of `start_linked`, called in the started process. Signals that end the run are handled by the
+    run's main process, which then closes this one. Programs started here inherit nothing of this."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # to ignore them would be passed on to every program
+        signal.signal(number, lambda *_: None)  # ignoring them would be inherited by every program
     os.environ["PYTHONPATH"] = argv[2]
     own = socket.socket(fileno=int(argv[1]))
     own.set_inheritable(False)
@@ -305,7 +304,7 @@ def own_end(argv: Sequence[str]) -> socket.socket:
 
 
 async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None:
-    """A process ends by itself when its link is lost; or is ended."""
+    """Wait for a process to end, as it does when its link is lost; kill it otherwise."""
     try:
         if process.poll() is None:
             await asyncio.to_thread(process.wait, limit_s)
@@ -318,5 +317,5 @@ async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None
 
 
 def linked_pids() -> tuple[int, ...]:
-    """Of the processes that `start_linked` started here, those that live. May be asked by any thread."""
+    """The pids of living processes that `start_linked` started here. Any thread may call this."""
     return tuple(process.pid for process in tuple(_linked) if process.returncode is None)

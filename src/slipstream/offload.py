@@ -1,14 +1,14 @@
-"""Runs a function in a process of its own, which is killed when it takes too much.
+"""Runs a function in a process of its own, which is killed if it exceeds its limits.
 
-For work whose size an agent decides: comparing its files, applying its patch, reading its test log. Run on the event
-loop or in a thread of this process, such work would hold up every other rollout.
+For work whose size an agent decides: comparing its files, applying its patch, reading its test log. On the event loop
+or in a thread of this process, such work would block every other rollout.
 
-Input: a module-level function and arguments that can be pickled, and descriptors that the function may use under the
-same numbers. Output: what it returned, or the error that it raised.
-Invariants: a function that needs more CPU time, memory or room for its result than `OffloadLimits` allow raises
-WorkTooLarge, which is the doing of whoever made the data; a process that cannot start, or waits for longer than
-`timeout_s`, raises InfrastructureError, which is not. Cancelling kills the process. No more run at once than there are
-cores, at a lower priority than this process.
+Input: a module-level function with arguments that can be pickled, and descriptors that it may use under the same
+numbers. Output: what it returned or raised.
+Invariants: a function that exceeds the CPU time, memory or result size of `OffloadLimits` raises WorkTooLarge, which is
+the fault of the data; a process that cannot start, or takes longer than `timeout_s`, raises InfrastructureError, which
+is not. Cancelling kills the process. At most as many run at once as there are cores, at a lower priority than this
+process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from slipstream.link import child_environment, portable
 T = TypeVar("T")
 
 SMALL_BYTES = 32 << 10
-"""Work on so little data takes a few milliseconds, less than starting a process."""
+"""Work on less data than this takes a few milliseconds, less than starting a process."""
 NICENESS = 5
 _OUT_OF_MEMORY, _RESULT_TOO_LARGE, _TOO_DEEP = 70, 71, 72
 
 
 class WorkTooLarge(SlipstreamError):
-    """The data asks for more work than is allowed. Never a fault of the host."""
+    """The data takes more work than is allowed. Never a fault of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class OffloadLimits:
     memory_bytes: int = 2 << 30
     result_bytes: int = 256 << 20
     timeout_s: float = 600.0
-    """Of the clock on the wall, for a host that gives the process no CPU time."""
+    """Wall-clock time, for a host that gives the process no CPU time."""
 
 
 DEFAULT_LIMITS = OffloadLimits()
@@ -60,7 +60,7 @@ _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakK
 async def by_size(
     function: Callable[..., T], *args: object, num_bytes: int, limits: OffloadLimits = DEFAULT_LIMITS
 ) -> T:
-    """Call the function here if its data is small, else in a process. Raises WorkTooLarge in both cases alike."""
+    """Call the function here if its data is small, else in a process. Either way it may raise WorkTooLarge."""
     if num_bytes > SMALL_BYTES:
         return await apart(function, *args, limits=limits)
     try:
@@ -140,7 +140,7 @@ class _Running:
             os.close(pidfd)
 
     def outcome(self) -> tuple[int, Any]:
-        """How it ended, and what it left: whether the function returned, and what it returned or raised."""
+        """Its exit code, and what it wrote: whether the function returned, and what it returned or raised."""
         code = self._process.wait()
         if code != 0:
             return code, None
@@ -155,7 +155,7 @@ class _Running:
 
 
 def _memory_file() -> Any:
-    """Any: an open file, which the standard library gives no simpler name."""
+    """A memory file. Any: the standard library has no simpler type for an open file."""
     return os.fdopen(os.memfd_create("slipstream", os.MFD_CLOEXEC), "w+b")
 
 
@@ -183,14 +183,14 @@ def _result(function: Callable[..., T], outcome: tuple[int, Any], limits: Offloa
 
 def main(given: int, output: int, cpu_s: int, memory_bytes: int, result_bytes: int) -> int:
     os.nice(NICENESS)
-    for which, most in (
+    for which, limit in (
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_FSIZE, result_bytes),
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(which)[1]
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(which, (allowed, hard))
     try:
         with open(given, "rb") as source:
@@ -200,7 +200,7 @@ def main(given: int, output: int, cpu_s: int, memory_bytes: int, result_bytes: i
             outcome = True, function(*args)
         except (MemoryError, RecursionError):
             raise
-        except Exception as raised:  # told to whoever asked
+        except Exception as raised:  # passed to the caller
             outcome = False, portable(raised)
         with open(output, "wb") as out:
             pickle.dump(outcome, out, protocol=pickle.HIGHEST_PROTOCOL)

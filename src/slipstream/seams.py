@@ -1,9 +1,9 @@
-"""The seams that more than one room needs, and what is written through them. Standard library and `types` only.
+"""The interfaces that several packages need, and what is written through them. Standard library and `types` only.
 
-`Journal` is how any room makes something durable; `TurnGate` is how dispatch can hold an agent between two turns.
-Every other Protocol lives in the room that calls it: Placement, Attempt and Policy in `dispatch`, Completer and
-ChatModel in `model`, Dialogue in `dialogue`, Tool in `tools`, Runner in `agent`, Sandbox in `sandbox`, Grader in
-`graders`.
+`Journal` is how any package makes something durable; `TurnGate` is how dispatch holds an agent between two turns.
+Every other Protocol lives in the package that calls it: Placement, Attempt and SchedulingPolicy in `dispatch`,
+Completer and ChatModel in `model`, Dialogue in `dialogue`, Tool in `tools`, Runner in `agent`, Sandbox in `sandbox`,
+Grader in `graders`.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDone:
-    """The last word on a job. Its turns were written as they were taken, and are not written again."""
+    """The result of a job. Its turns were written as they were taken, and are not written again."""
 
     rollout: Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastAttempt:
-    """What a stopped run left of a job without a rollout: its last attempt, which goes on under the same number."""
+    """What a stopped run left of a job without a rollout: its last attempt, which is resumed under the same number."""
 
     attempt: int
-    """0 where no attempt left a trace: the job was admitted, and no turn of it was finished."""
+    """0 if no attempt left a trace: the job was admitted, and no turn of it was finished."""
     turns: tuple[Turn, ...] = ()
     """Its complete turns, by index."""
     run_ended: RunEnded | None = None
-    """Set where the agent's part is over: only grading is left."""
+    """Set if the agent's part is over: only grading is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlanned:
-    """Which jobs a training step waits for. Written before the first of them is submitted; and again, with those that
-    take the place of a group without signal."""
+    """Which jobs a training step waits for. Written before the first of them is submitted, and again when a group
+    without signal is replaced."""
 
     step: int
     jobs: tuple[JobKey, ...]
@@ -69,7 +69,7 @@ class StepPlanned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTaken:
-    """Which rollouts a step's batch is made of. Written before the learner sees it: nothing is trained on twice."""
+    """Which rollouts a step's batch is made of. Written before the learner sees it, so nothing is trained on twice."""
 
     step: int
     jobs: tuple[JobKey, ...]
@@ -86,7 +86,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of another kind, such as an evaluation, at a step. One of each kind a step: the last one holds."""
+    """Other figures, such as of an evaluation, at a step. The last one of a kind and step counts."""
 
     step: int
     kind: str
@@ -128,17 +128,17 @@ class Journal(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class TurnPass:
-    """What a turn is told when the gate lets it in; by one in another process, when its model call has ended."""
+    """What the gate says of a turn when it admits it; a gate in another process, once the model call has ended."""
 
     num_under_way: int
     """Turns under way then, itself included."""
     waited_s: float | None = None
-    """How long it was held, if that is not the time it took to come in; infinite: it was never let in."""
+    """How long it was held, if that is not the time it took to enter; infinite if it was never admitted."""
 
 
 class TurnGate(Protocol):
-    """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them. Not
-    if it is `nested`: a tool of the agent waits for it, and the tool's time runs."""
+    """Every model call of a rollout happens inside `turn()`, so that a rollout can be paused between two of them. A
+    `nested` call is never held: a tool waits for it, on its own clock."""
 
     def turn(
         self, key: JobKey, num_context_tokens: int, *, nested: bool = False

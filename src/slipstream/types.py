@@ -1,4 +1,4 @@
-"""Every value that crosses a room. Standard library only.
+"""The values that packages exchange. Standard library only.
 
 One frozen value per arrow: Task -> Job -> Turn* -> Rollout. All are keyword-only and slotted; per-token data travels
 in one record whose lengths are checked when it is made. Token arrays are `array.array`: four bytes a token, equal by
@@ -30,7 +30,7 @@ def token_ids(ids: Iterable[int] = ()) -> TokenIds:
 
 
 class Trust(StrEnum):
-    """How far a rollout may teach. The only place where endings meet training: see TRUST_OF."""
+    """How a rollout may be used in training. TRUST_OF is the only place that maps endings to it."""
 
     TRUSTED = "trusted"
     MASKED = "masked"
@@ -61,11 +61,11 @@ class EndReason(StrEnum):
     BROKE_SANDBOX = "broke_sandbox"
     TURN_LIMIT = "turn_limit"
     TOO_LATE = "too_late"
-    """Its turns are used up, where their number is part of the task (`agent.out_of_turns=failed`)."""
+    """Out of turns, if their number is part of the task (`agent.out_of_turns=failed`)."""
     TOKEN_LIMIT = "token_limit"
     TOOL_TIME_LIMIT = "tool_time_limit"
     WAITED = "waited"
-    """Its time went by waiting for the engine or for a slot."""
+    """It ran out of time waiting for the engine or a slot."""
     DEADLINE = "deadline"
     """A deadline of the dispatcher passed."""
     INFRASTRUCTURE = "infrastructure"
@@ -114,7 +114,7 @@ class Role(StrEnum):
 
 
 class CallProblem(StrEnum):
-    """Why what looks like a tool call is none."""
+    """What is wrong with a malformed tool call."""
 
     BAD_JSON = "bad_json"
     UNCLOSED = "unclosed"
@@ -126,13 +126,13 @@ class CallProblem(StrEnum):
 
 
 MAX_CALL_DEPTH = 64
-"""How deep the arguments of a call may be nested. Whatever copies, stores or sends them goes down into them, and a
-model may write more levels than Python's stack has."""
+"""How deep the arguments of a call may be nested: whatever copies, stores or sends them recurses, and a model may
+write more levels than Python's stack has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call as the model wrote it. With a problem set, `raw` is all that is known for sure."""
+    """One call as the model wrote it. With a problem set, only `raw` is certain."""
 
     id: str
     name: str
@@ -141,8 +141,8 @@ class ToolCall:
     raw: str = ""
 
     def __post_init__(self) -> None:
-        """Whoever reads what a model wrote makes one of these, so this is where arguments are refused that something
-        later would fail on: then they are dropped, and the call has a problem."""
+        """Every call a model writes becomes one of these, so arguments that something later would fail on are dropped
+        here, and the call gets a problem."""
         problem = _problem_with(self.arguments)
         if problem is not None:
             object.__setattr__(self, "arguments", {})
@@ -186,7 +186,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """A tool as described to a model."""
 
     name: str
     description: str
@@ -203,7 +203,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleParams:
-    """What the model is asked for. The defaults sample from the model's own distribution, as training requires."""
+    """Sampling settings. The defaults sample from the model's own distribution, as training requires."""
 
     max_tokens: int = 1024
     temperature: float = 1.0
@@ -216,7 +216,7 @@ class SampleParams:
 class Sampled:
     """The tokens of one completion: per token its id, its logprob under what was sampled from, its policy version.
 
-    `logprobs` is None where the server gave none: evaluation may go on, training may not.
+    `logprobs` is None where the server gave none: evaluation works without, training does not.
     """
 
     ids: TokenIds
@@ -253,7 +253,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """What an engine says of itself now; None where it does not say."""
+    """What an engine reports about itself now; None where it does not."""
 
     running: int
     waiting: int
@@ -267,7 +267,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """What steps of an engine took that were about as large: sums over them."""
+    """Sums over engine steps of about the same size."""
 
     num_steps: int
     """In each of them every sequence that is being sampled gets a token. 0: prompts alone were computed."""
@@ -319,7 +319,7 @@ class FileTree:
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic links and where they point, which was not looked at."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """What is there and is not told, and why: FIFOs, sockets, devices, what is too large or unreadable."""
+    """What is there but not included, and why: FIFOs, sockets, devices, what is too large or unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +339,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What a sandbox is to look like when the agent first sees it."""
+    """What a sandbox looks like when the agent first sees it."""
 
     base: str = "host"
     """`host`: a minimal read-only view of this machine's programs. Else a folder that is the root of one (an unpacked
@@ -381,7 +381,7 @@ class Task:
 
     @property
     def extra(self) -> Mapping[str, Json]:
-        """What the author of the task gave to its grader alone."""
+        """What only the grader sees."""
         extra = self.grading.spec.get("extra")
         return extra if isinstance(extra, dict) else {}
 
@@ -403,7 +403,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class JobKey:
-    """One place in a group to be filled. The number of the try is not part of it."""
+    """Names one sample of a task in a step. The attempt's number is not part of it."""
 
     phase: str
     step: int
@@ -435,7 +435,7 @@ def job_seed(run_seed: int, key: JobKey) -> int:
 
 
 class ForkReason(StrEnum):
-    """Why a turn's prompt does not go on from the whole of its parent."""
+    """Why a turn's prompt does not continue its whole parent."""
 
     CONTEXT_EDIT = "context_edit"
     """A tool rewrote the conversation."""
@@ -444,7 +444,7 @@ class ForkReason(StrEnum):
     NESTED = "nested"
     """A judge's or a summariser's conversation, never trained on."""
     TEMPLATE = "template"
-    """The family's template does not continue what was sampled, so the conversation was rendered anew."""
+    """The family's template does not continue what was sampled, so the conversation was rendered again."""
     TRIMMED = "trimmed"
     """The engine sampled past the end of the reply, and what came after it was left out."""
     PARALLEL = "parallel"
@@ -473,7 +473,7 @@ class Turn:
     """The messages that came in with this turn, then the model's reply."""
     trainable: bool = True
     fork: ForkReason | None = None
-    """Why it keeps less than its whole parent, or has none; None if it goes on from it, or is the first."""
+    """Why it keeps less than its whole parent, or has none; None if it continues it, or is the first."""
 
 
 class SpanKind(StrEnum):
@@ -559,7 +559,7 @@ class Group:
     task_id: str
     rollouts: tuple[Rollout, ...]
     left_out: tuple[Rollout, ...] = ()
-    """Started, and not to be learnt from: cancelled, one too many, or of a group that was replaced. Counted alone."""
+    """Started, but not learnt from: cancelled, surplus, or of a replaced group. Only counted."""
     earlier: tuple[Rollout, ...] = ()
     """Learnt from in an earlier batch: for the baseline alone."""
 
@@ -609,13 +609,13 @@ class Batch:
     rows: tuple[Row, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: int | None = None
-    """The policy's version that the update starts from; None if the trainer does not tell. Tokens of an older one are
-    off policy."""
+    """The policy's version that the update starts from; None if the trainer does not say. Older tokens are off
+    policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """What an update came to: the policy's version after it, and the figures that explain it."""
+    """The result of an update: the policy's version after it, and its metrics."""
 
     version: int
     metrics: Mapping[str, float] = field(default_factory=dict)

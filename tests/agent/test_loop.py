@@ -257,7 +257,7 @@ def test_a_question_that_does_not_fit_is_told_to_the_agent() -> None:
     limits = AgentLimits(turns=3, context_tokens=2500)
     seen = run(replies(act("ask"), act("finish")), extra=(ask,), limits=limits)
     assert seen.ending.reason is EndReason.FINISHED
-    assert "too long to ask the model about" in seen.told(1)[0]
+    assert "too long for the model" in seen.told(1)[0]
 
 
 def test_hints_ride_inside_the_tool_response_and_are_counted_by_name() -> None:

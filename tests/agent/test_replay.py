@@ -195,7 +195,7 @@ def test_a_pure_call_is_not_made_again_and_a_sandboxed_one_is() -> None:
 def test_another_observation_ends_the_attempt() -> None:
     stage = Stage(lines(act("bash", command="cat /note"), act("bash", command="echo on"), act("finish")))
     past = stage.run().taken[:2]
-    with pytest.raises(ReplayError, match=r"turn 0: bash said 'a note' before, and 'another' now"):
+    with pytest.raises(ReplayError, match=r"turn 0: bash answered 'a note' before, but 'another' on replay"):
         stage.run(past, files={"/note": b"another\n"})
 
 
@@ -282,7 +282,7 @@ def test_a_rewritten_conversation_does_not_go_on() -> None:
     stage = Stage(lambda number, scene: act("finish" if "Go on." in scene.prompt_text else "forget"), tools=(forget,))
     past = stage.run().taken
     assert [turn.branch for turn in past] == [0, 1]
-    with pytest.raises(ReplayError, match=r"turn 1 is on a branch of its own \(context_edit\)"):
+    with pytest.raises(ReplayError, match=r"turn 1 is on a separate branch \(context_edit\)"):
         stage.run(past)
     assert stage.run(past[:1]).log == past, "before the rewriting it is a straight conversation"
 
@@ -301,13 +301,13 @@ def test_a_conversation_beside_it_does_not_go_on() -> None:
 
     stage = Stage(script, tools=(ask,))
     past = stage.run().taken
-    with pytest.raises(ReplayError, match=r"turn 1 is on a branch of its own \(nested\)"):
+    with pytest.raises(ReplayError, match=r"turn 1 is on a separate branch \(nested\)"):
         stage.run(past[:2])
 
 
 def test_turns_with_a_hole_do_not_go_on() -> None:
     past = Stage(LONG, tools=(look,)).run().taken
-    with pytest.raises(ReplayError, match="2 after 1, where 1 was expected"):
+    with pytest.raises(ReplayError, match="turn 2 after turn 1; turn 1 was expected"):
         Stage(LONG, tools=(look,)).run([past[0], past[2]])
 
 
@@ -397,7 +397,7 @@ def test_a_sandbox_that_breaks_where_it_did_not_is_another_observation_and_not_t
     stage = Stage(lines(act("touch"), act("touch"), act("finish")), tools=(touch,))
     past = stage.run().taken[:2]
     broken.append(True)
-    with pytest.raises(ReplayError, match="touch was answered before, and broke the sandbox now"):
+    with pytest.raises(ReplayError, match="touch succeeded before, but broke the sandbox on replay"):
         stage.run(past)
     assert stage.run(past[:1]).ending.reason is EndReason.BROKE_SANDBOX, "the last turn's calls are its own"
 
@@ -413,7 +413,7 @@ def test_a_tool_that_ends_the_rollout_where_it_did_not_is_another_observation() 
     stage = Stage(lines(act("step"), act("step"), act("finish")), tools=(step,))
     past = stage.run().taken[:2]
     ends.append(True)
-    with pytest.raises(ReplayError, match="gave a Finish now"):
+    with pytest.raises(ReplayError, match="but a Finish on replay"):
         stage.run(past)
 
 

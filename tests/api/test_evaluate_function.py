@@ -1,6 +1,7 @@
 """`evaluate` over objects: tools, graders, scripts, results."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,22 @@ def test_a_function_grades_with_what_the_agent_never_sees(tmp_path: Path) -> Non
         assert not any("expected" in text for text in told)
     assert [row["answer"] for row in result.run.rows()][::3] == ["3", "3"]
     assert ss.open_run(result.run_path).rows() == result.run.rows()
+    (line,) = (result.run_path / "metrics.jsonl").read_text().splitlines()
+    figures = json.loads(line)
+    assert (figures["kind"], figures["reward/mean"], figures["rollouts"], figures["pass@1"]) == ("eval", 1.0, 6, 1.0)
+
+
+def test_it_says_on_standard_error_how_far_it_is_unless_it_is_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[int] = []
+    result = ss.evaluate(TASKS, model=solver, runs=tmp_path, on_progress=lambda progress: told.append(progress.total))
+    said = capsys.readouterr()
+    assert (said.out, set(told)) == ("", {2})
+    assert said.err.splitlines()[0] == f"run: {result.run_path}"
+    assert "2/2 done, 2 solved" in said.err
+    ss.evaluate(TASKS, model=solver, runs=tmp_path, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_wrong_answers_earn_nothing(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_what_cannot_be_trained_on_is_refused_and_never_made_up() -> None:
         merge(rollout(turn(0, [1], [10]), turn(1, [2], [11], parent=0, kept=9)))
     with pytest.raises(ConfigError, match="keeps 1 of 0 tokens"):
         merge(rollout(turn(0, [1], [10], kept=1)))
-    with pytest.raises(ConfigError, match="turn 0 of train/3/t/1 goes on from turn 4, which is not before it"):
+    with pytest.raises(ConfigError, match="turn 0 of train/3/t/1 continues turn 4, which does not come before it"):
         merge(rollout(turn(0, [1], [10], parent=4)))
 
 

@@ -1,4 +1,4 @@
-"""`slipstream bench dispatch`, on a workload small enough to be run here."""
+"""`slipstream bench dispatch`, on a small workload."""
 
 import json
 import xml.etree.ElementTree as ElementTree

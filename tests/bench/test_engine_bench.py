@@ -1,4 +1,4 @@
-"""The engine's benchmark measures what it says, on a tiny model."""
+"""The engine's benchmark, on a tiny model."""
 
 from __future__ import annotations
 

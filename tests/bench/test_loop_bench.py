@@ -1,4 +1,4 @@
-"""The benchmark of the whole loop: what it changes in a recipe, and what it tells of a run."""
+"""The benchmark of the whole loop: its changes to a recipe, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_a_sample_costs_something() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--policies", "adaptive,fast"], '--policies "fast": name some of batch, bounded, pipeline, adaptive'),
-        (["--steps", "2", "--skip", "2"], "--skip 2: it leaves nothing of 2 steps"),
+        (["--policies", "adaptive,fast"], '--policies "fast" is unknown: give some of batch, bounded'),
+        (["--steps", "2", "--skip", "2"], "--skip 2 leaves none of 2 steps"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(arguments: list[str], says: str) -> None:

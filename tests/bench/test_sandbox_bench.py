@@ -1,4 +1,4 @@
-"""The benchmark of sandboxes measures what it says, on a small load."""
+"""The benchmark of sandboxes, on a small load."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.bench.sandbox import SandboxBenchLoad, held, our_processes, run
+from slipstream.bench.sandbox import SandboxBenchLoad, our_processes, run, usage_now
 from slipstream.sandbox.cleanup.lease import take_lease
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.types import SandboxSpec
@@ -67,13 +67,13 @@ def test_a_provider_that_leaves_something_behind_is_found_out(tmp_path: Path, ki
 
 def test_what_is_in_use_is_counted(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    before = held(tmp_path / "temporary", tmp_path)
+    before = usage_now(tmp_path / "temporary", tmp_path)
     lease = take_lease(tmp_path)
     (lease.folder / "file").write_bytes(b"x" * 1000)
     (tmp_path / "temporary" / "file").write_bytes(b"y" * 10)
     with subprocess.Popen(["/bin/sleep", "100"]) as child:
         assert child.pid in our_processes()
-        after = held(tmp_path / "temporary", tmp_path)
+        after = usage_now(tmp_path / "temporary", tmp_path)
         child.kill()
     assert after.processes == before.processes + 1
     assert after.disk_bytes >= before.disk_bytes + 1010

@@ -69,7 +69,7 @@ def test_a_trusted_rollout_goes_out_as_it_is() -> None:
     assert row.logprobs == [-3.0, -3.25, 0.0, -5.25]
     assert row.versions == [7, 7, -1, 7]
     assert (first.score, second.score) == (1.0, 0.0)
-    assert first.standing is RowUse.LEARNT
+    assert first.use is RowUse.LEARNT
 
 
 def test_an_untrusted_rollout_has_mask_0_and_the_mean_of_the_trusted() -> None:
@@ -79,7 +79,7 @@ def test_an_untrusted_rollout_has_mask_0_and_the_mean_of_the_trusted() -> None:
     assert [member.score for member in members] == [1.0, 0.5, 0.0, 0.5]
     assert members[1].rows[0].response_ids == [12, 13, 20, 21]
     assert members[1].rows[0].mask == [0, 0, 0, 0]
-    assert members[1].standing is RowUse.UNTRUSTED
+    assert members[1].use is RowUse.UNTRUSTED
     assert out.metrics["outgoing/untrusted"] == 1
     assert out.metrics["reward/mean"] == 0.5
 
@@ -96,7 +96,7 @@ def test_a_rollout_that_hit_its_own_limit_keeps_its_reward_and_has_mask_0() -> N
     (members,) = make_outgoing([group], end_id=END).groups
     assert [member.score for member in members] == [1.0, 0.25, 0.625]
     assert [member.rows[0].mask for member in members] == [[1, 1, 0, 1], [0] * 4, [0] * 4]
-    assert members[1].standing is RowUse.LIMIT
+    assert members[1].use is RowUse.LIMIT
 
 
 def test_a_group_with_fewer_than_two_trusted_is_masked_whole() -> None:
@@ -104,7 +104,7 @@ def test_a_group_with_fewer_than_two_trusted_is_masked_whole() -> None:
     rich = [rollout(sample, float(sample), task="u") for sample in range(2)]
     out = make_outgoing([poor, rich], end_id=END)
     assert [member.rows[0].mask for member in out.groups[0]] == [[0] * 4] * 3
-    assert [member.standing for member in out.groups[0]] == [RowUse.TOO_FEW, RowUse.UNTRUSTED, RowUse.UNTRUSTED]
+    assert [member.use for member in out.groups[0]] == [RowUse.TOO_FEW, RowUse.UNTRUSTED, RowUse.UNTRUSTED]
     assert all(sum(member.rows[0].mask) == 3 for member in out.groups[1])
     assert out.metrics["outgoing/groups_masked"] == 1
 
@@ -130,7 +130,7 @@ def test_what_does_not_fit_leaves_one_masked_token_and_counts_in_the_baseline() 
     long = (turn(0, [10] * 50, [12]),)
     group = [rollout(0, 1.0, turns=long), rollout(1, 0.0), rollout(2, 0.5)]
     (members,) = make_outgoing([group], end_id=END, max_tokens=8).groups
-    assert (members[0].score, members[0].standing) == (1.0, RowUse.EMPTY)
+    assert (members[0].score, members[0].use) == (1.0, RowUse.EMPTY)
     assert members[0].rows[0].response_ids == [END]
 
 
@@ -163,8 +163,8 @@ def test_every_row_asked_for_goes_out_and_what_is_learnt_is_what_batch_made(
         ]
         for number, group in enumerate(plan)
     ]
-    told = [Group(phase="train", step=3, task_id=g[0].job.key.task_id, rollouts=tuple(g)) for g in groups]
-    batch = make_batch(told, leave_one_out)
+    named = [Group(phase="train", step=3, task_id=g[0].job.key.task_id, rollouts=tuple(g)) for g in groups]
+    batch = make_batch(named, leave_one_out)
     made = {row.sample.key: row for row in batch.rows}
     if not any(row.in_loss for row in batch.rows):
         with pytest.raises(BridgeError):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tinker_stage import row
 
 from slipstream.batch.pack import pack_rows
-from slipstream.bridges.tinker.data import Datum, demonstrated, to_datums
+from slipstream.bridges.tinker.data import Datum, demonstration_datums, to_datums
 from slipstream.bridges.tinker.figures import UpdateFigures
-from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
-from slipstream.bridges.tinker.seam import Loss, PassResult
+from slipstream.bridges.tinker.protocols import Loss, PassResult
+from slipstream.bridges.tinker.schedule import minibatches, warm_steps
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.errors import ConfigError
 from slipstream.types import JobKey, Row, Sample, token_ids
@@ -98,26 +98,25 @@ def test_samples_of_one_rollout_stay_in_one_minibatch() -> None:
 
 
 def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
-    config = LearnerConfig(learning_rate=1.0, warmup_steps=2, decay_steps=12)
-    rates = [learning_rate(step, config) for step in (0, 1, 2, 11, 50)]
-    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.1, 0.1])
-    assert learning_rate(0, LearnerConfig()) == 1e-5, "of an adapter, if nothing is said"
-    assert learning_rate(0, LearnerConfig(learning_rate=1e-6)) == 1e-6
-    flat = LearnerConfig(learning_rate=1.0, warmup_steps=4)
-    assert [learning_rate(step, flat) for step in (0, 3, 100)] == [0.25, 1.0, 1.0]
+    config = LearnerConfig(warmup_steps=2, decay_steps=12)
+    assert [config.rate_factor(step) for step in (0, 1, 2, 11, 50)] == pytest.approx([0.5, 1.0, 1.0, 0.1, 0.1])
+    flat = LearnerConfig(warmup_steps=4)
+    assert [flat.rate_factor(step) for step in (0, 3, 100)] == [0.25, 1.0, 1.0]
+    assert LearnerConfig().rate_of("lora") == 1e-5
+    assert LearnerConfig(learning_rate=1e-6).rate_of("lora") == 1e-6
     warm = WarmStartConfig(learning_rate=1.0, warmup_steps=2)
-    assert warm_learning_rate(9, 10, warm) == pytest.approx(0.1)
+    assert warm.rate_at(9, 10) == pytest.approx(0.1)
 
 
 def test_warm_steps_are_of_one_size_and_deal_out_everything() -> None:
     samples = [row(sample=number, num=2 + number % 3).sample for number in range(10)]
     config = WarmStartConfig(num_epochs=2, tokens_per_step=16)
-    steps = warm_steps(demonstrated(samples), config)
+    steps = warm_steps(demonstration_datums(samples), config)
     assert [len(step) for step in steps] == [3, 3, 3, 1] * 2
     assert sorted(datum.rollout for step in steps[:4] for datum in step if isinstance(datum.rollout, int)) == list(
         range(10)
     )
-    assert len(warm_steps(demonstrated(samples), replace(config, max_steps=5))) == 5
+    assert len(warm_steps(demonstration_datums(samples), replace(config, max_steps=5))) == 5
 
 
 def test_what_the_server_computes_differently_is_told_apart_from_what_the_policy_drifted() -> None:

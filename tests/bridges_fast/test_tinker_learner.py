@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tinker_stage import FakeServer, batch, learner_on, row
 
-from slipstream.bridges.tinker.opening import find_model
+from slipstream.bridges.tinker.open import find_model
 from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.errors import BridgeError, ConfigError, ContextOverflow, ModelError
 from slipstream.simulate.clock import run_virtual

@@ -36,11 +36,12 @@ def test_two_settings_put_the_quickstart_on_a_tinker_server() -> None:
     ],
 )
 def test_what_the_api_has_no_word_for_is_refused(pair: str) -> None:
-    key = pair.split("=")[0].replace(".", r"\.")
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ConfigError) as raised:
         check_settings(quickstart(*TINKER, pair))
+    assert raised.value.key == pair.split("=")[0]
 
 
 def test_a_server_without_its_bridge_is_refused() -> None:
-    with pytest.raises(ConfigError, match="bridge=tinker"):
+    with pytest.raises(ConfigError) as raised:
         check_settings(quickstart("base_url=http://127.0.0.1:8000"))
+    assert (raised.value.key, raised.value.remedies) == ("base_url", ("bridge=tinker",))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slipstream.bridges.tinker.completer import TinkerCompleter
 from slipstream.bridges.tinker.data import Datum
 from slipstream.bridges.tinker.learner import TinkerLearner
-from slipstream.bridges.tinker.seam import AdamStep, Completion, Loss, PassResult
+from slipstream.bridges.tinker.protocols import AdamStep, Completion, Loss, PassResult
 from slipstream.engine.training.config import LearnerConfig
 from slipstream.errors import BridgeError, ModelError
 from slipstream.types import Batch, JobKey, Row, Sample, SampleParams, StopReason, token_ids

@@ -24,8 +24,8 @@ async def serving(folder: Path, tokenizer: Any, *, logprobs: bool = True) -> Asy
 
     async def generate(request: web.Request) -> web.Response:
         body = await request.json()
-        told = body["sampling_params"]
-        params = SampleParams(max_tokens=told["max_tokens"], temperature=told["temperature"])
+        named = body["sampling_params"]
+        params = SampleParams(max_tokens=named["max_tokens"], temperature=named["temperature"])
         try:
             sampled = await served.complete(body["token_ids"], params, session=request.headers["X-Session-ID"])
         except SlipstreamError as raised:

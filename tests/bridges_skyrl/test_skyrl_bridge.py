@@ -74,16 +74,16 @@ def generate(
 
 def trained_on(folder: Path, cfg: Any, output: dict[str, Any], uids: list[str]) -> Any:
     """What SkyRL-train's own trainer makes of it: its post-processing, its padding, its advantages."""
-    told = SimpleNamespace(
+    named = SimpleNamespace(
         cfg=cfg,
         all_metrics={},
         tokenizer=AutoTokenizer.from_pretrained(folder),
         dispatch=SimpleNamespace(get_lcm_dp_size=lambda: 1),
     )
-    output, uids = RayPPOTrainer.postprocess_generator_output(told, dict(output), uids)
-    data = RayPPOTrainer.convert_to_training_input(told, output, uids)
+    output, uids = RayPPOTrainer.postprocess_generator_output(named, dict(output), uids)
+    data = RayPPOTrainer.convert_to_training_input(named, output, uids)
     data["values"] = None
-    return RayPPOTrainer.compute_advantages_and_returns(told, data)
+    return RayPPOTrainer.compute_advantages_and_returns(named, data)
 
 
 def recorded(runs: Path) -> list[Rollout]:

@@ -16,7 +16,7 @@ from slipstream.batch.rows import make_batch
 from slipstream.bridges.tinker.client import connect
 from slipstream.bridges.tinker.data import to_datums
 from slipstream.bridges.tinker.learner import TinkerLearner
-from slipstream.bridges.tinker.opening import make_learner
+from slipstream.bridges.tinker.open import make_learner
 from slipstream.engine.training.config import LearnerConfig, LoraConfig, LossConfig
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.render.load import open_renderer
@@ -111,8 +111,8 @@ async def sampled_group(learner: TinkerLearner, rewards: Sequence[float]) -> Gro
 async def scores(learner: TinkerLearner, batch: Batch) -> list[float]:
     """The summed logprob of every row's trained tokens, as the server's training side scores it now."""
     datums = to_datums(batch.rows)
-    assert learner._trainee is not None
-    result = await learner._trainee.forward(datums, learner._loss)
+    assert learner._adapter is not None
+    result = await learner._adapter.forward(datums, learner._loss)
     return [
         sum(now for now, weight in zip(logprobs, datum.weights, strict=True) if weight)
         for datum, logprobs in zip(datums, result.logprobs, strict=True)

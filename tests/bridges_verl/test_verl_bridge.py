@@ -145,8 +145,8 @@ def advantages_of(trainer: Trainer, batch: Any) -> dict[str, list[float]]:
     scored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"])
     scored["old_log_probs"] = scored.pop("rollout_log_probs")  # as if the policy had scored its own tokens
     tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=scored)
-    told = SimpleNamespace(config=trainer.config)
-    PPOTrainer._compute_advantage(told, batch, {})
+    named = SimpleNamespace(config=trainer.config)
+    PPOTrainer._compute_advantage(named, batch, {})
     data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages"])
     return {key: data["advantages"][place].tolist() for place, key in enumerate(batch.keys)}
 
@@ -200,8 +200,8 @@ def test_the_rows_say_which_policy_they_are_of_and_what_the_rollout_was_worth(pa
     batch = passing.sample(1)
     assert {(tag["min_global_steps"], tag["max_global_steps"]) for tag in batch.tags} == {(VERSION, VERSION)}
     data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["extra_fields", "num_turns"])
-    told = [each["reward_extra_info"]["reward"] for each in data["extra_fields"]]
-    assert told == [1.0, 0.0, 1.0, 0.0]
+    named = [each["reward_extra_info"]["reward"] for each in data["extra_fields"]]
+    assert named == [1.0, 0.0, 1.0, 0.0]
     assert list(data["num_turns"]) == [2, 2, 2, 2]
     tq.kv_clear(keys=[*uids, *batch.keys], partition_id="train")
 

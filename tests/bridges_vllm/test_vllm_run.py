@@ -116,7 +116,7 @@ def test_a_run_whose_server_stays_dead_ends_in_a_sentence_and_goes_on_later(serv
         try:
             assert running.wait(timeout=LIMIT_S) not in (0, None)
             said = " ".join(errors.read_text().split())
-            assert "the model's server is gone" in said and "start it again, then resume the run" in said, said
+            assert "the model's server is gone" in said and "restart it, then resume the run" in said, said
             again = subprocess.run(
                 [*COMMAND, "--resume", "latest", "--runs", str(tmp_path / "runs")],
                 capture_output=True, text=True, timeout=LIMIT_S, check=False,

@@ -19,6 +19,8 @@ class Ended:
 
     @property
     def json(self) -> dict[str, Any]:
+        """What it printed; how it ended if that was nothing, so that a failure can be understood."""
+        assert self.out, f"nothing was printed; exit code {self.code}, standard error: {self.err}"
         value: dict[str, Any] = json.loads(self.out)
         return value
 

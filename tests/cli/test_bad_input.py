@@ -31,7 +31,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["eval"], r"name a recipe \(demo, react, quickstart, smollm2, swe, swe-135m\), or a run with --resume"),
+        (
+            ["eval"],
+            r"name a recipe \(demo, react, quickstart, smollm2, swe, swe-135m, swe-1.5b, swe-levels\), "
+            "or a run with --resume",
+        ),
         (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
         (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),
         (["eval", "HERE/mine.py:boom"], "failed: RuntimeError: no luck"),
@@ -101,7 +105,7 @@ def against_a_server(tmp_path: Path, answer: FixedAnswer) -> str:
 
 def test_an_endpoint_that_serves_web_pages_is_named(tmp_path: Path) -> None:
     message = against_a_server(tmp_path, FixedAnswer(body=b"<html><body>Welcome!</body></html>"))
-    assert "/models answered 200 with a body that is no JSON" in message
+    assert "/models answered 200 with a body that is not JSON" in message
     assert "usually ends in /v1" in message
 
 

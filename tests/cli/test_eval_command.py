@@ -137,7 +137,7 @@ def test_a_stopped_run_says_how_to_go_on_and_loses_nothing(tmp_path: Path, numbe
         said = running.stderr.read()
     assert running.returncode == 130
     assert "Traceback" not in said
-    command = re.search(r"^stopped; go on with: slipstream (.+)$", said, re.MULTILINE)
+    command = re.search(r"^stopped; resume with: slipstream (.+)$", said, re.MULTILINE)
     assert command is not None
     done = RunStore.read(folder).done_keys()
     assert 0 < len(done) < 32
@@ -178,7 +178,7 @@ def test_a_full_disk_ends_the_run_with_what_was_kept_and_how_to_go_on(tmp_path: 
     assert (ended.returncode, ended.stdout) == (1, "")
     last = ended.stderr.splitlines()[-1]
     assert "JournalError" in last and "see that its disk has room" in last
-    command = last.rpartition("; go on with: slipstream ")[2]
+    command = last.rpartition("; resume with: slipstream ")[2]
     again = slipstream(*command.split(" "), "--json", cwd=tmp_path)
     assert (again.code, again.json["num_rollouts"]) == (0, 8)
 

@@ -102,8 +102,8 @@ def test_an_evaluation_whose_report_cannot_be_written_says_how_to_go_on(tmp_path
     ended = unheard("eval", *settings, cwd=tmp_path)
     assert ended.code == 1
     last = ended.err.splitlines()[-1]
-    assert last.startswith("slipstream: the report cannot be written ([Errno 9] Bad file descriptor); go on with: ")
-    again = slipstream(*last.rpartition("; go on with: slipstream ")[2].split(" "), "--json", cwd=tmp_path)
+    assert last.startswith("slipstream: the report cannot be written ([Errno 9] Bad file descriptor); resume with: ")
+    again = slipstream(*last.rpartition("; resume with: slipstream ")[2].split(" "), "--json", cwd=tmp_path)
     assert (again.code, again.json["num_rollouts"]) == (0, 1)
 
 
@@ -115,7 +115,7 @@ def test_a_training_run_whose_report_cannot_be_written_says_how_to_go_on(tmp_pat
     (folder,) = (tmp_path / "runs").iterdir()
     assert ended.err.splitlines()[-1] == (
         "slipstream: the report cannot be written ([Errno 9] Bad file descriptor); "
-        f"go on with: slipstream train --resume runs/{folder.name}"
+        f"resume with: slipstream train --resume runs/{folder.name}"
     )
 
 

@@ -82,7 +82,7 @@ def test_it_prints_what_was_what_the_replay_says_and_what_would_be(runs: Path) -
     assert replayed_s == pytest.approx(recorded_s, rel=0.05) and predicted_s > 1.3 * recorded_s
     assert lines["rollouts"].split() == ["18", "18", "18"]
     assert lines["peak sandboxes"].split()[-1] == "2"
-    assert "What holds it up is dispatch.slots" in lines["so"]
+    assert "The bottleneck is dispatch.slots" in lines["so"]
 
 
 def test_it_prints_json(runs: Path) -> None:

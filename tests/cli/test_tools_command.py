@@ -48,7 +48,7 @@ def test_calls_share_a_sandbox_and_never_touch_the_folder(tmp_path: Path) -> Non
 def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:
     for arguments, said in (
         (("try", "serch", "--repo", str(tmp_path), "x"), 'there is no tool "serch"'),
-        (("try", "bash", "--repo", str(tmp_path / "missing"), "command=ls"), "is no folder"),
+        (("try", "bash", "--repo", str(tmp_path / "missing"), "command=ls"), "is not a folder"),
     ):
         done = run(*arguments)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

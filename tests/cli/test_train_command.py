@@ -9,10 +9,10 @@ import pytest
 from cli_stage import refused
 from rich.console import Console
 
-from slipstream.cli.displays.training import TrainDisplay, print_training, report_json
+from slipstream.cli.displays.training import print_training, report_json
 from slipstream.dispatch.base import DispatchView
+from slipstream.hub.tiny import make_tiny_model
 from slipstream.training.loop import TrainProgress
-from slipstream.training.policy import WarmProgress
 from slipstream.training.run import TrainReport
 
 REPORT = TrainReport(
@@ -51,6 +51,17 @@ def test_bad_input_is_one_sentence_and_leaves_no_run(tmp_path: Path, arguments: 
     assert said in refused("train", *arguments, cwd=tmp_path)
 
 
+def test_a_model_that_the_engine_does_not_run_is_refused_before_anything_is_said_of_disks(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", ["hello"], seed=0)
+    train = ("train", "quickstart", "model.make=", f"model.folder={model}", "model.family_args={}")
+    for path in model.glob("*.safetensors"):
+        path.unlink()
+    assert "has no weights" in refused(*train, cwd=tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "architectures": ["MambaForCausalLM"]}))
+    assert "the embedded engine supports LlamaForCausalLM" in refused(*train, cwd=tmp_path)
+
+
 def test_eval_does_not_take_a_recipe_to_train(tmp_path: Path) -> None:
     assert "slipstream train quickstart" in refused("eval", "quickstart", cwd=tmp_path)
 
@@ -87,44 +98,3 @@ def test_the_table_counts_the_steps_that_had_nothing_to_learn_from() -> None:
     text = io.StringIO()
     print_training(Console(file=text, width=40), replace(REPORT, num_flat=7), Path("runs/x"))
     assert "steps          20, of which 7 had nothing to learn from\n" in text.getvalue()
-
-
-def shown(*, terminal: bool, progresses: list[TrainProgress]) -> str:
-    text = io.StringIO()
-    with TrainDisplay(Console(file=text, force_terminal=terminal, width=140, color_system=None)) as display:
-        for progress in progresses:
-            display.show(progress)
-    return text.getvalue()
-
-
-def test_elsewhere_than_on_a_terminal_there_is_a_line_a_step() -> None:
-    after = replace(PROGRESS, version=1, metrics={"reward/mean": 0.25, "learn/entropy": 1.0})
-    lines = shown(
-        terminal=False,
-        progresses=[PROGRESS, replace(PROGRESS, held_out={0: 0.5}), after, replace(after, doing="update")],
-    ).splitlines()
-    assert lines == ["step 0/20", "step 0/20; held-out success 0.500", "step 1/20: reward 0.25, entropy 1"]
-
-
-def test_the_warm_start_shows_its_step_its_loss_and_the_time_left() -> None:
-    first = WarmProgress(step=1, steps=90, loss=3.25, seconds_left=None)
-    last = WarmProgress(step=90, steps=90, loss=0.5, seconds_left=0.0)
-    for terminal in (False, True):
-        text = io.StringIO()
-        with TrainDisplay(Console(file=text, force_terminal=terminal, width=140, color_system=None)) as display:
-            for progress in (first, replace(first, step=2, seconds_left=61.0), last):
-                display.show_warm(progress)
-        if terminal:
-            assert "warm start 90/90" in text.getvalue() and "loss 0.500, 0:00 left" in text.getvalue()
-        else:  # the second is too soon after the first for a line of its own
-            assert text.getvalue().splitlines() == [
-                "warm start 1/90: loss 3.250, ? left",
-                "warm start 90/90: loss 0.500, 0:00 left",
-            ]
-
-
-def test_a_terminal_gets_a_table_of_the_last_steps() -> None:
-    steps = [replace(PROGRESS, version=number, metrics={"reward/mean": number / 20}) for number in range(1, 20)]
-    picture = shown(terminal=True, progresses=steps)
-    assert "step 19/20" in picture
-    assert "reward" in picture and "0.95" in picture

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from slipstream.cli.commands import app
-from slipstream.errors import ConfigError
 from slipstream.record import RunStore
 from slipstream.record.hardware import CpuSample, HardwareSample
 from slipstream.seams import RolloutDone
@@ -64,13 +63,5 @@ def test_as_json_it_holds_what_the_store_kept(runs: Path) -> None:
     assert (told["machine"]["binding"], told["machine"]["cpu"]["busy"]["rollouts"]["seconds"]) == ("cpu", 4.0)
 
 
-@pytest.mark.parametrize("arguments", [["--json"], ["--usage", "--drift"], ["eval/0/t/0", "--usage"]])
-def test_options_that_do_not_go_together_are_refused(runs: Path, arguments: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--usage is of a whole run"):
-        shown("demo", *arguments, "--runs", str(runs))
-
-
 def test_the_drift_is_of_a_whole_run(runs: Path) -> None:
     assert shown("demo", "--drift", "--runs", str(runs))
-    with pytest.raises(ConfigError, match="--drift is of a whole run"):
-        shown("demo", "eval/0/t/0", "--drift", "--runs", str(runs))

@@ -59,9 +59,9 @@ def test_a_mistake_ends_the_run_with_its_traceback_once_and_the_mended_run_is_re
     assert ended.err.count("Traceback") == 1
     assert 'return {}["x"]' in ended.err and "line 14, in grade" in ended.err
     last = ended.err.splitlines()[-1]
-    assert last.startswith("slipstream: UserCodeError: every attempt so far failed alike in the grade stage")
+    assert last.startswith("slipstream: UserCodeError: every attempt so far failed in the same way in the grade stage")
     (run,) = (place / "runs").iterdir()
-    assert last.endswith(f"go on with: slipstream eval --resume runs/{run.name}")
+    assert last.endswith(f"resume with: slipstream eval --resume runs/{run.name}")
     assert not RunStore.read(run).done_keys()
     (place / "mine.py").write_text(MINE.replace('return {}["x"]', "return 1"))
     resumed = slipstream("eval", "--resume", "latest", "--json", cwd=place).json

@@ -195,7 +195,7 @@ def test_a_reply_may_not_outgrow_the_window_and_the_next_turn_says_so() -> None:
     async def main() -> None:
         reply = await scene.dialogue.respond([user("hi")], ())
         assert reply.stop is StopReason.LENGTH
-        with pytest.raises(ContextOverflow, match="30 allowed"):
+        with pytest.raises(ContextOverflow, match="only 30 are allowed"):
             await scene.dialogue.respond([user("ho")], ())
 
     asyncio.run(main())
@@ -282,7 +282,7 @@ def test_a_nested_conversation_is_its_own_and_not_trained_on() -> None:
         judge = scene.dialogue.spawn(trainable=False, max_tokens=4)
         reply = await judge.respond([user("good?")], ())
         assert reply.message.content == "a lo"
-        assert judge._terms.nested and not scene.dialogue._terms.nested, "or the gate would hold a tool"
+        assert judge._context.nested and not scene.dialogue._context.nested, "or the gate would hold a tool"
         assert judge.spawn(trainable=True)._trainable is False
         await scene.dialogue.respond([user("ho")], ())
 
@@ -355,10 +355,10 @@ def test_branches_and_turns_without_tokens_are_not_restored() -> None:
     for turns, why in (
         (
             [straight, replace(straight, index=1, branch=1, fork=ForkReason.SUB_AGENT)],
-            r"branch of its own \(sub_agent\)",
+            r"a separate branch \(sub_agent\)",
         ),
-        ([straight, replace(straight, index=2, parent=0)], "2 after 0, where 1 was expected"),
-        ([straight, replace(straight, index=1, parent=None)], "1 after None, where 1 was expected"),
+        ([straight, replace(straight, index=2, parent=0)], "turn 2 after turn 0; turn 1 was expected"),
+        ([straight, replace(straight, index=1, parent=None)], "turn 1 after turn None; turn 1 was expected"),
         ([Turn(index=0)], "turn 0 was recorded without its tokens"),
     ):
         with pytest.raises(ReplayError, match=why):

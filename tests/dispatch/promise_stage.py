@@ -380,8 +380,8 @@ def check_everything_left_once(outcome: Outcome) -> None:
 
 
 def check_nothing_is_alive(outcome: Outcome) -> None:
-    census = outcome.placement.census
-    assert (census.live, census.memory_mb, census.cpus) == (0, 0, 0.0)
+    usage = outcome.placement.usage
+    assert (usage.live, usage.memory_mb, usage.cpus) == (0, 0, 0.0)
     assert outcome.num_alive <= outcome.num_abandoned
     plans = [plan for order in outcome.schedule.orders for plan in order.plans]
     parts = [part for plan in plans for part in (plan.init, plan.run, plan.release, plan.grade, plan.close)]
@@ -390,10 +390,10 @@ def check_nothing_is_alive(outcome: Outcome) -> None:
 
 
 def check_limits(outcome: Outcome) -> None:
-    asked, census = outcome.schedule.limits, outcome.placement.census
-    assert asked.sandboxes is None or census.peak_live <= asked.sandboxes
-    assert asked.memory_mb is None or census.peak_memory_mb <= asked.memory_mb
-    assert asked.cpus is None or census.peak_cpus <= asked.cpus
+    asked, usage = outcome.schedule.limits, outcome.placement.usage
+    assert asked.sandboxes is None or usage.peak_live <= asked.sandboxes
+    assert asked.memory_mb is None or usage.peak_memory_mb <= asked.memory_mb
+    assert asked.cpus is None or usage.peak_cpus <= asked.cpus
     for moment in moments(outcome):
         for stage, cap in ((Stage.INIT, asked.init), (Stage.RUN, asked.run), (Stage.GRADE, asked.grade)):
             assert cap is None or moment.inside[stage] <= cap, (stage, moment)

@@ -117,13 +117,13 @@ def test_pipeline_without_a_cap_piles_up_sandboxes_and_with_one_does_not() -> No
     policy = Pipeline(init=4, run=4, grade=4)
     _, free, _, _ = dispatch(make_jobs(100), slow_run, policy=policy)
     _, capped, _, _ = dispatch(make_jobs(100), slow_run, policy=policy, limits=DispatchLimits(sandboxes=8))
-    assert free.census.peak_live > 50
-    assert capped.census.peak_live == 8
+    assert free.usage.peak_live > 50
+    assert capped.usage.peak_live == 8
 
 
 def test_limits_of_the_stages_hold_against_any_policy() -> None:
     _, placement, _, seconds = dispatch(make_jobs(12), policy=Batch(), limits=DispatchLimits(grade=1))
-    assert placement.census.peak_grading == 1
+    assert placement.usage.peak_grading == 1
     assert seconds == 2 + 12
 
 
@@ -145,7 +145,7 @@ def test_heavy_sandboxes_take_their_weight() -> None:
     _, placement, _, _ = dispatch(
         make_jobs(6, weight=3), lambda job, number: Plan(grade_weight=3), limits=DispatchLimits(sandboxes=7)
     )
-    assert placement.census.peak_live == 6
+    assert placement.usage.peak_live == 6
 
 
 def test_a_job_heavier_than_the_limit_is_refused_with_the_numbers() -> None:
@@ -238,12 +238,12 @@ def test_leaving_early_closes_every_sandbox_and_records_nothing() -> None:
             for job in make_jobs(9):
                 await dispatcher.submit(job)
             await asyncio.sleep(0.5)
-            assert placement.census.live == 4
+            assert placement.usage.live == 4
             raise KeyError("the caller changed its mind")
 
     with pytest.raises(KeyError):
         run_virtual(main())
-    assert placement.census.live == 0
+    assert placement.usage.live == 0
     assert done(journal) == []
 
 
@@ -264,7 +264,7 @@ def test_being_cancelled_again_and_again_does_not_stop_the_cleaning_up() -> None
         return asyncio.get_running_loop().time()
 
     assert run_virtual(main()) == 12
-    assert placement.census.live == 0
+    assert placement.usage.live == 0
 
 
 def test_a_journal_that_cannot_be_written_ends_the_run_with_its_own_error() -> None:
@@ -297,24 +297,6 @@ def test_submit_waits_while_there_is_no_room() -> None:
         return times
 
     assert run_virtual(main()) == [0, 0, 3, 3, 6, 6]
-
-
-def test_groups_come_out_whole() -> None:
-    async def main() -> list[tuple[str, list[int]]]:
-        def plan(job: Job, number: int) -> Plan:
-            return Plan(run=Part(seconds=(job.seed * 7) % 5))
-
-        async with Dispatcher(SimulatedPlacement(plan), policy=Batch(), journal=MemoryJournal()) as dispatcher:
-            for job in make_jobs(12, group_size=4):
-                await dispatcher.submit(job)
-            dispatcher.close()
-            return [
-                (group.task_id, [member.job.key.sample for member in group.rollouts])
-                async for group in dispatcher.groups()
-            ]
-
-    groups = run_virtual(main())
-    assert sorted(groups) == [("t0", [0, 1, 2, 3]), ("t1", [0, 1, 2, 3]), ("t2", [0, 1, 2, 3])]
 
 
 def test_the_same_job_twice_is_refused() -> None:
@@ -360,9 +342,9 @@ def test_every_job_leaves_exactly_once_within_the_limits_whatever_fails(
     )
     assert [rollout.job for rollout in rollouts] == jobs
     assert Counter(done(journal)) == Counter(job.key for job in jobs)
-    assert placement.census.live == 0
+    assert placement.usage.live == 0
     if limits.sandboxes is not None:
-        assert placement.census.peak_live <= limits.sandboxes
+        assert placement.usage.peak_live <= limits.sandboxes
     for rollout in rollouts:
         assert (rollout.verdict is None) == (rollout.trust is Trust.UNTRUSTED)
         assert rollout.trust is Trust.TRUSTED or rollout.failures
@@ -378,7 +360,7 @@ def heavy_jobs(number: int, *, memory_mb: int = 0, cpus: float = 0.0, weight: in
 @pytest.mark.parametrize("limits", [DispatchLimits(memory_mb=2_500), DispatchLimits(cpus=1.0)])
 def test_memory_and_cores_of_sandboxes_are_limited_graders_included(limits: DispatchLimits) -> None:
     _, placement, _, seconds = dispatch(heavy_jobs(6, memory_mb=1_000, cpus=0.4), limits=limits)
-    assert placement.census.peak_live == 2
+    assert placement.usage.peak_live == 2
     assert seconds == 9  # three rounds of three seconds
 
 
@@ -390,7 +372,7 @@ def test_cores_that_were_given_back_are_there_again_to_the_last_bit() -> None:
 def test_a_job_without_a_sandbox_takes_memory_for_its_grader_alone() -> None:
     jobs = heavy_jobs(4, memory_mb=1_000, weight=0)
     _, placement, _, seconds = dispatch(jobs, limits=DispatchLimits(memory_mb=1_000))
-    assert placement.census.peak_memory_mb == 1_000
+    assert placement.usage.peak_memory_mb == 1_000
     assert seconds == 2 + 4
 
 
@@ -445,7 +427,7 @@ def cancelling(plan: Plan, *, at_s: float) -> tuple[Rollout, float]:
         async with Dispatcher(placement, policy=Batch(), journal=MemoryJournal()) as dispatcher:
             asyncio.get_running_loop().call_at(at_s, dispatcher.cancel, job.key)
             (rollout,) = await dispatcher.collect([job])
-            assert placement.census.live == 0
+            assert placement.usage.live == 0
             return rollout, asyncio.get_running_loop().time()
 
     return run_virtual(main())
@@ -513,7 +495,7 @@ def test_a_deaf_grader_is_closed_before_its_place_is_given_back(is_cancelled: bo
             await dispatcher.collect(jobs)
 
     run_virtual(main())
-    assert placement.census.peak_live == 1
+    assert placement.usage.peak_live == 1
 
 
 def test_a_job_can_be_cancelled_before_it_is_submitted_and_while_it_waits_for_room() -> None:
@@ -560,7 +542,7 @@ def test_a_rollout_of_another_job_is_no_verdict() -> None:
         def expect(self, job: Job) -> None: ...
 
         def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
-            return LyingAttempt(job, number, Plan(), self.census)
+            return LyingAttempt(job, number, Plan(), self.usage)
 
     async def main() -> tuple[Rollout, ...]:
         async with Dispatcher(LyingPlacement(), policy=Batch(), journal=MemoryJournal()) as dispatcher:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.dispatch.dispatcher import Dispatcher
-from slipstream.dispatch.groups import FirstFinished, has_enough, is_flat, split
+from slipstream.dispatch.groups import FirstFinished, Split, has_enough, is_flat, split
 from slipstream.dispatch.policies import Batch
 from slipstream.placement.simulated import Fault, Part, Plan, SimulatedPlacement
 from slipstream.record import MemoryJournal
 from slipstream.simulate.clock import run_virtual
-from slipstream.types import Ending, EndReason, Group, Job, JobKey, Rollout, Verdict
+from slipstream.types import Ending, EndReason, Job, JobKey, Rollout, Verdict
 
 
 def member(sample: int, reward: float | None, reason: EndReason | None = None) -> Rollout:
@@ -70,21 +70,21 @@ def test_a_group_is_flat_if_two_or_more_rewards_are_all_equal(rewards: list[floa
 # ---------------------------------------------------------------- in the dispatcher
 
 
-def keep_first(num: int, plans: list[Plan]) -> tuple[Group, float, SimulatedPlacement]:
+def keep_first(num: int, plans: list[Plan]) -> tuple[Split, float, SimulatedPlacement]:
     jobs = [
         Job(key=JobKey(phase="train", step=0, task_id="t", sample=sample), seed=sample, group_size=len(plans))
         for sample in range(len(plans))
     ]
     placement = SimulatedPlacement(lambda job, number: plans[job.seed])
 
-    async def main() -> tuple[Group, float]:
+    async def main() -> tuple[Split, float]:
         async with Dispatcher(placement, policy=Batch(), journal=MemoryJournal()) as dispatcher:
             dispatcher.keep_first([job.key for job in jobs], num)
             for job in jobs:
                 await dispatcher.submit(job)
             dispatcher.close()
-            (group,) = [group async for group in dispatcher.groups()]
-            return group, asyncio.get_running_loop().time()
+            members = [rollout async for rollout in dispatcher.finished()]
+            return split(members, num), asyncio.get_running_loop().time()
 
     group, seconds = run_virtual(main())
     return group, seconds, placement
@@ -93,16 +93,16 @@ def keep_first(num: int, plans: list[Plan]) -> tuple[Group, float, SimulatedPlac
 def test_an_over_sampled_group_ends_with_the_last_that_is_needed() -> None:
     plans = [Plan(run=Part(seconds=seconds)) for seconds in (50.0, 3.0, 90.0, 1.0)]
     group, seconds, placement = keep_first(2, plans)
-    assert (samples(group.rollouts), samples(group.left_out)) == ([1, 3], [0, 2])
+    assert (samples(group.kept), samples(group.left_out)) == ([3, 1], [0, 2])
     assert {rollout.ending.reason for rollout in group.left_out} == {EndReason.CANCELLED}
     assert seconds == 1 + 3 + 1
-    assert placement.census.live == 0
+    assert placement.usage.live == 0
 
 
 def test_failures_do_not_count_towards_enough_and_two_that_end_at_once_both_come_out() -> None:
     plans = [Plan(run=Part(seconds=1, fault=Fault.HANG)), Plan(), Plan(grade=Part(fault=Fault.RAISE)), Plan(), Plan()]
     group, _, _ = keep_first(2, plans)
-    assert samples(tuple(rollout for rollout in group.rollouts if rollout.verdict is not None)) == [1, 3]
+    assert samples(tuple(rollout for rollout in group.kept if rollout.verdict is not None)) == [1, 3]
     late = {rollout.job.key.sample: rollout.ending.reason for rollout in group.left_out}
     assert late[0] is EndReason.CANCELLED
     assert set(late) == {0, 4} or set(late) == {0, 2, 4}

@@ -8,7 +8,7 @@ from slipstream.dispatch.base import DispatchLimits, Retries, SchedulingPolicy
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.errors import ReplayError, SandboxError
-from slipstream.placement.simulated import Fault, LiveCount, Part, Plan, SimulatedAttempt
+from slipstream.placement.simulated import Fault, Part, Plan, SandboxUsage, SimulatedAttempt
 from slipstream.record import MemoryJournal
 from slipstream.seams import PastAttempt, RunEnded
 from slipstream.simulate.clock import run_virtual
@@ -41,7 +41,7 @@ class Placed:
     """Simulated attempts that remember what they were opened with."""
 
     def __init__(self, error: Callable[[int], Exception | None], plan: Plan) -> None:
-        self.census = LiveCount()
+        self.usage = SandboxUsage()
         self.opened: list[tuple[JobKey, int, PastAttempt | None]] = []
         self._error = error
         self._plan = plan
@@ -50,7 +50,7 @@ class Placed:
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> Failing:
         self.opened.append((job.key, number, past))
-        attempt = Failing(job, number, self._plan, self.census)
+        attempt = Failing(job, number, self._plan, self.usage)
         attempt.error = self._error(number)
         return attempt
 
@@ -82,7 +82,7 @@ def dispatch(
         return rollouts, asyncio.get_running_loop().time()
 
     rollouts, seconds = run_virtual(main())
-    assert placement.census.live == 0
+    assert placement.usage.live == 0
     return rollouts, placement, seconds
 
 
@@ -109,7 +109,7 @@ def test_what_is_left_to_grade_takes_no_slot_but_keeps_to_the_sandboxes() -> Non
     rollouts, placement, seconds = dispatch(
         resumed, jobs=JOBS, policy=Bounded(slots=1), limits=DispatchLimits(sandboxes=1, init=1, run=1)
     )
-    assert placement.census.peak_live == 1
+    assert placement.usage.peak_live == 1
     assert seconds == 3 * 1 + 3
     assert {rollout.trust for rollout in rollouts} == {Trust.TRUSTED}
 

@@ -20,7 +20,7 @@ class TalkingAttempt(SimulatedAttempt):
     """Says that its agent called a model, however it ended."""
 
     def __init__(self, job: Job, number: int, attempt: SimulatedAttempt) -> None:
-        super().__init__(job, number, attempt._plan, attempt._census)
+        super().__init__(job, number, attempt._plan, attempt._usage)
 
     def as_ended(self, ending: Ending) -> Rollout:
         return replace(super().as_ended(ending), spans=(replace(CALL, attempt=self._number),))

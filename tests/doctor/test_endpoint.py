@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "another tokenizer": ({"on_choice": other_text}, "endpoint.tokens", "server's text is .*model.folder"),
     "no JSON of ours": ({"on_choice": lambda choice: {**choice, "token_ids": "x"}}, "endpoint.tokens", "body that has"),
     "no stop token": ({"model": BigramModel(finish=without_stop)}, "endpoint.stop", "stopped, but its last id is"),
-    "no stopping": ({"model": BigramModel(heed_stops=False)}, "endpoint.stop", "went on after"),
+    "no stopping": ({"model": BigramModel(heed_stops=False)}, "endpoint.stop", "continued after"),
     "hidden top_k": (
         {"model": BigramModel(sampled=top_k(20), reported=bigram), "num_samples": 24},
         "endpoint.sampling",
@@ -300,7 +300,7 @@ def hanging(number: int) -> Hang | None:
     ("faults", "options", "said"),
     [
         (lambda number: FixedAnswer(status=401), {}, "answered 401; set OPENAI_API_KEY"),
-        (lambda number: FixedAnswer(body=b"<html>"), {}, "is no JSON"),
+        (lambda number: FixedAnswer(body=b"<html>"), {}, "is not JSON"),
         (hanging, {"request_timeout_s": 0.05}, "took longer than 0.05 s"),
         (hanging, {"timeout_s": 0.05}, "too slow: 0.05 s"),
     ],

@@ -1,4 +1,4 @@
-"""What the engine tests share: tiny random models, made by transformers, and engines over them."""
+"""Shared by the engine tests: tiny random models, made by transformers, and engines over them."""
 
 from __future__ import annotations
 

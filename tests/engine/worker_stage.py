@@ -1,4 +1,4 @@
-"""Stand-ins for a device, and requests that remember what they were told: what tests of the engine's thread share."""
+"""Fakes shared by the tests of the engine's thread: a device, and requests that keep their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from slipstream.engine.gpu.graph_worker import Pending
 from slipstream.engine.inference.plan import Piece
 from slipstream.engine.inference.request import Request
-from slipstream.engine.inference.sampling import Draw, Drawing
+from slipstream.engine.inference.sampling import DeviceDraw, DrawSpec
 from slipstream.errors import ModelError
 from slipstream.types import Sampled, SampleParams, token_ids
 
@@ -47,17 +47,17 @@ class FakeDecoder:
         self.device = torch.device("cpu")
         self.at_forward: Moment | None = None
         self.in_copy: Exception | None = None
-        self.in_put: BaseException | None = None
+        self.in_load: BaseException | None = None
 
-    def put(self, named: object) -> None:
-        if self.in_put is not None:
-            raise self.in_put
+    def load_weights(self, named: object) -> None:
+        if self.in_load is not None:
+            raise self.in_load
 
     def copy_prefix(self, *_: int) -> None:
         if self.in_copy is not None:
             raise self.in_copy
 
-    def forward(self, singles: object, chunks: object, *, outputs: Sequence[int], alone: bool) -> torch.Tensor:
+    def forward(self, singles: object, chunks: object, *, outputs: Sequence[int], separate: bool) -> torch.Tensor:
         if (moment := self.at_forward) is not None:
             self.at_forward = None
             moment.pass_by()
@@ -77,12 +77,12 @@ class FakePasses:
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def settle(self) -> None: ...
+    def synchronize(self) -> None: ...
 
-    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> Pending:
+    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[DeviceDraw | None]) -> Pending:
         return Fives(len(pieces), 1)
 
-    def go_on(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, Draw] | None = None) -> Pending:
+    def decode(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, DrawSpec] | None = None) -> Pending:
         if not self._is_first:
             return Fives(len(slots), num_steps)
         self._is_first = False

@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.config import to_json
 from slipstream.errors import ConfigError
-from slipstream.evaluation import EvalProgress, carry_out, evaluate, plan_evaluation
+from slipstream.evaluation import EvalProgress, evaluate, plan_evaluation, run_evaluation
 from slipstream.model.scripted import ScriptedChat, act, replies
 from slipstream.model.server import ModelServer
 from slipstream.record import RunReader, RunStore
@@ -144,7 +144,7 @@ def test_a_finished_run_is_reported_without_a_model_or_a_store(tmp_path: Path, c
             first = await evaluate(config, store)
         dead = replace(config, model=ModelConfig(kind="chat", base_url="http://127.0.0.1:9/v1"))
         past = RunStore.read(tmp_path / "run")
-        again = await carry_out(plan_evaluation(dead), never, past=past, on_progress=lambda progress: None)
+        again = await run_evaluation(plan_evaluation(dead), never, past=past, on_progress=lambda progress: None)
         assert again == first
 
     asyncio.run(main())
@@ -166,7 +166,7 @@ def test_a_model_that_cannot_be_had_is_found_out_before_a_run_is_made(
 ) -> None:
     plan = plan_evaluation(replace(config, model=model))
     with pytest.raises(ConfigError, match=said):
-        asyncio.run(carry_out(plan, never, past=None, on_progress=lambda progress: None))
+        asyncio.run(run_evaluation(plan, never, past=None, on_progress=lambda progress: None))
 
 
 def test_what_is_set_for_a_server_is_in_every_request(config: EvalConfig, tmp_path: Path) -> None:

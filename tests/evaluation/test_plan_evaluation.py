@@ -47,8 +47,9 @@ SEED_OF_A = 3_170_868_432_600_982_440
 
 
 def test_more_rollouts_than_a_run_holds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="samples=100000000000 of 2 tasks"):
+    with pytest.raises(ConfigError) as raised:
         plan_jobs(config(samples=10**11), tasks("a", "b"))
+    assert raised.value.key == "samples"
 
 
 def test_a_plan_checks_the_settings_before_it_loads_a_task() -> None:
@@ -100,8 +101,9 @@ def test_a_task_above_a_limit_by_itself_is_refused_with_the_numbers(tmp_path: Pa
         '"sandbox": {"limits": {"memory_mb": 4096}}}'
     )
     limited = replace(config(source=str(path)), dispatch=DispatchConfig(limits=DispatchLimits(memory_mb=1024)))
-    with pytest.raises(ConfigError, match="job eval/0/a/0 needs 4096 MB of memory, but the limit is 1024: raise"):
+    with pytest.raises(ConfigError, match="job eval/0/a/0 needs 4096 MB") as raised:
         plan_evaluation(limited)
+    assert (raised.value.key, raised.value.value) == ("dispatch.limits.memory_mb", 1024)
     assert plan_evaluation(replace(limited, dispatch=DispatchConfig(policy="batch"))).jobs
 
 
@@ -111,9 +113,9 @@ def test_a_deadline_that_would_end_a_grading_before_its_own_limit_is_refused(tmp
         '{"id": "a", "instruction": "x", "sandbox": {}, '
         '"grading": {"kind": "command", "command": "./check", "timeout_s": 890}}'
     )
-    told = r"task a may take 890 s, and 60 s to start a sandbox, but dispatch.deadlines.grade_s=900: set that to 950"
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError) as raised:
         plan_evaluation(config(source=str(path)))
+    assert raised.value.remedies == ("dispatch.deadlines.grade_s=950",)
     longer = DispatchConfig(deadlines=Deadlines(grade_s=950))
     assert plan_evaluation(replace(config(source=str(path)), dispatch=longer)).jobs
 

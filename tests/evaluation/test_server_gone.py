@@ -30,7 +30,7 @@ def test_a_run_whose_server_goes_away_ends_and_can_be_gone_on_with(tmp_path: Pat
             )
             async with RunStore.create(tmp_path / "run", config=to_json(config)) as store:
                 closing = asyncio.create_task(_closed_after(server, 10))
-                with pytest.raises(ModelError, match=r"server is gone \(.*\): start it again, then resume the run"):
+                with pytest.raises(ModelError, match=r"server is gone \(.*\): restart it, then resume the run"):
                     await evaluate(config, store)
                 await closing
                 before = store.done_keys()

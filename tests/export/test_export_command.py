@@ -49,7 +49,7 @@ def test_a_pipe_is_not_replaced_even_with_force(tmp_path: Path) -> None:
     recorded(tmp_path / "demo", [rollout(*plain())])
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(ConfigError, match="is no file, so it is not replaced"):
+    with pytest.raises(ConfigError, match="is not a regular file, so it is not replaced"):
         export("demo", "--format", "chrome", "--runs", str(tmp_path), "--out", str(pipe), "--force")
     assert pipe.is_fifo()
 

@@ -108,7 +108,7 @@ def test_a_rollout_that_ends_while_the_run_is_read_is_left_to_the_next_export(tm
 def test_bad_wishes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     reader = recorded(tmp_path / "demo", [])
     before = sorted((tmp_path / "demo").iterdir())
-    with pytest.raises(ConfigError, match=r'no advantages "grp" \(did you mean "grpo"\?\)'):
+    with pytest.raises(ConfigError, match=r'no estimator of advantages "grp" \(did you mean "grpo"\?\)'):
         export_run(reader, ExportFormat.JSONL, advantages="grp")
     with pytest.raises(ConfigError, match="max_tokens=0: give a number above 0"):
         export_run(reader, ExportFormat.JSONL, max_tokens=0)
@@ -116,7 +116,7 @@ def test_bad_wishes_are_refused_before_anything_is_written(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="ATIF holds whole rollouts"):
             export_run(reader, ExportFormat.ATIF, **wish)
     export_run(reader, ExportFormat.JSONL)
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_run(reader, ExportFormat.JSONL)
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {path.name for path in before} | {"export.jsonl"}
 

@@ -147,15 +147,15 @@ def test_what_is_damaged_or_of_another_make_is_refused_by_name(tmp_path: Path) -
     write_jsonl(path, flat(rollout(*plain())))
     whole = path.read_text()
     path.write_text(f"{whole}{whole[:40]}")
-    with pytest.raises(ConfigError, match=f"line 2 of {path} is no exported sample") as raised:
+    with pytest.raises(ConfigError, match=f"line 2 of {path} is not an exported sample") as raised:
         list(read_jsonl(path))
     assert "line 1" not in str(raised.value)
     path.write_text('{"text": "x"}\n')
     with pytest.raises(ConfigError, match="the columns are not those of an export"):
         list(read_jsonl(path))
-    with pytest.raises(ConfigError, match=f"{path} is no Parquet of exported samples"):
+    with pytest.raises(ConfigError, match=f"{path} is not Parquet of exported samples"):
         list(read_parquet(path))
-    with pytest.raises(ConfigError, match=f"{path} is no exported rollout"):
+    with pytest.raises(ConfigError, match=f"{path} is not an exported rollout"):
         list(read_atif(path))
     stranger = {"schema_version": "ATIF-v1.8", "agent": AGENT, "steps": []}
     path.write_text(json.dumps(stranger))

@@ -17,7 +17,7 @@ from slipstream.evaluation import evaluate, plan_jobs
 from slipstream.model.scripted import Line, ScriptedCall, ScriptedChat, act
 from slipstream.model.server import FixedAnswer, ModelServer
 from slipstream.record import RunStore
-from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.local.sandbox import LocalSandbox
 from slipstream.sandbox.pool.pooled_sandbox import PooledSandbox
 from slipstream.settings import DispatchConfig, EvalConfig, ModelConfig, TasksConfig
 from slipstream.tools import Effect, ToolContext, tool

@@ -1,4 +1,4 @@
-"""Careless graders, for cheats to fool. Each runs the tests once where the work lies, in a real sandbox, and believes
+"""Careless graders, for cheats to fool. Each runs the tests once beside the work, in a real sandbox, and believes
 something that the work could have made."""
 
 import asyncio
@@ -13,7 +13,7 @@ from slipstream.aio import task_group
 from slipstream.errors import SandboxFileError
 from slipstream.graders.testing.logs import PASSED, pytest_summary
 from slipstream.graders.testing.rules import files_of
-from slipstream.graders.testing.work import applied, looking_into, put
+from slipstream.graders.testing.work import applied, entry_reader, place_files
 from slipstream.sandbox.base import Sandbox
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.sandbox.ready import open_sandbox
@@ -139,7 +139,7 @@ async def _run(sandbox: Sandbox, place: Place, patch: bytes) -> Ran:
     if place.before:
         done = await sandbox.exec(["/bin/sh", "-c", place.before], timeout_s=30.0)
         assert done.exit_code == 0, done.stderr.text()
-    await put(sandbox, "/work", await applied(patch, looking_into(sandbox, "/work")))
+    await place_files(sandbox, "/work", await applied(patch, entry_reader(sandbox, "/work")))
     await sandbox.write({path: File(data=text.encode()) for path, text in place.leaves.items()})
     if place.restores_tests:
         await sandbox.write(TESTS)

@@ -107,7 +107,7 @@ def test_the_last_line_of_output_can_be_the_reward(
 def test_output_that_is_no_reward_is_a_failure_of_the_grader(
     make_provider: Callable[[], SandboxProvider], command: str
 ) -> None:
-    with pytest.raises(GraderError, match="is no reward"):
+    with pytest.raises(GraderError, match="is not a number"):
         grade_with(make_provider(), {"command": command, "reward": "stdout"})
 
 
@@ -150,7 +150,7 @@ def test_an_artifact_that_does_not_fit_is_worth_0_since_crashing_must_not_pay(
 ) -> None:
     sandbox = SandboxSpec(limits=SandboxLimits(disk_mb=1))
     verdict = grade_with(make_provider(), {"command": "true", "files": {"x": "x"}}, {"out": bytes(2 << 20)}, sandbox)
-    assert (verdict.reward, verdict.detail[:24]) == (0.0, "the artifact cannot be p")
+    assert (verdict.reward, verdict.detail[:24]) == (0.0, "the artifact cannot be w")
 
 
 def test_an_artifact_in_the_place_of_a_folder_is_worth_0(make_provider: Callable[[], SandboxProvider]) -> None:

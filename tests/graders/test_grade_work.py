@@ -1,4 +1,4 @@
-"""What graders return, as a Verdict: numbers and dicts of them are taken, anything else is a GraderError."""
+"""Conversion of what graders return: numbers and dicts of numbers are accepted, anything else is a GraderError."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.errors import GraderError, SandboxError
+from slipstream.errors import ContextOverflow, GraderError, SandboxBroken, SandboxError, SandboxFileError
 from slipstream.graders.base import GradeContext, as_verdict, grade_work
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.types import Artifact, Grading, Json, SandboxSpec, Verdict
@@ -90,15 +90,15 @@ def test_a_verdict_made_of_numpy_is_made_plain() -> None:
         ("1.0", "returned a str ('1.0')"),
         (object, "returned a type"),
         ([1.0], "returned a list ([1.0])"),
-        (float("nan"), "returned nan, which is no finite number"),
-        (np.float32("inf"), "returned inf, which is no finite number"),
-        (10**400, "which is no finite number"),
+        (float("nan"), "returned nan, which is not finite"),
+        (np.float32("inf"), "returned inf, which is not finite"),
+        (10**400, "which is not finite"),
         (np.array([1.0, 0.0]), "returned a ndarray"),
         (Decimal("0.5"), "returned a Decimal"),
         ({}, "returned an empty dict"),
         ({"tests": None}, "returned, for 'tests', None"),
         ({"tests": float("nan")}, "returned, for 'tests', nan"),
-        (Verdict(reward=1.0, components=[1]), "returned components that are a list"),  # type: ignore[arg-type]
+        (Verdict(reward=1.0, components=[1]), "returned components of type list"),  # type: ignore[arg-type]
     ],
 )
 def test_anything_else_is_an_error_of_that_rollout_that_names_grader_and_value(returned: object, told: str) -> None:
@@ -115,6 +115,12 @@ def test_what_a_grader_raises_names_the_line() -> None:
         graded(Returns(KeyError("x")))
     with pytest.raises(SandboxError, match=r"^no room$"):
         graded(Returns(SandboxError("no room")))
+
+
+@pytest.mark.parametrize("raised", [SandboxFileError("no such file"), SandboxBroken("gone"), ContextOverflow("full")])
+def test_in_a_grader_nothing_is_the_agents_doing(raised: Exception) -> None:
+    with pytest.raises(GraderError, match=f"^grader mine.py:Mine: {type(raised).__name__}: {raised}$"):
+        graded(Returns(raised))
 
 
 def test_a_huge_value_is_told_in_short() -> None:

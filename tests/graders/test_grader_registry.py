@@ -1,4 +1,4 @@
-"""From the name in a task's grading to a grader."""
+"""Resolving the name in a task's grading to a grader."""
 
 from pathlib import Path
 

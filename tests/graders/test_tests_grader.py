@@ -1,4 +1,4 @@
-"""The tests grader, in real sandboxes: right work is worth 1, and no cheat is worth anything."""
+"""The tests grader, in real sandboxes: right work is worth 1, cheats are worth 0."""
 
 import asyncio
 import sys
@@ -323,11 +323,11 @@ def test_what_was_left_out_is_named(verdicts: dict[str, Verdict]) -> None:
         ("tests rewritten while they are collected", "changed tests/"),
         ("tests rewritten and put back", "changed tests/"),
         ("a conftest written while tests are collected", "changed tests/conftest.py"),
-        ("exit at import", "did not come to their end"),
+        ("exit at import", "did not complete"),
         ("forged report by the parent's descriptors", "was stopped"),
-        ("a background process", "something else than the reporter"),
-        ("another module's place", "in the place of another module"),
-        ("a link out", "outside of its folder"),
+        ("a background process", "something other than the reporter"),
+        ("another module's place", "shadows another module"),
+        ("a link out", "outside its folder"),
         ("settings in setup.cfg", "how tests are run"),
         ("an endless test", "limit of 3 s"),
     ],
@@ -347,12 +347,12 @@ def quick(tree: Path, patch: bytes, **changed: Any) -> Verdict:
     ("patch", "said"),
     [
         (b"not a patch", "cannot be applied"),
-        (patch_of({"calc/__init__.py": "x\n"}, {"calc/__init__.py": "other\n"}), "does not fit"),
+        (patch_of({"calc/__init__.py": "x\n"}, {"calc/__init__.py": "other\n"}), "does not apply"),
         (
             b"diff --git a/../x b/../x\nnew file mode 100644\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n",
-            "not plain",
+            "not normalized",
         ),
-        (patch_of({"calc/more.py": "x = 1\n"}), "which it may not"),
+        (patch_of({"calc/more.py": "x = 1\n"}), "which is forbidden"),
     ],
 )
 def test_a_patch_that_does_not_fit_is_a_trusted_zero(tree: Path, patch: bytes, said: str) -> None:
@@ -380,7 +380,7 @@ def test_a_log_is_enough_where_the_data_set_says_so(tree: Path) -> None:
     assert {name: verdict.reward for name, verdict in verdicts.items()} == {
         "right": 1.0, "nothing": 0.0, "early": 0.0, "code 127": 0.0, "slow": 0.0, "set-up": 0.0
     }  # fmt: skip
-    assert "over the work the set-up" in verdicts["set-up"].detail
+    assert "with the work the set-up" in verdicts["set-up"].detail
     assert "ended with 1" in verdicts["set-up"].detail
 
 
@@ -417,7 +417,7 @@ def test_a_sandbox_without_pytest_is_no_verdict(tree: Path) -> None:
 
 
 def test_hidden_tests_that_do_not_fit_are_no_verdict(tree: Path) -> None:
-    with pytest.raises(GraderError, match="test_patch does not fit"):
+    with pytest.raises(GraderError, match="test_patch does not apply"):
         quick(tree, b"", test_patch=patch_of({"tests/test_calc.py": "x\n"}, {"tests/test_calc.py": "y\n"}).decode())
 
 
@@ -426,7 +426,7 @@ def test_hidden_tests_that_do_not_fit_are_no_verdict(tree: Path) -> None:
     ("setup", "said"),
     [
         (["true", "echo no such rule; exit 2"], "the set-up 'echo no such rule; exit 2' ended with 2: no such rule"),
-        (["sleep 60"], "the set-up 'sleep 60' passed its limit of 1 s"),
+        (["sleep 60"], "the set-up 'sleep 60' exceeded its limit of 1 s"),
     ],
 )
 def test_a_set_up_that_fails_without_the_work_too_is_no_verdict(
@@ -434,18 +434,18 @@ def test_a_set_up_that_fails_without_the_work_too_is_no_verdict(
 ) -> None:
     with pytest.raises(GraderError) as raised:
         quick(tree, patch_of(work), setup=setup, timeout_s=1.0)
-    assert f"without the work too {said}" in str(raised.value)
-    assert "end it with `|| true` if only the right work" in str(raised.value)
+    assert f"even without the work {said}" in str(raised.value)
+    assert "end it with `|| true` if it succeeds only with the right work" in str(raised.value)
 
 
 def test_a_set_up_that_only_the_work_breaks_is_worth_nothing(tree: Path) -> None:
     verdict = quick(tree, patch_of(GONE), setup=["grep -q 'def total' calc/__init__.py"])
-    assert (verdict.reward, verdict.detail[:24]) == (0.0, "over the work the set-up")
+    assert (verdict.reward, verdict.detail[:24]) == (0.0, "with the work the set-up")
 
 
 @pytest.mark.parametrize("command", ["pytestt -rA", "cd tests && ./test_calc.py"])
 def test_a_script_that_ends_for_want_of_a_program_is_no_verdict(tree: Path, command: str) -> None:
-    with pytest.raises(GraderError, match=r"without the work too the tests' command ended with 12[67]"):
+    with pytest.raises(GraderError, match=r"even without the work the test command ended with 12[67]"):
         quick(tree, patch_of(ORACLE), command=command, parser="pytest", rules="swebench")
 
 
@@ -459,7 +459,7 @@ def test_grading_holds_one_sandbox_at_a_time() -> None:
             return await super().open(spec)
 
     provider = OneAtATime(program)
-    with pytest.raises(GraderError, match="without the work too the set-up 'make' ended with 1"):
+    with pytest.raises(GraderError, match="even without the work the set-up 'make' ended with 1"):
         grade(SandboxSpec(), b"", provider, setup=["make"])
     assert [sandbox.closed for sandbox in provider.sandboxes] == [True, True]
 
@@ -486,7 +486,7 @@ def test_work_that_loses_its_sandbox_each_time_is_worth_nothing() -> None:
     provider = Failing(num_lost=2)
     verdict = grade(SandboxSpec(workdir="/work"), patch_of({"new.txt": "x\n"}), provider)
     assert verdict.reward == 0.0
-    assert "over the work, and not without it, the sandbox failed: " in verdict.detail
+    assert "the sandbox failed with the work, and not without it: " in verdict.detail
     assert len(provider.sandboxes) == 4  # with the work, without it, and both once more
 
 
@@ -521,7 +521,7 @@ if hasattr(main, "run"):
 
 def test_no_module_of_the_tree_is_loaded_by_the_reporter(tree: Path) -> None:
     verdict = quick(tree, patch_of({"pygments/__init__.py": FORGER}))
-    assert (verdict.reward, "in the place of another module" in verdict.detail) == (0.0, True)
+    assert (verdict.reward, "shadows another module" in verdict.detail) == (0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_right_work_is_told_from_forged_results(twinned: dict[str, Verdict], nam
     right, forged = twinned[f"right, {name}"], twinned[f"forged, {name}"]
     assert (right.reward, right.components["twin"]) == (1.0, 1.0), right.detail
     assert forged.reward == 0.0
-    assert forged.detail.startswith("twin: it also passes tests whose expectations are wrong")
+    assert forged.detail.startswith("twin: the work also passes tests with wrong expectations")
 
 
 def test_a_task_whose_tests_expect_nothing_has_no_twin(twinned: dict[str, Verdict]) -> None:
@@ -655,7 +655,7 @@ def test_grading_can_have_a_set_up_of_its_own(tree: Path) -> None:
         ({"expected": {"a": "PASSED"}}, "give both or neither"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"patern": 1}, "unknown key"),
-        ({"markers": ["one"]}, "two lines"),
+        ({"markers": ["one"]}, "give two"),
     ],
 )
 def test_a_grading_that_makes_no_sense_is_refused(changed: dict[str, Any], said: str) -> None:

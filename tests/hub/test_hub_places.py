@@ -94,5 +94,5 @@ def test_the_family_is_what_the_folder_says_or_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"dtype": "int3"}'])
 def test_an_origin_that_says_too_little_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "slipstream.json").write_text(text)
-    with pytest.raises(ConfigError, match="anew"):
+    with pytest.raises(ConfigError, match="fetch the model again"):
         read_origin(tmp_path)

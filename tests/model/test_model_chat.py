@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_the_conversation_the_tools_and_the_parameters_arrive(opened: Opener) ->
 def test_a_failing_model_is_a_model_error(opened: Opener) -> None:
     async def main() -> None:
         async with opened(replies()) as model:
-            with pytest.raises(ModelError, match="is over after 0 lines"):
+            with pytest.raises(ModelError, match="has only 0 lines"):
                 await model.chat([user("hi")], [], SampleParams())
 
     asyncio.run(main())
@@ -308,3 +309,32 @@ def test_another_name_for_the_limit_of_tokens() -> None:
             assert "max_tokens" not in body
 
     asyncio.run(main())
+
+
+def test_what_a_server_is_sent() -> None:
+    broken = ToolCall(id="c2", name="", problem=CallProblem.BAD_JSON, raw="{é")
+    image = Image(data=b"\x89PNG", media_type="image/png")
+    messages = [
+        Message(role=Role.USER, content="Add.", images=(image,), name="me", hints=("x",)),
+        Message(role=Role.ASSISTANT, thinking="hm", calls=(replace(CALL, raw="<call>"), broken), call_id="x", name="x"),
+        Message(role=Role.TOOL, content="3", name="add", is_error=True, thinking="x", calls=(CALL,)),
+        Message(role=Role.TOOL, content="3", call_id="c1"),
+    ]
+    malformed: Json = {"name": "unnamed", "arguments": '{"malformed": "{\\u00e9"}'}
+    add: Json = {"name": "add", "arguments": '{"a": 1, "b": [null, "\\u00e9"]}'}
+    parts: list[Json] = [
+        {"type": "text", "text": "Add."},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+    ]
+    calls: list[Json] = [
+        {"id": "c1", "type": "function", "function": add},
+        {"id": "c2", "type": "function", "function": malformed},
+    ]
+    said: dict[str, Json] = {"role": "assistant", "content": None, "tool_calls": calls}
+    assert [message_to_wire(message) for message in messages] == [
+        {"role": "user", "content": parts},
+        said,
+        {"role": "tool", "content": "3", "tool_call_id": "", "name": "add"},
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
+    ]
+    assert message_to_wire(messages[1], thinking=True) == said | {"reasoning_content": "hm"}

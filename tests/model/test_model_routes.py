@@ -165,7 +165,7 @@ def test_a_probe_looks_at_every_server_and_takes_the_smallest_window() -> None:
 def test_a_server_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="names a server twice"):
         OpenAIConfig(base_url="http://x/v1, http://x/v1/", model="m")
-    with pytest.raises(ConfigError, match="'' is no URL"):
+    with pytest.raises(ConfigError, match="'' is not a URL"):
         OpenAIConfig(base_url="http://x/v1,", model="m")
 
 
@@ -197,9 +197,7 @@ def test_whoever_watches_is_told_that_the_server_is_gone_and_the_request_does_no
         client = kind(config(server, retries=Retries(max_retries=2, backoff_s=0.0)))
         watching = asyncio.create_task(client.watch())
         asking = [asyncio.create_task(asked(client)) for _ in range(3)]
-        with pytest.raises(
-            ModelError, match=r"server is gone \(.*gave up after 3 tries\): start it again, then resume"
-        ):
+        with pytest.raises(ModelError, match=r"server is gone \(.*gave up after 3 tries\): restart it, then resume"):
             await watching
         done, pending = await asyncio.wait(asking, timeout=0.05)
         assert not done

@@ -85,15 +85,20 @@ def test_ids_and_logprobs_come_only_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/completions", b"{", 400, "is no JSON"),
-        ("/completions", [], 400, "no JSON object"),
+        ("/completions", b"{", 400, "is not JSON"),
+        ("/completions", [], 400, "not a JSON object"),
         ("/completions", {}, 400, "lacks prompt"),
         ("/completions", {"prompt": "text"}, 400, "send token ids"),
         ("/completions", {"prompt": [1, "x"]}, 400, '"x" among the token ids'),
         ("/completions", {"prompt": [1], "stream": True}, 400, "asks for a stream"),
         ("/completions", {"prompt": [1], "n": 2}, 400, "several choices"),
         ("/completions", {"prompt": [1], "temperature": "hot"}, 400, "temperature should be a number"),
-        ("/completions", {"prompt": [1], "prompt_logprobs": 5}, 400, "prompt_logprobs, which this model does not give"),
+        (
+            "/completions",
+            {"prompt": [1], "prompt_logprobs": 5},
+            400,
+            "prompt_logprobs, which this model does not have",
+        ),
         ("/completions", {"prompt": [1], "prompt_logprobs": -1}, 400, "-1 where prompt_logprobs should be a count"),
         ("/completions", {"prompt": [1], "model": "gpt"}, 404, "'gpt' is not served; 'slipstream' is"),
         ("/chat/completions", {}, 400, "lacks messages"),

@@ -26,7 +26,7 @@ def test_a_script_that_is_over_says_so() -> None:
     async def main() -> None:
         model = scripted(replies("one"))
         await model.complete(PROMPT, SampleParams(), session="a")
-        with pytest.raises(ModelError, match="session 'a' is over after 1 lines"):
+        with pytest.raises(ModelError, match="session 'a' has only 1 lines"):
             await model.complete(PROMPT, SampleParams(), session="a")
 
     asyncio.run(main())

@@ -32,7 +32,7 @@ from slipstream.evaluation import evaluate, plan_evaluation
 from slipstream.graders.base import GradeContext
 from slipstream.model.scripted import Line, Script, ScriptedCall, ScriptedChat, ScriptedModel, act
 from slipstream.model.server import ModelServer
-from slipstream.placement.processes import Order, Processes, open_processes
+from slipstream.placement.processes import HelperSpec, Processes, open_processes
 from slipstream.recipes import find_recipe
 from slipstream.record import MemoryJournal, RunStore
 from slipstream.sandbox.cleanup.lease import lease_folders
@@ -55,7 +55,9 @@ from slipstream.types import (
     Task,
     Verdict,
 )
-from slipstream.wiring import Pacing, SandboxShare, _shares, make_renderer, open_placement
+from slipstream.wiring.attempts import SandboxShare, sandbox_shares
+from slipstream.wiring.models import make_renderer
+from slipstream.wiring.run import open_parts
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -208,10 +210,9 @@ def test_a_helper_that_is_killed_fails_what_was_under_way_in_it_and_nothing_else
 
     async def main() -> dict[str, Rollout]:
         plan = plan_evaluation(config)
-        pacing = Pacing(config.dispatch)
         journal = MemoryJournal()
-        async with open_placement(config, plan.tasks, pacing=pacing) as placed:
-            placement = placed(journal)
+        async with open_parts(config, plan.tasks) as parts:
+            placement, pacing = parts.placement(journal), parts.pacing
             assert isinstance(placement, Processes)
             async with Dispatcher(
                 placement, policy=pacing.policy, journal=journal, limits=pacing.limits, gate=pacing.gate
@@ -342,7 +343,7 @@ def test_a_sandbox_is_opened_where_there_is_room_for_it(tmp_path: Path) -> None:
     plan = plan_evaluation(config)
     tasks = {name: replace(task, grading=grading) for name, task in plan.tasks.items()}
     crews = ((config, tasks, SandboxShare(warm=0, live=1)),) * 2
-    order = Order(maker="slipstream.wiring:open_helper_deps", crews=crews, rooms=(1, 1))
+    order = HelperSpec(opener="slipstream.wiring.attempts:open_helper_deps", works=crews, max_sandboxes=(1, 1))
     script = held_script(folder=str(tmp_path / "held"))
     renderer = make_renderer(config.model)
     model = ScriptedModel(
@@ -450,13 +451,17 @@ def test_more_helpers_than_sandboxes_are_refused(tmp_path: Path) -> None:
     config = held(tmp_path)
     few = DispatchConfig(processes=3, limits=DispatchLimits(sandboxes=2))
     said = failing(replace(config, dispatch=few), tmp_path)
-    assert "dispatch.processes=3, but dispatch.limits.sandboxes=2" in said
+    assert said.startswith("dispatch.processes=3: dispatch.limits.sandboxes=2 leaves")
 
 
 @pytest.mark.parametrize(
     ("sandbox", "tools", "said"),
     [
-        (SandboxConfig(provider="oci", engine="poodman"), "finish", "'poodman' is no container engine: use 'podman'"),
+        (
+            SandboxConfig(provider="oci", engine="poodman"),
+            "finish",
+            "'poodman' is not a container engine: use 'podman'",
+        ),
         (SandboxConfig(), "finsh", 'did you mean "finish"?'),
     ],
     ids=["an engine that is none", "a tool that is none"],
@@ -487,10 +492,9 @@ def test_a_journal_that_does_not_take_an_event_ends_the_run(tmp_path: Path) -> N
 
     async def main() -> None:
         plan = plan_evaluation(config)
-        pacing = Pacing(config.dispatch)
         journal = Choosy()
-        async with open_placement(config, plan.tasks, pacing=pacing) as placed:
-            async with Dispatcher(placed(journal), policy=pacing.policy, journal=journal) as dispatcher:
+        async with open_parts(config, plan.tasks) as parts:
+            async with Dispatcher(parts.placement(journal), policy=parts.pacing.policy, journal=journal) as dispatcher:
                 with pytest.raises(JournalError, match="not this one"):
                     await dispatcher.collect(plan.jobs)
 
@@ -507,7 +511,7 @@ def test_the_shares_of_all_processes_add_up_to_what_the_run_may_have(
         sandbox=SandboxConfig(warm=warm),
         dispatch=DispatchConfig(processes=processes),
     )
-    shares = _shares(config, live)
+    shares = sandbox_shares(config, live)
     assert len(shares) == max(1, processes)
     assert sum(share.warm for share in shares) == warm
     lives = [share.live for share in shares]
@@ -551,7 +555,7 @@ def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -
     """Of one rollout of two turns in a helper, its model calls and waits for turns."""
 
     async def main() -> Rollout:
-        order = Order(maker="slipstream.bench.harness.helpers:open_attempt_deps", crews=(2,))
+        order = HelperSpec(opener="slipstream.bench.harness.helpers:open_attempt_deps", works=(2,))
         async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
             journal = placement.journal = MemoryJournal()
             job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
@@ -597,7 +601,7 @@ def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
 
 def test_an_attempt_whose_first_stage_was_cancelled_before_it_began_is_closed_and_can_begin_again() -> None:
     async def main() -> None:
-        order = Order(maker="slipstream.bench.harness.helpers:open_attempt_deps", crews=(2,))
+        order = HelperSpec(opener="slipstream.bench.harness.helpers:open_attempt_deps", works=(2,))
         gate = OpenGate()
         async with open_processes(
             order, model=AnsweringModel(2), gate=gate, grade_weight=lambda job, ended: 0

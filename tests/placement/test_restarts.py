@@ -16,7 +16,7 @@ from slipstream.dispatch.gate import OpenGate
 from slipstream.errors import InfrastructureError, is_shortage
 from slipstream.link import Link, start_linked
 from slipstream.model.scripted import ScriptedChat, replies
-from slipstream.placement.processes import Order, Processes, open_processes
+from slipstream.placement.processes import HelperSpec, Processes, open_processes
 from slipstream.placement.restarts import MAX_DEATHS, MAX_PAUSE_S, Restarts
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import Job, JobKey
@@ -81,7 +81,7 @@ class Machine:
         async def stage(number: int, opening: object) -> None: ...
 
         far = Link(
-            calls={"open_attempt_deps": open_attempt_deps, "init": stage, "aclose": stage},
+            calls={"open": open_attempt_deps, "init": stage, "aclose": stage},
             tells={"forget": lambda _: None},
         )
         wire, back = Wire(far), Wire(link)
@@ -91,7 +91,7 @@ class Machine:
         return Ended()
 
     def open(self, num: int) -> AbstractAsyncContextManager[Processes]:
-        order = Order(maker="", crews=tuple(range(num)))
+        order = HelperSpec(opener="", works=tuple(range(num)))
         model = ScriptedChat(replies())
         return open_processes(
             order, model=model, gate=OpenGate(), grade_weight=lambda job, ended: 0, launch=self.launch
@@ -202,7 +202,7 @@ def test_helpers_that_wait_to_be_started_again_are_let_go_at_once() -> None:
         assert asyncio.get_running_loop().time() == left_at_s
         await asyncio.sleep(60)
         assert len(machine.started_at_s) == num
-        with pytest.raises(InfrastructureError, match="let go"):
+        with pytest.raises(InfrastructureError, match="are closed"):
             await processes.open(JOB, 1, None).init()
 
     on_virtual_time(main)

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
         "patch_of": "/work",
         "grading": {**grading, "oracle": make_patch(before, after).decode()},
     }
-    lines = [{**line, "id": f"calc-1-{number:04d}-tiny"} for number in range(24)]
+    lines = [{**line, "id": f"{name}-1-{number:04d}-tiny"} for name in ("calc", "sums") for number in range(12)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     return tmp_path
 
@@ -84,11 +84,13 @@ def test_demonstrations_are_of_the_part_that_is_learnt_from_and_the_mask_is_on_w
 ) -> None:
     held_out = {
         task.id
-        for task in load_tasks(str(small().held_out.source), num=None, args={"path": str(folder), "part": "held_out"})
+        for task in load_tasks(
+            str(small().held_out.source), num=None, args={"path": str(folder), "part": "held_out", "held_out": ["sums"]}
+        )
     }
-    made = demonstrations(model(), seed=0, path=str(folder), tier="tiny", num=30)
-    assert {one.task_id for one in made} | held_out == {f"calc-1-{number:04d}-tiny" for number in range(24)}
-    assert held_out and not {one.task_id for one in made} & held_out
+    made = demonstrations(model(), seed=0, path=str(folder), tier="tiny", num=30, held_out=["sums"])
+    assert {one.task_id for one in made} == {f"calc-1-{number:04d}-tiny" for number in range(12)}
+    assert held_out == {f"sums-1-{number:04d}-tiny" for number in range(12)}
     decode = open_renderer(model()).decode
     runs = groupby(zip(made[0].ids, made[0].mask, strict=True), key=lambda pair: pair[1])
     said = [decode([token for token, _ in run]) for masked, run in runs if masked]

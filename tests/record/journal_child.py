@@ -12,7 +12,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from record_samples import key, life
+from record_samples import job_events, key
 
 from slipstream.errors import JournalError
 from slipstream.record import RunStore, plan_resume
@@ -27,7 +27,7 @@ async def write(folder: Path) -> None:
             for sample in samples:
                 past = plan.unfinished.get(key(sample))
                 num_kept = 0 if past is None else 1 + len(past.turns) + (past.run_ended is not None)
-                for event in life(sample)[num_kept:]:
+                for event in job_events(sample)[num_kept:]:
                     store.append(event)
                     await store.flush()
                 print(sample, flush=True)
@@ -47,7 +47,7 @@ async def fill(folder: Path) -> None:
     async with RunStore.open(folder) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
         for sample in count():
-            for event in life(sample):
+            for event in job_events(sample):
                 store.append(event)
             try:
                 await asyncio.gather(store.flush(), store.flush())

@@ -66,7 +66,7 @@ def rollout(sample: int = 0, *, step: int = 0, attempt: int = 1, turns: tuple[Tu
     )
 
 
-def life(sample: int = 0, *, num_turns: int = 2) -> list[Event]:
+def job_events(sample: int = 0, *, num_turns: int = 2) -> list[Event]:
     """All events of one job, from admission to its last word."""
     turns = tuple(turn(index) for index in range(num_turns))
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from record_samples import ending, job, key, life, rollout, turn
+from record_samples import ending, job, job_events, key, rollout, turn
 
 from slipstream.errors import JournalError
 from slipstream.record import MemoryJournal, RunCounts, RunStore, StepRecord
@@ -61,7 +61,7 @@ def append_all(journal: Journal, events: list[Event]) -> None:
 
 def test_events_are_read_in_the_order_they_were_appended(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        first, second = life(1), life(0)
+        first, second = job_events(1), job_events(0)
         woven = [event for pair in zip(first, second, strict=True) for event in pair]
         append_all(journal, woven[:5])
         await journal.flush()
@@ -74,10 +74,10 @@ def test_events_are_read_in_the_order_they_were_appended(on: On) -> None:
 
 def test_only_what_was_flushed_is_read(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        append_all(journal, life())
+        append_all(journal, job_events())
         assert list(journal.events()) == []
         await journal.flush()
-        assert list(journal.events()) == life()
+        assert list(journal.events()) == job_events()
 
     on(check)
 
@@ -85,7 +85,7 @@ def test_only_what_was_flushed_is_read(on: On) -> None:
 def test_reading_counts_sorts_and_filters(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
         for sample in (10, 9, 2):
-            append_all(journal, life(sample, num_turns=3))
+            append_all(journal, job_events(sample, num_turns=3))
         unfinished: list[Event] = [JobAdmitted(job=job(5)), TurnTaken(key=key(5), attempt=1, turn=turn())]
         append_all(journal, unfinished)
         await journal.flush()
@@ -113,13 +113,13 @@ def test_flushing_nothing_is_fine(on: On) -> None:
 
 def test_a_second_rollout_is_refused_and_spoils_nothing(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        append_all(journal, life())
+        append_all(journal, job_events())
         with pytest.raises(JournalError, match="job train/0/task/0 has a rollout already"):
             journal.append(RolloutDone(rollout=rollout()))
         await journal.flush()
         with pytest.raises(JournalError, match="exactly one"):
             journal.append(RolloutDone(rollout=rollout()))
-        append_all(journal, life(1))
+        append_all(journal, job_events(1))
         await journal.flush()
         assert journal.done_keys() == {key(0), key(1)}
 
@@ -163,11 +163,11 @@ def test_the_same_admission_again_is_one_admission(on: On) -> None:
 
 def test_what_an_abandoned_attempt_says_after_the_last_word_is_dropped(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        append_all(journal, life())
+        append_all(journal, job_events())
         journal.append(TurnTaken(key=key(), attempt=1, turn=turn(0, token=99)))
         journal.append(RunEnded(key=key(), attempt=1, ending=ending(), artifact=Artifact()))
         await journal.flush()
-        assert list(journal.events()) == life()
+        assert list(journal.events()) == job_events()
 
     on(check)
 
@@ -188,10 +188,10 @@ def test_a_job_need_not_be_admitted(on: On) -> None:
 
 def test_closing_keeps_what_was_appended_and_is_idempotent(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        append_all(journal, life())
+        append_all(journal, job_events())
         await journal.aclose()
         await journal.aclose()
-        assert list(journal.events()) == life()
+        assert list(journal.events()) == job_events()
         with pytest.raises(JournalError, match="closed"):
             journal.append(JobAdmitted(job=job(1)))
         await journal.flush()
@@ -254,7 +254,7 @@ def test_the_last_measurement_of_a_kind_holds(on: On) -> None:
 
 def test_rollouts_are_found_by_phase_and_step(on: On) -> None:
     async def check(journal: AnyJournal) -> None:
-        append_all(journal, life(1))
+        append_all(journal, job_events(1))
         await journal.flush()
         wanted = key(1)
         assert [one.job.key for one in journal.rollouts(phase=wanted.phase, step=wanted.step)] == [wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from record_samples import ending, job, key, life, rollout, turn
+from record_samples import ending, job, job_events, key, rollout, turn
 
 from slipstream.record import ResumePlan, plan_resume
 from slipstream.seams import Event, JobAdmitted, PastAttempt, RolloutDone, RunEnded, TurnTaken
@@ -30,7 +30,7 @@ def test_nothing_happened() -> None:
 
 
 def test_finished_jobs_are_done_and_nothing_else() -> None:
-    assert plan_resume([*life(0), *life(1)]) == ResumePlan(done=frozenset({key(0), key(1)}), unfinished={})
+    assert plan_resume([*job_events(0), *job_events(1)]) == ResumePlan(done=frozenset({key(0), key(1)}), unfinished={})
 
 
 def test_an_admitted_job_without_turns_has_no_attempt() -> None:
@@ -73,7 +73,7 @@ def test_a_second_admission_keeps_what_was_reached() -> None:
 
 
 def test_late_words_on_a_done_job_do_not_reopen_it() -> None:
-    plan = plan_resume([*life(0), admitted(0), taken(0, 2, 0), ended(0, 2)])
+    plan = plan_resume([*job_events(0), admitted(0), taken(0, 2, 0), ended(0, 2)])
     assert plan == ResumePlan(done=frozenset({key(0)}), unfinished={})
 
 

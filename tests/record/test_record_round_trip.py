@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import artifacts, endings, job, jsons, key, life, rollout, rollouts, turn, turns_at
+from record_samples import artifacts, endings, job, job_events, jsons, key, rollout, rollouts, turn, turns_at
 
 from slipstream.record import RunStore
 from slipstream.record.codec import (
@@ -31,6 +31,7 @@ from slipstream.record.codec import (
 from slipstream.seams import Event, JobAdmitted, RolloutDone, RunEnded, TurnTaken
 from slipstream.types import (
     Artifact,
+    CallProblem,
     Ending,
     EndReason,
     Failure,
@@ -165,7 +166,7 @@ def test_surrogate_pairs_in_two_pieces_stay_two_pieces() -> None:
 
 
 def test_spans_are_read_in_epoch_seconds(tmp_path: Path) -> None:
-    stored(tmp_path / "run", life(), clock_offset_s=1000.0)
+    stored(tmp_path / "run", job_events(), clock_offset_s=1000.0)
     (read,) = RunStore.read(tmp_path / "run").rollouts()
     assert [(span.start_s, span.end_s) for span in read.spans] == [(1001.0, 1002.5)]
 
@@ -270,3 +271,25 @@ def test_a_large_artifact_is_written_in_pieces_and_read_whole() -> None:
     ending = Ending(reason=EndReason.FINISHED, answer="a")
     assert decode_run(encode_run(ending, artifact)) == (ending, artifact)
     assert max(map(len, _run_pieces(ending, artifact))) < 300_000
+
+
+def test_messages_are_stored_as_before() -> None:
+    call = ToolCall(id="c", name="add", arguments={"a": [1, None]}, problem=CallProblem.BAD_SHAPE, raw="{")
+    message = Message(
+        role=Role.ASSISTANT,
+        content="é",
+        thinking="hm",
+        calls=(call, ToolCall(id="d", name="stop")),
+        call_id="e",
+        name="me",
+        images=(Image(data=b"\x89PNG", media_type="image/png"),),
+        hints=("be_brief",),
+        is_error=True,
+    )
+    *_, column = encode_turn(Turn(index=0, messages=(message, Message(role=Role.USER))))
+    assert isinstance(column, bytes)
+    assert unpack(column).decode() == (
+        '[{"role":"assistant","content":"é","thinking":"hm","call_id":"e","name":"me","calls":[{"id":"c","name":"add",'
+        '"arguments":{"a":[1,null]},"problem":"bad_shape","raw":"{"},{"id":"d","name":"stop","arguments":{}}],'
+        '"hints":["be_brief"],"images":[["image/png","iVBORw=="]],"is_error":true},{"role":"user"}]'
+    )

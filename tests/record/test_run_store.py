@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from record_samples import ending, job, key, life, rollout, turn
+from record_samples import ending, job, job_events, key, rollout, turn
 
 from slipstream.errors import ConfigError, JournalError
 from slipstream.record import RunCounts, RunStore, plan_resume
@@ -30,7 +30,7 @@ def make_run(folder: Path, num_jobs: int = 0) -> Path:
     async def write() -> None:
         async with RunStore.create(folder, config={"model": "scripted"}) as store:
             for sample in range(num_jobs):
-                for event in life(sample):
+                for event in job_events(sample):
                     store.append(event)
 
     asyncio.run(write())
@@ -252,7 +252,7 @@ def test_an_opened_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     async def check() -> None:
         async with RunStore.create(tmp_path / "run", config={}, clock_offset_s=0.0) as store:
-            for event in [*life(0), *begun]:
+            for event in [*job_events(0), *begun]:
                 store.append(event)
         async with RunStore.open(tmp_path / "run", clock_offset_s=0.0) as store:
             plan = plan_resume(store.events())
@@ -267,7 +267,7 @@ def test_an_opened_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
             store.append(begun[0])
             for event in rest:
                 store.append(event)
-        assert list(RunStore.read(tmp_path / "run").events()) == [*life(0), *begun, *rest]
+        assert list(RunStore.read(tmp_path / "run").events()) == [*job_events(0), *begun, *rest]
 
     asyncio.run(check())
 
@@ -293,8 +293,8 @@ def test_after_kill_nothing_flushed_is_lost_or_repeated(tmp_path: Path) -> None:
     lives: dict[int, list[Event]] = {}
     for event in RunStore.read(folder).events():
         lives.setdefault(sample_of(event), []).append(event)
-    assert all(events == life(sample)[: len(events)] for sample, events in lives.items())
-    assert all(lives[sample] == life(sample) for sample in flushed)
+    assert all(events == job_events(sample)[: len(events)] for sample, events in lives.items())
+    assert all(lives[sample] == job_events(sample) for sample in flushed)
 
 
 # ---------------------------------------------------------------- sharing
@@ -401,7 +401,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
         connection.commit()
     for refused in (RunStore.open, RunStore.read):
-        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream knows version 3"):
+        with pytest.raises(ConfigError, match=r"run/run\.db has schema version 7, and this Slipstream reads version 3"):
             refused(folder)
 
 
@@ -409,7 +409,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_another_database_is_no_run_store(tmp_path: Path, statement: str) -> None:
     with closing(sqlite3.connect(tmp_path / "run.db")) as connection:
         connection.execute(statement)
-    with pytest.raises(ConfigError, match=r"run\.db is no run store: .* version 3 is known"):
+    with pytest.raises(ConfigError, match=r"run\.db is not a run store: .*expected 3"):
         RunStore.open(tmp_path)
 
 
@@ -417,7 +417,7 @@ def test_another_database_is_no_run_store(tmp_path: Path, statement: str) -> Non
 def test_a_truncated_file_is_refused(tmp_path: Path, num_bytes: int) -> None:
     folder = make_run(tmp_path / "run", num_jobs=100)
     os.truncate(folder / "run.db", num_bytes)
-    with pytest.raises(ConfigError, match=r"run\.db (cannot be read as a run store|is no run store)"):
+    with pytest.raises(ConfigError, match=r"run\.db (cannot be read as a run store|is not a run store)"):
         RunStore.open(folder)
 
 
@@ -452,7 +452,7 @@ def test_a_damaged_blob_is_a_config_error(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         RunStore.create(tmp_path / "file" / "run", config={})
 
 

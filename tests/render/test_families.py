@@ -189,7 +189,7 @@ def test_the_words_of_python_are_read_where_a_template_writes_them() -> None:
 
 
 def test_a_family_that_cannot_say_something_says_so() -> None:
-    with pytest.raises(ConfigError, match="the family 'llama-3' cannot say"):
+    with pytest.raises(ConfigError, match="the family 'llama-3' cannot represent"):
         Renderer("llama-3", surrogate("llama-3")).encode_reply(
             Message(role=Role.ASSISTANT, content="5", thinking="Two and three.")
         )
@@ -239,7 +239,7 @@ def test_a_family_of_ones_own_is_a_class_that_takes_the_tokenizer(tmp_path: Path
     written = tmp_path / "mine.py"
     written.write_text("from slipstream.render.formats.chatml import ChatMLFormat as Mine\nnumber = 3\n")
     assert Renderer(f"{written}:Mine", surrogate("chatml")).render([USER], ())
-    with pytest.raises(ConfigError, match="is no class"):
+    with pytest.raises(ConfigError, match="is not a class"):
         Renderer(f"{written}:number", surrogate("chatml"))
 
 

@@ -28,7 +28,7 @@ from slipstream.placement.inprocess import InProcess
 from slipstream.record import MemoryJournal
 from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.local.provider import LocalSandbox
+from slipstream.sandbox.local.sandbox import LocalSandbox
 from slipstream.sandbox.metering.meter import Meters
 from slipstream.tools import Toolset
 from slipstream.types import (

@@ -71,7 +71,7 @@ def test_hanging_runs_into_deadlines() -> None:
 def test_starts_can_fail_and_hang() -> None:
     async def main() -> None:
         provider = FakeProvider(num_failing=1, num_hanging=1)
-        with pytest.raises(SandboxError, match="told not to start"):
+        with pytest.raises(SandboxError, match="made to fail"):
             await open_sandbox(provider, SandboxSpec(), timeout_s=1)
         with pytest.raises(SandboxError, match="did not start within"):
             await open_sandbox(provider, SandboxSpec(), timeout_s=0.01)

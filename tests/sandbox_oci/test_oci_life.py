@@ -17,7 +17,7 @@ from slipstream.sandbox.cleanup.lease import take_lease
 from slipstream.sandbox.cleanup.reaper import reap
 from slipstream.sandbox.oci.engine import find_engine
 from slipstream.sandbox.oci.provider import BuildSpec, OciProvider, leftovers, remove
-from slipstream.sandbox.oci.sandbox import KeptOciSandbox, OciSandbox
+from slipstream.sandbox.oci.sandbox import LayeredOciSandbox, OciSandbox
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import File, SandboxLimits, SandboxSpec
 
@@ -68,7 +68,7 @@ def test_a_read_only_container_has_a_hard_limit_on_its_disk() -> None:
 
 
 def test_changes_are_told_from_the_start_and_from_the_mark() -> None:
-    async def body(sandbox: KeptOciSandbox) -> None:
+    async def body(sandbox: LayeredOciSandbox) -> None:
         await said(sandbox, "echo two >> a; touch -d @0 a; ln -s /etc/passwd l; mkfifo f; rm /etc/debian_version")
         changed = await sandbox.changes()
         assert changed.paths == ("a", "l") and set(changed.left_out) == {"f"}
@@ -85,7 +85,7 @@ def test_changes_are_told_from_the_start_and_from_the_mark() -> None:
 
 
 def test_a_fork_has_the_files_and_outlives_snapshot_and_sandbox() -> None:
-    async def body(sandbox: KeptOciSandbox) -> None:
+    async def body(sandbox: LayeredOciSandbox) -> None:
         await said(sandbox, "echo kept > a; touch /etc/also; (sleep 1000 &)")
         snapshot = await sandbox.snapshot()
         await said(sandbox, "echo later > a")
@@ -95,7 +95,7 @@ def test_a_fork_has_the_files_and_outlives_snapshot_and_sandbox() -> None:
         assert await said(one, "cat a; ls /etc/also; echo mine > a") == "kept\n/etc/also\n"
         assert await said(other, "cat a") == "kept\n"
         assert "sleep" not in await said(other, "cat /proc/[0-9]*/comm")
-        assert isinstance(one, KeptOciSandbox) and (await one.changes()).paths == ("a",)
+        assert isinstance(one, LayeredOciSandbox) and (await one.changes()).paths == ("a",)
         with pytest.raises(SandboxError, match="closed"):
             await snapshot.open()
 
@@ -127,9 +127,9 @@ def test_a_folder_is_built_once_and_again_when_it_changes(tmp_path: Path) -> Non
     async def body(sandbox: OciSandbox) -> None:
         assert await said(sandbox, "cat /greeting /ran; echo $WHO") == "hello\nran\nme\n"
         first = await provider.build(BuildSpec(context=tmp_path))
-        made = engine.call_blocking(["image", "inspect", "--format", "{{.Created}}", first]).out
+        made = engine.call_blocking(["image", "inspect", "--format", "{{.Created}}", first]).stdout
         assert await provider.build(BuildSpec(context=tmp_path)) == first
-        assert engine.call_blocking(["image", "inspect", "--format", "{{.Created}}", first]).out == made
+        assert engine.call_blocking(["image", "inspect", "--format", "{{.Created}}", first]).stdout == made
         (tmp_path / "greeting").write_text("goodbye\n")
         second = await provider.open(SandboxSpec(base=f"dockerfile:{tmp_path}"))
         assert await said(second, "cat /greeting") == "goodbye\n"

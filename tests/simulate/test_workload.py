@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there_or_no_json_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_could_never_end_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match="t/1 grows to 1001 tokens, and the cache holds 1000"):
+    with pytest.raises(ConfigError, match="t/1 grows to 1001 tokens, but the cache holds only 1000"):
         workload(job(), job(sample=1, prompt=991))
 
 
@@ -105,7 +105,7 @@ def test_an_engine_that_could_not_be_is_refused(what: str, value: float) -> None
 
 
 def test_less_than_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"t/3 has -1 of something"):
+    with pytest.raises(ConfigError, match=r"t/3 has a negative amount: -1"):
         workload(job(), job(sample=3, turns=(SimTurn(sampled=5, observed=-1),)))
 
 

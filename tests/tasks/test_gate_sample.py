@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from slipstream.cli.tasks import tasks_app
-from slipstream.tasks.gate import Checked, GateReport, package_of, sampled
+from slipstream.tasks.gate import GateReport, TaskCheck, package_of, sampled
 from slipstream.types import Brief, Grading, SandboxSpec, Task
 
 
@@ -59,9 +59,9 @@ def test_a_task_without_a_tree_belongs_to_its_image() -> None:
 def test_a_report_counts_by_package() -> None:
     report = GateReport(
         checked=(
-            Checked(id="one-1", package="one", cheats=("a", "b")),
-            Checked(id="one-2", package="one", reason="no", cheats=("a",)),
-            Checked(id="two-1", package="two"),
+            TaskCheck(id="one-1", package="one", cheats=("a", "b")),
+            TaskCheck(id="one-2", package="one", reason="no", cheats=("a",)),
+            TaskCheck(id="two-1", package="two"),
         )
     )
     assert report.by_package() == {"one": (2, 1, 3), "two": (1, 1, 0)}
@@ -74,9 +74,9 @@ def test_a_report_counts_by_package() -> None:
 def test_a_report_counts_cheats_that_were_paid_and_those_without_a_verdict() -> None:
     report = GateReport(
         checked=(
-            Checked(id="one", cheats=("a", "b"), paid=("a",), honest=("x", "y", "z"), honest_paid=("x", "y", "z")),
-            Checked(id="two", cheats=("a", "b"), paid=("a",), untrusted=("b",), honest=("x",), guards=("twin",)),
-            Checked(id="three", cheats=("a",), grade_s=(1.0,), guards=("replay", "twin")),
+            TaskCheck(id="one", cheats=("a", "b"), paid=("a",), honest=("x", "y", "z"), honest_paid=("x", "y", "z")),
+            TaskCheck(id="two", cheats=("a", "b"), paid=("a",), untrusted=("b",), honest=("x",), guards=("twin",)),
+            TaskCheck(id="three", cheats=("a",), grade_s=(1.0,), guards=("replay", "twin")),
         )
     )
     told = report.as_json()

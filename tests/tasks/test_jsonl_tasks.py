@@ -1,4 +1,4 @@
-"""Tasks from JSONL: a good file round-trips, a bad one ends in one sentence with file, line and key."""
+"""Tasks from JSONL: a good file round-trips, a bad one gives one sentence with file, line and key."""
 
 import asyncio
 import json
@@ -140,9 +140,9 @@ def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[1]", "write one JSON object a line"),
-        ('"text"', "write one JSON object a line"),
-        ("null", "write one JSON object a line"),
+        ("[1]", "write one JSON object per line"),
+        ('"text"', "write one JSON object per line"),
+        ("null", "write one JSON object per line"),
         (changed(id=...), 'the key "id" is missing'),
         (changed(id=""), 'key "id"'),
         (changed(id=7), 'key "id"'),
@@ -183,12 +183,12 @@ def test_the_first_thing_wrong_is_named_with_file_line_and_key(tmp_path: Path, l
 
 def test_an_id_that_was_used_before_is_named(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, changed(id="a"), changed(id="b"), changed(id="a")))
-    assert message.endswith('line 3: the id "a" was used before: ids must differ')
+    assert message.endswith('line 3: the id "a" was used before: give every task its own id')
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n"])
 def test_a_file_without_a_task_is_refused(tmp_path: Path, text: str) -> None:
-    assert "holds no task" in refusal(write(tmp_path, text))
+    assert "has no tasks" in refusal(write(tmp_path, text))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From the name of a task source to tasks."""
+"""Loading the tasks of a task source by its name."""
 
 import json
 from collections.abc import Mapping
@@ -82,8 +82,8 @@ def test_a_file_gives_its_first_tasks_even_with_a_colon_in_its_name(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("twice", 'gives the id "a" twice'),
-        ("none", "returned no task"),
+        ("twice", 'returned the id "a" twice'),
+        ("none", "returned no tasks"),
         ("number", "returned a int"),
         ("numbers", "returned a int among its tasks"),
         ("boom", "failed: RuntimeError: no luck"),
@@ -102,7 +102,7 @@ def test_wrong_args_are_named(module: str) -> None:
 
 
 def test_too_few_tasks_are_refused(module: str) -> None:
-    assert refusal(f"{module}:three", num=4) == f"tasks.num=4, but {module}:three has 3 tasks"
+    assert refusal(f"{module}:three", num=4) == f"tasks.num=4, but {module}:three has only 3 tasks: lower tasks.num"
 
 
 @pytest.mark.parametrize("num", [0, -1])
@@ -115,7 +115,7 @@ def test_no_source_is_refused() -> None:
 
 
 def test_args_make_no_sense_for_a_file(tmp_path: Path) -> None:
-    assert "leave them out" in refusal(str(tmp_path / "tasks.jsonl"), args={"seed": 1})
+    assert "remove tasks.args" in refusal(str(tmp_path / "tasks.jsonl"), args={"seed": 1})
 
 
 def test_a_task_is_given_as_it_was_made(module: str) -> None:

@@ -58,10 +58,10 @@ def test_a_tool_of_a_file_is_loaded_once(tmp_path: Path) -> None:
         ("slipstream.tools.bash:", "write package.module:attribute"),
         ("no_such_package.tools:x", "there is no module no_such_package"),
         ("slipstream.tools.bash:bsh", r'slipstream.tools.bash has no "bsh" \(did you mean "bash"\?\)'),
-        ("slipstream.tools.bash:Bash", 'tool "slipstream.tools.bash:Bash" is a type and no tool'),
+        ("slipstream.tools.bash:Bash", 'tool "slipstream.tools.bash:Bash" is a type, not a tool'),
         ("{folder}/none.py:x", r"there is no file .*/none.py"),
         ("{folder}/broken.py:x", "importing .*broken.py failed: ZeroDivisionError"),
-        ("{folder}/good.py:plain", r"is a function and no tool: define it with @tool or class_tool"),
+        ("{folder}/good.py:plain", r"is a function, not a tool: define it with @tool or class_tool"),
     ],
 )
 def test_names_that_lead_nowhere(name: str, said: str, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 
 def test_a_tool_of_the_sandbox_needs_one() -> None:
-    with pytest.raises(ConfigError, match="no sandbox, but these tools need one: bash"):
+    with pytest.raises(ConfigError, match="these tools need a sandbox, but there is none: bash"):
         run_virtual(run_once([bash, Probe()]))
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_return_value_is_a_failure_of_the_tool() -> None:
         """Lie."""
         return 5  # type: ignore[return-value]
 
-    with pytest.raises(ToolFailure, match="tool lies returned a int: no outcome; return a str"):
+    with pytest.raises(ToolFailure, match="tool lies returned a int: not an outcome; return a str"):
         run_virtual(run_once([tool(effect=Effect.PURE)(lies)], call("lies")))
 
 

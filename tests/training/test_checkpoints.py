@@ -39,7 +39,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_if_the_newest_is_damaged(
     (checkpoints.path(4) / "version").write_text("")
     with caplog.at_level(logging.WARNING):
         again = session(tmp_path, journal.reopened())
-    assert "version-000003, since a newer one is of no use: version-000004 is damaged" in caplog.text
+    assert "version-000003, as a newer one is damaged: version-000004 is damaged" in caplog.text
     assert again.trained_keys() == first.trained_keys()[3:]
     assert (checkpoints.path(4) / "version").read_text() == "4"
     assert [path.name for path in (tmp_path / "checkpoints").glob("*.damaged")] == ["version-000004.damaged"]

@@ -14,7 +14,7 @@ from slipstream.recipes.quickstart import recipe
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.record import RunStore
 from slipstream.settings import TrainConfig
-from slipstream.training.disk import check_room, room_for, tensor_shapes
+from slipstream.training.disk import check_disk, disk_needs, tensor_shapes
 from slipstream.training.run import plan_training, run_training
 from slipstream.types import Batch, JobKey, Row, Sample, token_ids
 
@@ -53,47 +53,49 @@ def size_of(folder: Path) -> int:
 def test_the_sizes_are_those_of_real_checkpoints(tmp_path: Path, pairs: tuple[str, ...]) -> None:
     model = make_model(tmp_path / "model", seed=1)
     config = settings(*pairs)
-    room = room_for(config, model)
+    needs = disk_needs(config, model)
     learner = TorchLearner(model, config.learner, device="cpu")
     learner.save(tmp_path / "first")
     learner.update(Batch(rows=(ROW,)))
     learner.save(tmp_path / "checkpoint")
     learner.export_folder(tmp_path / "trained")
     sizes = {name: size_of(tmp_path / name) for name in ("first", "checkpoint", "trained")}
-    assert sizes["first"] == pytest.approx(room.first, rel=0.05, abs=60_000)  # names and digests come on top
-    assert sizes["checkpoint"] == pytest.approx(room.checkpoint, rel=0.05, abs=100_000)
-    assert sizes["trained"] == pytest.approx(room.trained, rel=0.05, abs=100_000)
+    assert sizes["first"] == pytest.approx(needs.first, rel=0.05, abs=60_000)  # names and digests come on top
+    assert sizes["checkpoint"] == pytest.approx(needs.checkpoint, rel=0.05, abs=100_000)
+    assert sizes["trained"] == pytest.approx(needs.trained, rel=0.05, abs=100_000)
 
 
 def test_a_run_that_cannot_fit_is_refused_with_all_the_sizes(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", seed=1)
     config = settings("keep_checkpoints=2")
-    total = room_for(config, model).total
-    said = check_room(config, model, tmp_path / "run", free_bytes=total)
+    total = disk_needs(config, model).total
+    said = check_disk(config, model, tmp_path / "run", free_bytes=total)
     assert re.fullmatch(
         r"a checkpoint takes 6\.\d MB and the last 2 are kept: up to 2\d\.\d MB with the trained model, and "
         r"2\d\.\d MB of the disk are free",
         said,
     )
-    with pytest.raises(ConfigError, match=r"are free: lower keep_checkpoints, make room, or put the run on another"):
-        check_room(config, model, tmp_path / "run", free_bytes=total - 1)
+    with pytest.raises(
+        ConfigError, match=r"are free: lower keep_checkpoints, free some space, or put the run on another"
+    ):
+        check_disk(config, model, tmp_path / "run", free_bytes=total - 1)
     # What the run has written already is not needed twice.
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "part").write_bytes(b"x")
-    assert check_room(config, model, tmp_path / "run", free_bytes=total - 1)
+    assert check_disk(config, model, tmp_path / "run", free_bytes=total - 1)
 
 
 def test_a_run_says_what_it_is_going_to_take_before_it_computes_anything(tmp_path: Path) -> None:
     plan = plan_training(settings("steps=0", "warm_start.source=", "held_out.source=", "tasks.num=2", "groups=2"))
     had_checkpoints: list[tuple[str, bool]] = []
 
-    def on_word(said: str) -> None:
+    def on_status(said: str) -> None:
         had_checkpoints.append((said, (tmp_path / "run" / "checkpoints").exists()))
 
     def open_store() -> RunStore:
         return RunStore.create(tmp_path / "run", config={})
 
-    asyncio.run(run_training(plan, open_store, on_word=on_word))
+    asyncio.run(run_training(plan, open_store, on_status=on_status))
     assert [there for said, there in had_checkpoints if said.startswith("a checkpoint takes ")] == [False]
     assert (tmp_path / "run" / "checkpoints").exists()
 

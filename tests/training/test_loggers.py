@@ -11,6 +11,7 @@ import pytest
 from train_stage import SETTINGS, SlowLearner, make_run
 
 from slipstream.record import MemoryJournal
+from slipstream.record.metrics_file import read_metrics
 from slipstream.seams import Measured, StepDone
 from slipstream.simulate.clock import run_virtual
 from slipstream.training.checkpoints import Checkpoints
@@ -122,6 +123,24 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_ends_nothing(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "cannot be written" in caplog.text
     assert journal.steps()[-1].version == SETTINGS.steps
+
+
+def test_metrics_jsonl_is_the_same_whether_or_not_the_run_was_resumed(tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole.mkdir()
+    resumed.mkdir()
+    session(whole, MemoryJournal(), tensorboard=False)
+    journal = MemoryJournal()
+    session(resumed, journal, fail_at=2, tensorboard=False)
+    assert len(list(read_metrics(resumed))) == 4, "as far as it came"
+    session(resumed, journal.reopened(), tensorboard=False)
+    found = list(read_metrics(resumed))
+    places = [(line["kind"], line["version"]) for line in found]
+    assert places == [
+        *(("held_out", 0), ("train", 1), ("train", 2), ("held_out", 2)),
+        *(("train", 3), ("train", 4), ("held_out", 4)),
+    ]
+    assert [line.keys() for line in found] == [line.keys() for line in read_metrics(whole)]
 
 
 def test_without_the_option_there_is_no_folder(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def words_of(folder: Path, reward: Callable[[Job], float], *, steps: int = 4, jo
             plan=lambda job, number: Plan(reward=reward(job)),
             held_out=(),
             journal=journal,
-            on_word=said.append,
+            on_status=said.append,
         )
         await Checkpoints.of_run(folder).load_newest(run.learner)
         await run.trainer.run()
@@ -40,7 +40,7 @@ def words_of(folder: Path, reward: Callable[[Job], float], *, steps: int = 4, jo
         (lambda job: 0.0, "every rollout has the reward 0, so none is better than another"),
         (lambda job: 0.25, "every rollout has the reward 0.25"),
         (lambda job: 1.0, "every rollout solved its task. Give harder tasks"),
-        (lambda job: float(job.key.task_id in ("t0", "t3", "t5")), "the 2 rollouts of each task have all the same"),
+        (lambda job: float(job.key.task_id in ("t0", "t3", "t5")), "the 2 rollouts of each task all have the same"),
     ],
 )
 def test_at_the_second_step_without_a_signal_it_is_said_once_with_what_to_try(

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.cli.displays.training import evaluation_of
 from slipstream.config import apply_overrides
-from slipstream.evaluation import carry_out, plan_evaluation
+from slipstream.evaluation import plan_evaluation, run_evaluation
 from slipstream.recipes import find_recipe
 from slipstream.record import RunReader, RunStore
 from slipstream.settings import EvalConfig, TrainConfig
@@ -38,7 +38,9 @@ def train(folder: Path, config: TrainConfig) -> TrainReport:
 
 def evaluate(folder: Path, config: EvalConfig) -> RunReader:
     plan = plan_evaluation(config)
-    asyncio.run(carry_out(plan, lambda: RunStore.create(folder, config={}), past=None, on_progress=lambda now: None))
+    asyncio.run(
+        run_evaluation(plan, lambda: RunStore.create(folder, config={}), past=None, on_progress=lambda now: None)
+    )
     return RunStore.read(folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from train_stage import HELD_OUT, SETTINGS, Run, SlowLearner, make_run
 
+from slipstream.errors import ConfigError
 from slipstream.placement.simulated import Fault, Part, Plan
 from slipstream.record import MemoryJournal
 from slipstream.seams import LearnerWork, Measured, StepDone
@@ -198,6 +199,32 @@ def test_a_killed_run_goes_on_and_trains_on_everything_once(
     seen = run.trained_keys()
     assert seen == wanted[len(wanted) - len(seen) :]
     assert run.trainer.success.keys() == {0, 2, 4}
+
+
+@pytest.mark.parametrize(("staleness", "dies_after_s"), [(0, 8.25), (2, 4.0)])
+def test_a_killed_run_ends_at_fewer_steps_but_not_below_its_batches(
+    tmp_path: Path, staleness: int, dies_after_s: float
+) -> None:
+    settings = replace(SETTINGS, checkpoint_every=3, staleness=staleness)
+    journal = MemoryJournal()
+
+    async def killed() -> None:
+        run = make_run(tmp_path, settings=settings, learner=SlowLearner(seconds=1), journal=journal)
+        task = asyncio.create_task(run.trainer.run())
+        await asyncio.sleep(dies_after_s)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(killed())
+    num_batches = sum(step.taken is not None for step in journal.steps())
+    assert 0 < num_batches < settings.steps
+    with pytest.raises(ConfigError) as refused:
+        resumed(tmp_path, journal, SlowLearner(), replace(settings, steps=num_batches - 1))
+    assert (refused.value.key, refused.value.remedies) == ("steps", (f"steps={num_batches}",))
+    run = resumed(tmp_path, journal, SlowLearner(), replace(settings, steps=num_batches))
+    assert run.learner.version == num_batches
+    assert num_batches in run.trainer.success
+    assert num_batches in Checkpoints.of_run(tmp_path).versions()
 
 
 def test_a_learner_that_fails_ends_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:

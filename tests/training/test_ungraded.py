@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from train_stage import SETTINGS, Run, SlowLearner, make_run
 
-from slipstream.errors import InfrastructureError
+from slipstream.errors import UngradedError
 from slipstream.export.samples import advantages_of
 from slipstream.placement.simulated import Fault, Part, Plan
 from slipstream.record import MemoryJournal, StepRecord
@@ -72,7 +72,7 @@ def test_a_run_whose_host_is_gone_ends_and_goes_on_with_other_samples_of_the_sam
     settings, journal = RULES[rules], MemoryJournal()
     unbroken = session(tmp_path / "unbroken", settings, graded, MemoryJournal())
     for _ in range(2):  # mended in vain the first time
-        with pytest.raises(InfrastructureError, match=r"rollouts of step 2 has a verdict \(SandboxError in init: sim"):
+        with pytest.raises(UngradedError, match=r"rollouts of step 2 has a verdict \(SandboxError in init: sim"):
             session(tmp_path, settings, down_from(2), journal)
         journal = journal.reopened()
         assert Checkpoints(tmp_path / "checkpoints").versions() == [1, 2]
@@ -132,9 +132,7 @@ def test_an_evaluation_without_a_verdict_ends_the_run_and_is_made_anew(tmp_path:
         lost = job.key.phase == "held_out" and job.key.step == 2
         return Plan(reward=job.key.sample % 2, grade=Part(fault=Fault.RAISE if lost else None))
 
-    with pytest.raises(
-        InfrastructureError, match="none of the 4 rollouts of the held-out tasks at version 2 has a verdi"
-    ):
+    with pytest.raises(UngradedError, match="none of the 4 rollouts of the held-out tasks at version 2 has a verdi"):
         session(tmp_path, settings, broken, journal, evaluates=True)
     run = session(tmp_path, settings, graded, journal.reopened(), evaluates=True)
     assert run.trainer.success == {0: 0.5, 2: 0.5, 4: 0.5}

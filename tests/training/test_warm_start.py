@@ -78,7 +78,7 @@ def test_a_sandbox_that_cannot_be_started_is_refused_before_the_warm_start(tmp_p
     plan = replace(plan, tasks={**plan.tasks, task.id: homeless})
 
     async def main() -> None:
-        await run_training(plan, lambda: RunStore.create(tmp_path / "run", config={}), on_word=said.append)
+        await run_training(plan, lambda: RunStore.create(tmp_path / "run", config={}), on_status=said.append)
 
     with pytest.raises(ConfigError, match="gone"):
         asyncio.run(main())

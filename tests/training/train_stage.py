@@ -50,12 +50,12 @@ class TokenPlacement(SimulatedPlacement):
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
-        return TokenAttempt(job, number, self._plan(job, number), self.census, self._version)
+        return TokenAttempt(job, number, self._plan(job, number), self.usage, self._version)
 
 
 class TokenAttempt(SimulatedAttempt):
-    def __init__(self, job: Job, number: int, plan: Plan, census: Any, version: Callable[[], int]) -> None:
-        super().__init__(job, number, plan, census)
+    def __init__(self, job: Job, number: int, plan: Plan, usage: Any, version: Callable[[], int]) -> None:
+        super().__init__(job, number, plan, usage)
         self._version_now = version
         self._turn: Turn | None = None
 
@@ -122,7 +122,7 @@ def make_run(
     groups: int = 3,
     solve_rate: SolveRateFilter | None = None,
     on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
-    on_word: Callable[[str], None] = lambda word: None,
+    on_status: Callable[[str], None] = lambda word: None,
     times: Callable[[], Measured] | None = None,
 ) -> Run:
     """Call it inside the event loop."""
@@ -147,7 +147,7 @@ def make_run(
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),
         on_progress=told.append,
         on_figures=on_figures,
-        on_word=on_word,
+        on_status=on_status,
         times=times,
     )
     return Run(trainer=trainer, learner=learner, placement=placement, journal=journal, told=told)

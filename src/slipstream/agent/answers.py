@@ -1,8 +1,10 @@
-"""What the model reads after its calls. Input: what came of them, and the hints that go with it. Output: the messages
-that the next turn begins with; and, from such messages on record, the hints again.
+"""Formats what the model reads after its calls.
 
-Hints ride inside the last answer: a message of their own could make the template render the conversation anew, and fork
-it. They are told from the answer by their names, which the message keeps.
+Input: the results of the calls, and hints. Output: the messages with which the next turn starts; and, from recorded
+messages, the hints again.
+
+Hints are appended to the last answer: a separate message could make the template render the conversation again, and
+fork it. The message keeps the names of its hints, so they can be separated from the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _GAP = "\n\n"
 
 
 def answers(results: Sequence[CallResult], hints: Sequence[Hint] = ()) -> tuple[Message, ...]:
-    """One answer for each call, or a word about the missing one; the last of them ends with the hints."""
+    """One answer for each call, or a note that there was no call; the last one ends with the hints."""
     if not results:
         told: tuple[Message, ...] = (Message(role=Role.USER, content=NO_CALL),)
     else:
@@ -41,7 +43,7 @@ def answers(results: Sequence[CallResult], hints: Sequence[Hint] = ()) -> tuple[
 
 
 def without_hints(told: Sequence[Message], names: Collection[str]) -> tuple[tuple[Message, ...], tuple[Hint, ...]]:
-    """What `answers` made its messages of: those without the hints of these names at the end of the last, and they."""
+    """The reverse of `answers`: the messages without the hints of these names, and those hints."""
     if not told:
         return (), ()
     last, hints = told[-1], list[Hint]()

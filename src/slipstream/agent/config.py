@@ -10,73 +10,73 @@ from slipstream.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckRules:
-    """How often is too often; 0 switches a rule off."""
+    """When an agent counts as stuck; 0 disables a rule."""
 
     same_turns: int = 4
     """Turns in a row with the same calls and the same answers."""
     same_errors: int = 3
     """Turns in a row with the same calls, all of which failed, however the answers differ."""
     idle_turns: int = 3
-    """Turns in a row in which no call could be run: there was none, or none that could be read."""
+    """Turns in a row in which no call could be run: there was none, or it could not be parsed."""
     alternations: int = 3
-    """Times that two different turns follow each other in turn, with the same calls and the same answers."""
+    """How often two different turns alternate, with the same calls and the same answers."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if (times := getattr(self, name)) < 0 or times == 1:
-                raise ConfigError(f"agent.stuck.{name}={times}: give 2 or more, or 0 for never")
+                raise ConfigError(f"agent.stuck.{name}={times}: use 2 or more, or 0 to disable it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintRules:
-    """Which hints the agent may be given; each can be switched off by itself, to see what it is worth."""
+    """Which hints the agent may get; each can be disabled separately, to measure its effect."""
 
     on: bool | None = None
-    """False: none of those below. None: as the model was trained with, which its folder says; else false."""
+    """False: none of those below. None: as the model was trained, which its folder records; otherwise false."""
     from_tools: bool = True
-    """What tools advise with their answers, such as the next thing to search for. It needs no `on`."""
+    """Advice from tools in their answers, such as what to search for next. Does not depend on `on`."""
     malformed_call: bool = True
-    """A call could not be read: how to write what was wrong in it."""
+    """A call could not be parsed: how to write it correctly."""
     unknown_tool: bool = True
-    """A tool that is not there: the one that does it."""
+    """A tool that does not exist: the one to use instead."""
     no_call: bool = True
     """A reply without a call: an example of one."""
     missed_edit: bool = True
     """The text to replace was not found: how to get it right."""
     syntax_error: bool = True
-    """The last edit broke the syntax: mend it or take it back."""
+    """The last edit broke the syntax: fix or undo it."""
     repeated_failure: bool = True
     """The same call failed again, with no edit between."""
     repeated_call: bool = True
-    """The same call had the same answer as before."""
+    """The same call got the same answer as before."""
     missing_module: bool = True
     """A program could not import something."""
     traceback: bool = True
-    """A traceback: its last frame in the work tree."""
+    """A traceback: its last frame in the working tree."""
     whole_file: bool = True
-    """A large file was read whole: search first."""
+    """A large file was read completely: search first."""
     long_output: bool = True
-    """An output was cut: how to get less of it."""
+    """An output was truncated: how to get less."""
     few_turns: bool = True
-    """Turns run out."""
+    """Few turns are left."""
     few_tokens: bool = True
-    """The window is nearly full."""
+    """The context window is nearly full."""
     finish_unchanged: bool = True
-    """Finishing where nothing was changed, in a task with an editor: asked once whether that is meant."""
+    """Finishing without any change, in a task with an editor: asks once for confirmation."""
     finish_unchecked: bool = True
-    """Finishing where nothing was run since the last edit: asked once whether that is meant."""
+    """Finishing without running anything since the last edit: asks once for confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     prompt: Literal["auto", "none", "code"] = "auto"
-    """What a task without a system prompt of its own gets. `code`: find the place first, read little, change little.
-    `auto`: as the model was trained with, which its folder says; else `none`."""
+    """The system prompt for tasks without their own. `code`: find the place first, read little, change little. `auto`:
+    as the model was trained, which its folder records; otherwise `none`."""
     stuck: StuckRules = StuckRules()
-    """When a rollout is given up because the agent goes round in circles; it is graded and trained on all the same."""
+    """When a rollout ends because the agent goes in circles; it is still graded and trained on."""
     out_of_turns: Literal["cut_off", "failed"] = "cut_off"
-    """What it is to use up the turns of a task. `cut_off`: nobody knows what would have come, so the rollout counts in
-    the baseline and is not trained on. `failed`: to be done within them is part of the task, so it is trained on too:
-    otherwise nothing tells an agent not to dawdle where it will not succeed."""
+    """How to treat a rollout that uses up its turns. `cut_off`: its outcome is unknown, so it counts in the baseline
+    but is not trained on. `failed`: finishing in time is part of the task, so it is trained on too: otherwise an agent
+    that will not succeed never learns to stop wasting turns."""
     hints: HintRules = HintRules()
-    """Advice that is added to the answers of tools, on record with the turn that reads it."""
+    """Advice appended to tool answers, recorded with the turn that reads it."""

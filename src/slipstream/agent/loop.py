@@ -2,7 +2,7 @@
 
 Input: a brief, a sandbox, a dialogue; of an attempt that stopped, also the turns it had taken. Output: an Ending.
 Invariants: every call of a turn is answered; a turn without a call is answered too; nothing the model says raises.
-An attempt that goes on from its turns is judged as one that never stopped.
+A resumed attempt behaves as one that never stopped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
 from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, Turn
 
 MIN_TOOL_SECONDS = 1.0
-"""With less than this left, the limit on tool time counts as reached: a tool that ends before its deadline would only
-ever come nearer to it."""
+"""With less than this left, the limit on tool time counts as reached: tools that end before their deadline would never
+quite reach it."""
 
 DEFAULTS = AgentConfig()
 
 
 class Runner(Protocol):
-    """Whatever can work on a brief: the loop below, or an unmodified program behind the gateway."""
+    """Works on a brief: the loop below, or an unmodified agent program behind the gateway."""
 
     async def run(
         self,
@@ -49,7 +49,7 @@ class Runner(Protocol):
 
 
 class ToolAgent:
-    """The tool-centric loop."""
+    """The agent loop: everything is a tool call."""
 
     def __init__(self, toolset: Toolset, config: AgentConfig = DEFAULTS) -> None:
         self._toolset = toolset
@@ -99,7 +99,7 @@ class ToolAgent:
                 else:
                     reply, past_reply = past_reply, None
                 if external_calls(reply.calls, self._toolset.tools):
-                    await dialogue.settled()  # or a resumed run would not know of it, and do it again
+                    await dialogue.settled()  # otherwise a resumed run would not know of it, and repeat it
                 now_s = asyncio.get_running_loop().time()
                 results = await tools.run(reply.calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
                 for result in results:
@@ -111,7 +111,8 @@ class ToolAgent:
                         return Ending(reason=EndReason.FINISHED, answer=result.outcome.answer)
                 if tool_seconds_left < MIN_TOOL_SECONDS:
                     return Ending(
-                        reason=EndReason.TOOL_TIME_LIMIT, detail=f"{brief.limits.tool_seconds:g} s of tools are used up"
+                        reason=EndReason.TOOL_TIME_LIMIT,
+                        detail=f"the {brief.limits.tool_seconds:g} s of tool time are used up",
                     )
                 if why := watch.note(results):
                     return Ending(reason=EndReason.STUCK, detail=why)
@@ -137,8 +138,8 @@ class ToolAgent:
         tool_seconds: float,
         on_span: Callable[[Span], None],
     ) -> float:
-        """Bring the tools, the watch and the adviser to where the last of `past_turns` found them; the seconds of tools
-        it took."""
+        """Restore the tools, the watch and the adviser to their state before the last of `past_turns`; returns the tool
+        seconds used."""
         messages: tuple[Message, ...] = ()
         left = tool_seconds
         for turn, after in pairwise(past_turns):
@@ -147,7 +148,7 @@ class ToolAgent:
                 turn, after, messages, tools, self._toolset.tools, tool_seconds=left, hint_names=adviser.names
             )
             for result in results:
-                if result.end_s > result.start_s:  # what was read back took no time
+                if result.end_s > result.start_s:  # answers that were read back took no time
                     on_span(_tool_span(result, replayed=True))
                 left -= result.end_s - result.start_s
             watch.note(results)
@@ -156,14 +157,14 @@ class ToolAgent:
 
 
 def briefed(brief: Brief, config: AgentConfig) -> Brief:
-    """The brief as the agent gets it."""
+    """The brief as the agent sees it, with its system prompt."""
     if brief.system or config.prompt != "code":
         return brief
     return replace(brief, system=code_prompt([name.rpartition(":")[2] for name in brief.tools]))
 
 
 def opening(brief: Brief) -> tuple[Message, ...]:
-    """The messages a conversation begins with."""
+    """The first messages of a conversation."""
     system = (Message(role=Role.SYSTEM, content=brief.system),) if brief.system else ()
     return (*system, Message(role=Role.USER, content=brief.instruction))
 

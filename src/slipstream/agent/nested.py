@@ -1,4 +1,4 @@
-"""The model as a tool may ask it: a conversation of its own, recorded with the rollout and never trained on."""
+"""Lets a tool ask the model, in a separate conversation that is recorded with the rollout but never trained on."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class NestedDialogue:
         try:
             reply = await asked.respond(messages, ())
         except ContextOverflow as raised:
-            raise ToolError(f"this is too long to ask the model about: {raised}") from raised
+            raise ToolError(f"this is too long for the model: {raised}") from raised
         return reply.message.content

@@ -8,7 +8,7 @@ _ROLE = "You change the code of a repository until it does what the task asks fo
 
 
 def code_prompt(tools: Collection[str]) -> str:
-    """For work on code: find the place first, read little, change little, check it. It speaks only of `tools`."""
+    """For work on code: find the place first, read little, change little, check it. Mentions only the given `tools`."""
     return "\n".join((_ROLE, "", *(f"{number}. {step}" for number, step in enumerate(_steps(tools), start=1))))
 
 

@@ -1,11 +1,10 @@
-"""Going on from recorded turns: the tools of a fresh sandbox are brought to where the stopped ones were.
+"""Resumes from recorded turns: replays their calls, so that a fresh sandbox reaches the state of the stopped one.
 
-Input: the turns of an attempt that stopped, and the open tools of the one that goes on with them. Output: what came of
-the calls of each turn but the last; the last one's may never have been run, so running them is what the agent does
-next.
-Invariants: a PURE call is not run again, its answer is read back from the turn after it; every other call is run
-again, one by one in the order of the record, and must be answered as before; an EXTERNAL call is never run again.
-Where that cannot be had there is a ReplayError; with an EXTERNAL call in the record, before any tool was touched.
+Input: the turns of a stopped attempt, and the open tools of the one that resumes it. Output: the results of the calls
+of each turn except the last, whose calls may never have been run: the agent runs them next. Invariants: a PURE call is
+not run again, its answer is read from the following turn; every other call is run again, in the recorded order, and
+must get the same answer; an EXTERNAL call is never run again. Otherwise a ReplayError is raised; for an EXTERNAL call,
+before any tool is used.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _MAX_SHOWN_CHARS = 200
 
 
 def check_replayable(turns: Sequence[Turn], tools: Mapping[str, Tool]) -> None:
-    """Raise ReplayError if a call that changes something outside is on record: it may have been carried out."""
+    """Raise ReplayError if a recorded call changes something outside, since it may have been carried out."""
     for turn in turns:
         if external := external_calls(_calls(turn), tools):
             name = external[0].name
-            raise ReplayError(f"turn {turn.index} called {name}, and what that does must not be done twice")
+            raise ReplayError(f"turn {turn.index} called {name}, which must not be repeated")
 
 
 def external_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list[ToolCall]:
-    """Those that change something outside."""
+    """The calls that change something outside."""
     return [call for call in calls if _effect(call, tools) is Effect.EXTERNAL]
 
 
@@ -45,15 +44,15 @@ async def replay_turn(
     tool_seconds: float,
     hint_names: Collection[str] = (),
 ) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
-    """What came of the calls of `turn`, as `after`, the turn that followed, has it on record, and the agent's hints.
+    """The results of the calls of `turn`, as recorded in `after`, the following turn; and the agent's hints.
 
-    `messages` is the conversation up to `turn`; `tool_seconds` is what is left to tools; `hint_names` are those of the
-    agent's hints, which are read back: a tool's own come with its answer.
+    `messages` is the conversation up to `turn`; `tool_seconds` is the tool time left; `hint_names` are the agent's
+    hints, which are read back: hints of a tool come with its answer.
     """
     recorded, hints = without_hints(after.messages[:-1], hint_names)
     calls = _calls(turn)
     if len(recorded) != max(1, len(calls)):
-        raise ReplayError(f"turn {turn.index} made {len(calls)} calls, and {len(recorded)} answers are on record")
+        raise ReplayError(f"turn {turn.index} made {len(calls)} calls, but {len(recorded)} answers were recorded")
     results: list[CallResult] = []
     for call, answer in zip(calls, recorded, strict=bool(calls)):
         if _effect(call, tools) is Effect.PURE:
@@ -71,7 +70,7 @@ def _calls(turn: Turn) -> tuple[ToolCall, ...]:
 
 
 def _effect(call: ToolCall, tools: Mapping[str, Tool]) -> Effect | None:
-    """None for a call that is answered without being run."""
+    """None for a call that is answered without running a tool."""
     tool = tools.get(call.name)
     return None if tool is None or call.problem is not None else tool.effect
 
@@ -94,14 +93,17 @@ async def _run_again(
     try:
         (result,) = await opened.run((call,), messages, deadline_s=deadline_s)
     except SandboxBroken as raised:
-        raise ReplayError(f"{call.name} was answered before, and broke the sandbox now: {raised}") from raised
+        raise ReplayError(f"{call.name} succeeded before, but broke the sandbox on replay: {raised}") from raised
     if not isinstance(result.outcome, Observation):
-        raise ReplayError(f"{call.name} was answered before, and gave a {type(result.outcome).__name__} now")
+        raise ReplayError(
+            f"{call.name} returned an observation before, but a {type(result.outcome).__name__} on replay"
+        )
     return result
 
 
 def _compare(turn: Turn, results: Sequence[CallResult], recorded: Sequence[Message]) -> None:
     for now, before in zip(answers(results), recorded, strict=True):
         if now != before:
-            said, says = before.content[:_MAX_SHOWN_CHARS], now.content[:_MAX_SHOWN_CHARS]
-            raise ReplayError(f"turn {turn.index}: {now.name or 'the answer'} said {said!r} before, and {says!r} now")
+            old, new = before.content[:_MAX_SHOWN_CHARS], now.content[:_MAX_SHOWN_CHARS]
+            tool = now.name or "the agent"
+            raise ReplayError(f"turn {turn.index}: {tool} answered {old!r} before, but {new!r} on replay")

@@ -1,8 +1,8 @@
-"""When to give an agent up: it does the same again and again, or nothing at all.
+"""Detects agents that are stuck: they repeat themselves, or do nothing.
 
-Input: the calls of each turn and what came of them. Output: a word on why the agent is stuck, or None.
-Invariants: it is decided by what was called and answered alone, so a recorded rollout is judged as the live one was.
-Being stuck is the agent's own doing: the rollout is graded and trained on, unlike one that ran out of turns.
+Input: the calls of each turn and their results. Output: why the agent is stuck, or None.
+Invariants: only calls and answers decide, so a recorded rollout gets the same result as a live one. Being stuck is the
+agent's own fault: the rollout is graded and trained on, unlike one that ran out of turns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StuckWatch:
         return None
 
     def _last(self, num: int) -> list[_Turn]:
-        """The last turns, if there are so many."""
+        """The last `num` turns, if there are that many."""
         turns = self._turns
         return [turns[place] for place in range(-num, 0)] if 0 < num <= len(turns) else []
 

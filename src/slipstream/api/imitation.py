@@ -3,8 +3,8 @@
     model = tiny_model(tasks, teacher)
     train(tasks, model=model, demonstrations=demonstrations(tasks, teacher))
 
-A demonstration is what was said and told in one rollout, in the student's own tokens, with a mask on exactly the
-replies. A rollout of any model will do, also of one whose tokens nobody saw: its messages are rendered anew.
+A demonstration is the conversation of one rollout in the student's tokens, with a mask on exactly the replies. Rollouts
+of any model will do, also of one behind a chat server: their messages are rendered with the student's chat format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Demonstration:
     task_id: str
     ids: TokenIds
     mask: array[int]
-    """1 where the teacher spoke."""
+    """1 on the teacher's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ def demonstrations(
     min_reward: float | None = None,
     learning: WarmStartConfig | None = None,
     runs: str | Path = "runs",
+    quiet: bool = False,
 ) -> Demonstrations:
     """Rollouts to imitate: those of a recorded run, or of a teacher who does the tasks now.
 
@@ -81,18 +82,19 @@ def demonstrations(
     if isinstance(tasks, Run):
         run = tasks.path
     elif teacher is None:
-        raise ConfigError("nobody shows how it is done: give a teacher, or a run that was recorded (open_run)")
+        raise ConfigError("there is nothing to imitate: give a teacher, or a recorded run (open_run)")
     else:
-        run = _taught(tasks, teacher, samples=samples, runs=runs).run_path
+        run = _teacher_rollouts(tasks, teacher, samples=samples, runs=runs, quiet=quiet).run_path
     return Demonstrations(run=run.resolve(), min_reward=min_reward, learning=learning)
 
 
-def _taught(tasks: TasksLike, teacher: ModelLike, *, samples: int, runs: str | Path) -> EvalResult:
-    """The teacher's rollouts."""
-    result = evaluate(tasks, model=teacher, samples=samples, runs=runs)
+def _teacher_rollouts(
+    tasks: TasksLike, teacher: ModelLike, *, samples: int, runs: str | Path, quiet: bool
+) -> EvalResult:
+    result = evaluate(tasks, model=teacher, samples=samples, runs=runs, quiet=quiet)
     if not result.report.num_trusted:
-        said = next(iter(result.report.failure_messages.values()), "it did not finish")
-        raise ConfigError(f"no rollout of the teacher has a verdict, so there is nothing to imitate: {said}")
+        why = next(iter(result.report.failure_messages.values()), "it did not finish")
+        raise ConfigError(f"no rollout of the teacher has a verdict, so there is nothing to imitate: {why}")
     return result
 
 
@@ -129,15 +131,14 @@ def _demonstrations(rollout: Rollout, task: Task, settings: EvalConfig, renderer
     for turn in rollout.turns:
         if turn.fork is ForkReason.NESTED or not turn.messages or turn.messages[-1].role is not Role.ASSISTANT:
             continue
-        *told, reply = turn.messages
-        said = renderer.encode_reply(reply)
-        goes_on = stretch is not None and turn.fork is None and stretch.go_on(told, renderer, specs)
-        if not goes_on:
+        *prompt, reply = turn.messages
+        continues = stretch is not None and turn.fork is None and stretch.add_prompt(prompt, renderer, specs)
+        if not continues:
             if stretch is not None:
                 yield stretch.as_demonstration(task.id)
-            stretch = _Stretch(renderer.render(told, specs))
+            stretch = _Stretch(renderer.render(prompt, specs))
         assert stretch is not None
-        stretch.say(said)
+        stretch.add_reply(renderer.encode_reply(reply))
     if stretch is not None:
         yield stretch.as_demonstration(task.id)
 
@@ -148,15 +149,15 @@ class _Stretch:
     def __init__(self, prompt: TokenIds) -> None:
         self._ids = prompt
         self._mask = array("b", bytes(len(prompt)))
-        self._tail, self._said = prompt, array("i")
+        self._tail, self._reply = prompt, array("i")
 
-    def say(self, ids: TokenIds) -> None:
-        self._said = ids
+    def add_reply(self, ids: TokenIds) -> None:
+        self._reply = ids
         self._ids, self._mask = self._ids + ids, self._mask + array("b", b"\x01" * len(ids))
 
-    def go_on(self, told: Sequence[Message], renderer: Renderer, specs: Sequence[ToolSpec]) -> bool:
-        """Add what was told next. False where the family's format cannot go on from here."""
-        extension = renderer.extend(self._tail, self._said, told, specs)
+    def add_prompt(self, messages: Sequence[Message], renderer: Renderer, specs: Sequence[ToolSpec]) -> bool:
+        """Add the messages before the next reply. False where the family's format cannot continue from here."""
+        extension = renderer.extend(self._tail, self._reply, messages, specs)
         if extension is None or extension.num_dropped:
             return False
         self._tail = extension.added
@@ -179,13 +180,13 @@ def tiny_model(
     task on two CPU cores in minutes, and to show that a grader rewards what it should. The teacher does each task
     once, so that its words are known. It knows its tools by imitation, so prompts say nothing of them."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as runs:
-        heard = _taught(list(tasks), teacher, samples=1, runs=runs)
-        texts = list(_texts(heard.rollouts()))
+        result = _teacher_rollouts(list(tasks), teacher, samples=1, runs=runs, quiet=True)
+        texts = list(_texts(result.rollouts()))
     return make_tiny_model(Path(folder), texts, seed=seed, shape=shape, family_args={"show_tools": False})
 
 
 def _texts(rollouts: Iterable[Rollout]) -> Iterator[str]:
-    """Whatever was said, as messages and replies are cut before they are encoded."""
+    """Every message and reply, in the pieces that are encoded."""
     yield "assistant\n"
     for rollout in rollouts:
         for turn in rollout.turns:

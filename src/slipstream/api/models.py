@@ -17,6 +17,8 @@ from slipstream.hub import MODELS, find_model, get_model
 from slipstream.hub.places import is_model
 from slipstream.model.base import ChatModel, Completer
 from slipstream.model.scripted import ScriptedChat
+from slipstream.progress.display import progress_console
+from slipstream.progress.fetching import FetchDisplay
 from slipstream.settings import ModelConfig
 
 ModelLike: TypeAlias = str | Path | ModelConfig | Completer | ChatModel | Callable[..., Any]
@@ -31,8 +33,9 @@ class ChosenModel:
     """What is asked in place of what the settings name."""
 
 
-def choose_model(model: ModelLike, base: ModelConfig) -> ChosenModel:
-    """The settings of `base` with this model in them. A model of a hub is fetched now if it is not there."""
+def choose_model(model: ModelLike, base: ModelConfig, *, quiet: bool = False) -> ChosenModel:
+    """The settings of `base` with this model in them. A model of a hub is fetched now if it is not there; unless
+    `quiet`, standard error says how far that is."""
     if isinstance(model, ModelConfig):
         return ChosenModel(settings=model)
     if isinstance(model, Path) or (isinstance(model, str) and is_model(Path(model).expanduser())):
@@ -41,12 +44,12 @@ def choose_model(model: ModelLike, base: ModelConfig) -> ChosenModel:
         if re.match(r"https?://", model):
             kind = base.kind if base.kind in ("chat", "tokens") else "chat"
             return ChosenModel(settings=replace(base, kind=kind, base_url=model))
-        return ChosenModel(settings=replace(base, kind="local", folder=str(fetched_model(model))))
+        return ChosenModel(settings=replace(base, kind="local", folder=str(fetched_model(model, quiet=quiet))))
     if isinstance(model, Completer):
         if base.folder == "bytes" and base.kind != "scripted":
             raise ConfigError(
-                "a Completer samples token ids, and nobody has said of which tokenizer: set `model.folder` to the "
-                "model's folder, or to its tokenizer.json, by settings="
+                "a Completer samples token ids of a tokenizer that is not known: set `model.folder` to the model's "
+                "folder, or to its tokenizer.json, by settings="
             )
         return ChosenModel(settings=replace(base, kind=base.kind if base.kind != "chat" else "tokens"), model=model)
     if isinstance(model, ChatModel):
@@ -57,10 +60,11 @@ def choose_model(model: ModelLike, base: ModelConfig) -> ChosenModel:
     raise ConfigError(f"the model is a {type(model).__name__}: give a URL, a folder, a name, a Completer or a script")
 
 
-def fetched_model(name: str) -> Path:
+def fetched_model(name: str, *, quiet: bool = False) -> Path:
     """The folder of a model that a hub knows by this name."""
     if name in MODELS:
-        return get_model(name)
+        with FetchDisplay(progress_console(quiet=quiet)) as display:
+            return get_model(name, on_progress=display.show)
     if not _HUB_NAME.fullmatch(name):
         return find_model(name)
     try:

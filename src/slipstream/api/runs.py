@@ -27,16 +27,20 @@ from slipstream.api.models import ModelLike, choose_model
 from slipstream.config import apply_overrides, from_json
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
-from slipstream.evaluation import EvalProgress, EvalReport, carry_out, plan_evaluation
+from slipstream.evaluation import EvalProgress, EvalReport, plan_evaluation, run_evaluation
 from slipstream.names import is_local_name
+from slipstream.progress.display import Display, progress_console
+from slipstream.progress.evaluation import EvalDisplay
+from slipstream.progress.training import TrainDisplay
 from slipstream.record import RunReader, RunStore, new_run_folder
+from slipstream.record.summary import rollout_row
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
 from slipstream.settings.header import run_header
 from slipstream.tasks.jsonl import write_tasks
 from slipstream.tasks.source import load_tasks
 from slipstream.training.loop import TrainProgress
 from slipstream.training.run import TrainReport, plan_training, run_training
-from slipstream.types import Rollout, Task
+from slipstream.types import Json, Rollout, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,23 +73,9 @@ class Run:
         """The figures of every training step, in order."""
         return [{"step": step.step, **step.metrics} for step in self.reader.steps() if step.metrics is not None]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Json]]:
         """A row for each rollout: what it was, how it ended and what it earned."""
-        return [
-            {
-                "phase": rollout.job.key.phase,
-                "step": rollout.job.key.step,
-                "task": rollout.job.key.task_id,
-                "sample": rollout.job.key.sample,
-                "ending": rollout.ending.reason.value,
-                "trust": rollout.trust.value,
-                "answer": rollout.ending.answer,
-                "reward": None if rollout.verdict is None else rollout.verdict.reward,
-                "turns": len(rollout.turns),
-                **{f"reward/{name}": value for name, value in _components(rollout)},
-            }
-            for rollout in self.reader.rollouts()
-        ]
+        return [rollout_row(rollout) for rollout in self.reader.rollouts()]
 
     def to_pandas(self) -> Any:
         """`rows` as a DataFrame."""
@@ -96,12 +86,8 @@ class Run:
         return pandas.DataFrame(self.rows())
 
 
-def _components(rollout: Rollout) -> Iterable[tuple[str, float]]:
-    return () if rollout.verdict is None else rollout.verdict.components.items()
-
-
 def open_run(path: str | Path) -> Run:
-    """A run's folder, to be read; also while it goes on."""
+    """The run in a folder, to be read; it may still be running."""
     return Run(Path(path))
 
 
@@ -189,27 +175,31 @@ async def evaluate_async(
     config: EvalConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
-    on_progress: Callable[[EvalProgress], None] = lambda progress: None,
+    quiet: bool = False,
+    on_progress: Callable[[EvalProgress], None] | None = None,
 ) -> EvalResult:
     """Run `samples` rollouts of every task and report on them.
 
     `tasks` are Task values, or a source as the command line takes it. `model` is a URL, a folder, a name, a Completer
     or a script. `config` has everything else, and `settings` changes it by dotted names, as on the command line.
+    Progress goes to standard error unless `quiet`, and to `on_progress`.
     """
+    display = EvalDisplay(progress_console(quiet=quiet))
     base = _changed(config or EvalConfig(name="eval", tasks=TasksConfig()), settings)
-    chosen = choose_model(model if model is not None else base.model, base.model)
+    chosen = choose_model(model if model is not None else base.model, base.model, quiet=quiet)
     base = replace(base, model=chosen.settings, samples=base.samples if samples is None else samples)
     with _new_folder(Path(runs), base.name) as folder:
         base = replace(base, tasks=_task_source(tasks, folder / "tasks.jsonl", base.tasks))
         plan = plan_evaluation(base)
         plan = replace(plan, config=_in_process(plan.config, plan.tasks))
-        report = await carry_out(
-            plan,
-            lambda: RunStore.create(folder, config=run_header(plan.config, plan.tasks_digest)),
-            past=None,
-            on_progress=on_progress,
-            model=chosen.model,
-        )
+        with display:
+            report = await run_evaluation(
+                plan,
+                lambda: _new_store(folder, plan.config, plan.tasks_digest, display),
+                past=None,
+                on_progress=_both(display.show, on_progress),
+                model=chosen.model,
+            )
     return EvalResult(run=Run(folder), report=report)
 
 
@@ -223,17 +213,19 @@ async def train_async(
     config: TrainConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
-    on_progress: Callable[[TrainProgress], None] = lambda progress: None,
-    on_status: Callable[[str], None] = lambda status: None,
+    quiet: bool = False,
+    on_progress: Callable[[TrainProgress], None] | None = None,
+    on_status: Callable[[str], None] | None = None,
 ) -> TrainResult:
     """Train a model on tasks by reinforcement learning.
 
     `held_out` tasks are never trained on; success on them is measured before, after and every `eval_every` steps.
     The rest is as for `evaluate`.
     """
+    display = TrainDisplay(progress_console(quiet=quiet))
     base = _changed(config or TrainConfig(name="train", tasks=TasksConfig()), settings)
     if model is not None:
-        chosen = choose_model(model, base.model)
+        chosen = choose_model(model, base.model, quiet=quiet)
         if chosen.model is not None:
             raise ConfigError(f"a {type(chosen.model).__name__} cannot be trained: give a model folder or a name")
         base = replace(base, model=chosen.settings)
@@ -251,13 +243,32 @@ async def train_async(
             )
         plan = plan_training(base)
         plan = replace(plan, config=_in_process(plan.config, plan.tasks))
-        report = await run_training(
-            plan,
-            lambda: RunStore.create(folder, config=run_header(plan.config, plan.tasks_digest)),
-            on_progress=on_progress,
-            on_word=on_status,
-        )
+        with display:
+            report = await run_training(
+                plan,
+                lambda: _new_store(folder, plan.config, plan.tasks_digest, display),
+                on_progress=_both(display.show, on_progress),
+                on_status=_both(display.say, on_status),
+                on_warm=display.show_warm,
+            )
     return TrainResult(run=Run(folder), report=report)
+
+
+def _both(first: Callable[[T], None], second: Callable[[T], None] | None) -> Callable[[T], None]:
+    if second is None:
+        return first
+
+    def tell(progress: T) -> None:
+        first(progress)
+        second(progress)
+
+    return tell
+
+
+def _new_store(folder: Path, config: EvalConfig | TrainConfig, tasks_digest: str, display: Display) -> RunStore:
+    store = RunStore.create(folder, config=run_header(config, tasks_digest))
+    display.say(f"run: {folder}")
+    return store
 
 
 def _sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:

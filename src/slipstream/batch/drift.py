@@ -1,10 +1,9 @@
-"""The drift report: how often rollouts did not stay one sample, why, and what that costs.
+"""The drift report: how often a rollout became more than one sample, why, and what that costs.
 
-Input: rollouts, one after another. Output: counts, and the lines that say them. A rollout that forks is trained on in
-several samples, and each carries what came before its fork once more, as context.
-Invariants: the samples counted here are those of `merge` without a cut, since both walk the same strands. Logprobs
-are not needed, so evaluations can be looked at. Rollouts without tokens are counted apart: nothing is known of them,
-and they are never taken for rollouts without drift.
+A rollout that forks is trained on in several samples, and each repeats what came before its fork, as context.
+Invariants: the samples counted here are those of `merge` without truncation, since both walk the same strands. Logprobs
+are not needed, so it works on evaluations too. Rollouts without tokens are counted separately, never as rollouts
+without drift.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from slipstream.types import ForkReason, Rollout
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     num_rollouts: int
-    """Those with tokens: all counts but the last are of them."""
+    """Rollouts with tokens: every count but the last is about them."""
     num_samples: int
     num_forked: int
     """Samples beyond the first of a rollout."""
     by_reason: Mapping[ForkReason, int] = field(default_factory=dict)
-    """Why they forked. Forks that do not say why are in none: see `num_unexplained`."""
+    """Forks by reason. Those without a reason are in `num_unexplained`."""
     num_tokens_repeated: int
-    """Tokens from before a fork that a sample carries again, with mask 0. What was rendered anew counts as new."""
+    """Tokens from before a fork that a sample repeats, with mask 0. What was rendered again counts as new."""
     num_rollouts_forked: int
     num_without_tokens: int
-    """Rollouts with no turn at all, or with a turn that has no tokens, as from a chat endpoint."""
+    """Rollouts without a turn, or with a turn that has no tokens, as from a chat endpoint."""
 
     @property
     def num_unexplained(self) -> int:
@@ -43,7 +42,7 @@ class Drift:
 
 
 def drift(rollouts: Iterable[Rollout]) -> Drift:
-    """The drift of these rollouts, of which only one is held at a time."""
+    """The drift of these rollouts; holds one of them at a time."""
     num_rollouts = num_samples = num_forked = num_repeated = num_rollouts_forked = num_without_tokens = 0
     reasons: Counter[ForkReason] = Counter()
     for rollout in rollouts:

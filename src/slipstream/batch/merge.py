@@ -1,9 +1,9 @@
-"""Turns to samples: the strands of a rollout, filled with tokens.
+"""Merges the turns of a rollout into samples, one for each strand (`batch.strands`).
 
-Input: a rollout. Output: its samples, one for each strand (`batch.strands`): a rollout without forks is one sample,
-and each fork begins a further one. Nested conversations, of which nothing is trained on, leave none.
-Invariants: every token that the policy sampled has mask 1 in exactly one sample, or is counted as truncated there;
-ids, logprobs and versions of sampled tokens are those of the turn; nothing else has mask 1. A sample is cut only
+A rollout without forks is one sample, and each fork adds one. Nested conversations, which are not trained on, have
+none.
+Invariants: every token that the policy sampled has mask 1 in exactly one sample, or is counted as truncated; ids,
+logprobs and versions of sampled tokens are those of the turn; nothing else has mask 1. A sample is truncated only
 between turns. Turns without tokens or logprobs are refused.
 """
 
@@ -24,7 +24,7 @@ _UNSAMPLED = array("i", [UNSAMPLED_VERSION])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The samples of a rollout, and what was cut because it fitted none."""
+    """The samples of a rollout, and how much was truncated."""
 
     samples: tuple[Sample, ...]
     num_truncated: int
@@ -40,7 +40,7 @@ def merge(rollout: Rollout, *, max_tokens: int | None = None) -> Merged:
             _logprobs_of(turn, key)
     samples: list[Sample] = []
     num_truncated = 0
-    ids_of: list[TokenIds] = []  # by strand, uncut, for the strands that fork off it
+    ids_of: list[TokenIds] = []  # by strand, not truncated, for the strands that fork off it
     for strand in strands:
         ids_of.append(_ids(strand, token_ids() if strand.stem is None else ids_of[strand.stem], key))
         num_turns = strand.num_turns_within(max_tokens)
@@ -61,7 +61,7 @@ def _logprobs_of(turn: Turn, key: JobKey) -> array[float]:
 
 
 def _ids(strand: Strand, stem: TokenIds, key: JobKey) -> TokenIds:
-    """All tokens of a strand, uncut."""
+    """All tokens of a strand, not truncated."""
     ids = stem[: strand.num_kept]
     for turn in strand.turns:
         ids.extend(turn.added)
@@ -76,7 +76,7 @@ def _sample(strand: Strand, num_turns: int, ids: TokenIds, num_truncated: int, k
     mask, logprobs, versions = array("b"), array("f"), array("i")
 
     def add_given(number: int) -> None:
-        """Tokens that the policy did not sample, or that another sample trains on."""
+        """Tokens with mask 0: not sampled by the policy, or trained on in another sample."""
         mask.frombytes(bytes(number))
         logprobs.frombytes(bytes(_FLOAT_BYTES * number))
         versions.extend(_UNSAMPLED * number)

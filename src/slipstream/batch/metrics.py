@@ -1,12 +1,12 @@
 """The numbers that explain a batch. `docs/metrics.md` says what each of them means.
 
-Input: the groups of a batch, and for those that were kept the members with their advantages and samples. Output: one
-flat mapping, with `/` between a family and its member: `ended/finished`, `tools/bash/calls`.
-Invariants: every value is a finite number, and what there is nothing to average over is absent; the work is linear in
-turns and spans, and in tokens only where one reply was sampled by several versions of the policy.
+Input: the groups of a batch, and the members of those that were kept, with advantages and samples. Output: one flat
+mapping, with `/` between a family and its member: `ended/finished`, `tools/bash/calls`.
+Invariants: every value is a finite number, and a mean over nothing is absent; the work is linear in turns and spans,
+and in tokens only where one reply was sampled by several versions of the policy.
 
-Three scopes, each family in one: all rollouts (what was asked for and what became of it), graded rollouts (how agents
-behave: those that infrastructure cut short would only blur it), and rows (what the learner gets).
+There are three scopes, and each family has one: all rollouts (what was asked for and how it ended), graded rollouts
+(how agents behave, without those that infrastructure cut short), and rows (what the learner gets).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slipstream.types import (
 
 MAX_TOOLS_NAMED = 32
 OTHER_TOOLS = "other"
-"""Models make up names of tools. Odd ones, and all but the most called, are counted together under this one."""
+"""Models invent tool names. Odd ones, and all but the most frequent, are counted together under this name."""
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -56,8 +56,8 @@ def batch_metrics(
     solved_at: float = 1.0,
     version: int | None = None,
 ) -> dict[str, float]:
-    """All metrics of a batch. `scored` goes with `groups`, and is empty for a group that was dropped. `version` is the
-    policy's that the update starts from, if it is known."""
+    """All metrics of a batch. `scored` is parallel to `groups`, and empty for a group that was dropped. `version` is
+    that of the policy before the update, if known."""
     rollouts = [rollout for group in groups for rollout in (*group.rollouts, *group.left_out)]
     graded = [rollout for rollout in rollouts if rollout.verdict is not None]
     members = [member for group in scored for member in group]
@@ -96,12 +96,12 @@ def _groups(groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_
 
 
 def _compared(group: Group) -> list[float]:
-    """The rewards that make a group's baseline: of its members, and of those that an earlier batch learnt from."""
+    """The rewards in a group's baseline: of its members, and of members that an earlier batch learned from."""
     return [_reward(rollout) for rollout in (*group.rollouts, *group.earlier) if rollout.trust.in_baseline]
 
 
 def _left_out(groups: Sequence[Group]) -> dict[str, float]:
-    """How long those are that a rule for groups kept and cancelled: a rule that stops early favours the short."""
+    """How long kept and cancelled rollouts are: a group rule that stops early favours short ones."""
     if not any(group.left_out for group in groups):
         return {}
     kept = [rollout for group in groups for rollout in group.rollouts if rollout.verdict is not None]
@@ -200,7 +200,7 @@ def _tools(graded: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _tool_names(called: Iterable[str]) -> Mapping[str, str]:
-    """Under which name each is counted."""
+    """The name that each tool is counted under."""
     numbers = Counter(called)
     by_number = sorted(numbers, key=lambda name: (-numbers[name], name))
     named = [name for name in by_number if _TOOL_NAME.fullmatch(name)][:MAX_TOOLS_NAMED]
@@ -215,7 +215,7 @@ def _hints(graded: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _hints_of(rollout: Rollout) -> list[str]:
-    """The hints that the agent read. A rewritten conversation brings old answers again, which count once."""
+    """The hints that the agent read. A rewritten conversation repeats old answers, which count once."""
     found: list[str] = []
     seen: set[tuple[str, str]] = set()
     for turn in _own_turns(rollout):
@@ -264,7 +264,7 @@ def _tokens(rollouts: Sequence[Rollout], graded: Sequence[Rollout], members: Seq
 
 
 def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict[str, float]:
-    """Why sampled tokens are outside the loss: each for one reason, the first that applies."""
+    """Why sampled tokens are outside the loss; each is counted under the first reason that applies."""
     why = dict.fromkeys(
         ("absent", "left_out", "untrusted", "dropped_group", "not_trainable", "own_limit", "truncated"), 0
     )
@@ -293,7 +293,7 @@ def _masked(groups: Sequence[Group], scored: Sequence[Sequence[Scored]]) -> dict
 
 
 def _versions(members: Sequence[Scored], learner: int | None) -> dict[str, float]:
-    """Lags are counted from the learner's version, not from the newest token: a batch may be stale as a whole."""
+    """Lag is relative to the learner's version, not to the newest token: a whole batch may be stale."""
     num_tokens = total = 0
     newest, oldest = -math.inf, math.inf
     for turn in (turn for member in members if member.rollout.trust.in_loss for turn in _turns_in_samples(member)):
@@ -322,7 +322,7 @@ def _reward(rollout: Rollout) -> float:
 
 
 def _own_turns(rollout: Rollout) -> tuple[Turn, ...]:
-    """The agent's turns, its sub-agents' included, without those of judges and summarisers."""
+    """The turns of the agent and its sub-agents, without those of judges and summarisers."""
     return tuple(turn for turn in rollout.turns if turn.trainable)
 
 
@@ -352,7 +352,7 @@ def _calls(turn: Turn) -> tuple[ToolCall, ...]:
 
 
 def _tool_spans(rollout: Rollout) -> list[Span]:
-    """Those of the attempt whose turns these are."""
+    """The spans of the attempt that the turns are from."""
     return [span for span in rollout.spans if span.kind is SpanKind.TOOL and span.attempt == rollout.attempt]
 
 

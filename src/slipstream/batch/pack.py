@@ -1,11 +1,11 @@
-"""Rows to packs: many rows in one sequence, within a budget of tokens.
+"""Packs rows: many rows in one sequence, within a token budget.
 
-Input: lengths, or rows. Output: which go together, or the packs themselves. Padding is the waste that packing avoids,
-so a pack has none: rows stand one after another, and `starts` says where each begins.
-Invariants: every row is in exactly one pack and whole; no pack is longer than the budget; the same rows in the same
-order make the same packs. Shifting ids to targets is the learner's matter, but the first token of a row can never be a
-target, since nothing of its own row comes before it: it has mask 0 in every pack, so that a shift over the whole pack
-never trains the last position of one row to predict the next row.
+Input: lengths, or rows. Output: which go together, or the packs themselves. A pack has no padding: its rows follow each
+other, and `starts` says where each begins.
+Invariants: every row is complete and in exactly one pack; no pack is longer than the budget; the same rows in the same
+order give the same packs. The learner shifts ids to targets. The first token of a row cannot be a target, since nothing
+of its row comes before it: it has mask 0 in every pack, so that a shift over the whole pack never trains the last
+position of one row to predict the next row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.types import Row, TokenIds, token_ids
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Rows one after another: `starts=[0, 3, 8]` for a row of 3 tokens and one of 5.
+    """Consecutive rows: `starts=[0, 3, 8]` for a row of 3 tokens and one of 5.
 
     `positions` begin at 0 in every row, and attention must not cross `starts`: they are the cumulative lengths that
     variable-length attention takes.
@@ -29,16 +29,16 @@ class Pack:
 
     ids: TokenIds
     mask: array[int]
-    """1 for the tokens in the loss: what the policy sampled, in rows that are in the loss."""
+    """1 for tokens in the loss: those that the policy sampled, in rows that are in the loss."""
     logprobs: array[float]
     versions: array[int]
     advantages: array[float]
-    """Its row's where the mask is 1, and 0 elsewhere."""
+    """The row's advantage where the mask is 1, and 0 elsewhere."""
     positions: array[int]
     starts: array[int]
     """One entry more than there are rows; the last is the length of the pack."""
     rows: tuple[int, ...]
-    """Which rows these are, by their place among all that were packed."""
+    """Which rows these are, by index among all that were packed."""
 
     def __post_init__(self) -> None:
         per_token = (self.ids, self.mask, self.logprobs, self.versions, self.advantages, self.positions)
@@ -50,12 +50,12 @@ class Pack:
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """The places of `lengths`, in bins of at most `budget` tokens: first fit, the longest first.
+    """The indexes of `lengths`, in bins of at most `budget` tokens: first fit, longest first.
 
-    That needs at most 11/9 of the fewest bins possible, and one more. Within a bin the places are in order.
+    This needs at most 11/9 of the minimal number of bins, plus one. Within a bin the indexes are in order.
     """
     if budget < 1:
-        raise ConfigError(f"the budget is {budget}: it must be 1 token or more")
+        raise ConfigError(f"budget={budget}: it must be at least 1 token")
     for place, length in enumerate(lengths):
         if length > budget:
             raise ConfigError(
@@ -73,12 +73,12 @@ def pack(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def balance(lengths: Sequence[int], num_shards: int) -> list[list[int]]:
-    """The places of `lengths`, in shards of about equal sums: the longest first, each to the shard with least.
+    """The indexes of `lengths`, in shards of about equal sums: longest first, each to the smallest shard.
 
-    For packs, or rows, on data parallel ranks. Shards may hold different numbers, or nothing if there are too few.
+    For packs or rows on data-parallel ranks. Shards may have different numbers of items, or none.
     """
     if num_shards < 1:
-        raise ConfigError(f"num_shards is {num_shards}: it must be 1 or more")
+        raise ConfigError(f"num_shards={num_shards}: it must be at least 1")
     shards: list[list[int]] = [[] for _ in range(num_shards)]
     loads = [(0, 0, shard) for shard in range(num_shards)]  # tokens, then how many, so that empty ones spread too
     for place in _longest_first(lengths):
@@ -97,22 +97,22 @@ def pack_rows(rows: Sequence[Row], budget: int) -> list[Pack]:
 
 
 class _Rooms:
-    """The room left in each bin, as a tree of maxima, so that the first bin with enough is found in log n steps."""
+    """The free space of each bin, as a max tree, so that the first bin with enough is found in log n steps."""
 
     def __init__(self, num_bins: int, budget: int) -> None:
         self._first_leaf = 1 << max(0, num_bins - 1).bit_length()
-        self._most = [budget] * (2 * self._first_leaf)
+        self._free = [budget] * (2 * self._first_leaf)
 
     def take(self, length: int) -> int:
-        """The first bin with room for `length`, which it then has no more."""
-        most, node = self._most, 1
+        """Take `length` from the first bin that has so much free, and return its index."""
+        free, node = self._free, 1
         while node < self._first_leaf:
-            node = 2 * node if most[2 * node] >= length else 2 * node + 1
+            node = 2 * node if free[2 * node] >= length else 2 * node + 1
         chosen = node - self._first_leaf
-        most[node] -= length
+        free[node] -= length
         while node > 1:
             node //= 2
-            most[node] = max(most[2 * node], most[2 * node + 1])
+            free[node] = max(free[2 * node], free[2 * node + 1])
         return chosen
 
 
@@ -161,7 +161,7 @@ def _advantages(mask: array[int], advantage: float) -> array[float]:
 
 
 def _stretches(mask: bytes) -> Iterator[tuple[int, int]]:
-    """Where the mask is 1: from, to."""
+    """The intervals in which the mask is 1."""
     start = mask.find(1)
     while start >= 0:
         end = mask.find(0, start)

@@ -1,9 +1,9 @@
-"""Groups to a batch: trust, advantages, samples.
+"""Makes a batch of groups: trust, advantages, samples.
 
-Invariants: what a rollout may teach is its ending's trust (`types.TRUST_OF`) and nothing else. Untrusted rollouts are
-in no baseline and in no row; those that hit a limit of their own count in the baseline and are rows outside the loss.
-A group with fewer than two members in the baseline is dropped and counted. What a group leaves out is in the metrics
-alone; what an earlier batch learnt from is in the baseline alone.
+Invariants: the trust of a rollout's ending (`types.TRUST_OF`) alone decides what is learned from it. Untrusted rollouts
+are in no baseline and no row; those that hit their own limit are in the baseline and are rows outside the loss. A group
+with fewer than two members in the baseline is dropped and counted. Members that a group leaves out are only in the
+metrics; members that an earlier batch learned from are only in the baseline.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream.batch.merge import merge
 from slipstream.batch.metrics import Scored, batch_metrics
 from slipstream.types import Batch, Group, Rollout, Row
 
-FEWEST_IN_BASELINE = 2
+MIN_IN_BASELINE = 2
 
 
 def make_batch(
@@ -26,9 +26,9 @@ def make_batch(
     solved_at: float = 1.0,
     version: int | None = None,
 ) -> Batch:
-    """The rows that a learner gets for these groups. `solved_at` is for the metrics alone: the reward that solves.
+    """The rows that a learner gets for these groups. `solved_at` is the reward that counts as solved in the metrics.
 
-    `version` is the policy's that the update starts from, where it is known: what lags behind it is measured.
+    `version` is that of the policy before the update, if known: the metrics say how far tokens lag behind it.
     """
     compared = [_baseline(group) for group in groups]
     kept = [members for members in compared if members]
@@ -48,9 +48,9 @@ def make_batch(
 
 
 def _baseline(group: Group) -> list[Rollout]:
-    """The members to be compared with each other, those to be learnt from first; none if they are too few."""
+    """The members to compare with each other, those to learn from first; none if there are too few."""
     members = [rollout for rollout in (*group.rollouts, *group.earlier) if rollout.trust.in_baseline]
-    return members if len(members) >= FEWEST_IN_BASELINE and group.rollouts else []
+    return members if len(members) >= MIN_IN_BASELINE and group.rollouts else []
 
 
 def _scored(

@@ -1,11 +1,10 @@
-"""The tree of turns, cut into strands: what becomes a sample, by lengths alone.
+"""Divides the tree of turns into strands, each of which becomes a sample. Looks at lengths only.
 
-Input: the turns of a rollout. Output: its strands, in the order in which they begin. A turn that goes on from the
-whole of a strand belongs to it; a turn that keeps less than its whole parent, or whose parent was already continued by
-another turn, begins a strand of its own, and so does a turn without a parent.
-Invariants: every turn is in exactly one strand; a strand's stem comes before it; logprobs are not looked at, so
-recorded evaluations can be walked too. A turn without tokens, or that keeps more of its parent than there is, is
-refused.
+Input: the turns of a rollout. Output: its strands, in the order in which they begin. A turn that continues a whole
+strand belongs to it. A turn without a parent, or one that keeps less than its whole parent, or whose parent another
+turn already continued, begins a new strand.
+Invariants: every turn is in exactly one strand; a strand's stem comes before it; logprobs are not read, so evaluations
+work too. A turn without tokens, or that keeps more of its parent than there is, is refused.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from slipstream.types import ForkReason, JobKey, Sampled, Turn
 
 @dataclass(slots=True, kw_only=True)
 class Strand:
-    """Turns that follow each other without a gap. It begins with the first `num_kept` tokens of its stem."""
+    """Consecutive turns without a gap. It begins with the first `num_kept` tokens of its stem."""
 
     stem: int | None
-    """Which strand it forks off, by its place in the list; None if it begins with nothing."""
+    """The index of the strand that it forks off; None if it starts empty."""
     num_kept: int
     fork: ForkReason | None
-    """Why it is a strand of its own; None for the first, or where the turn does not say."""
+    """Why it is a strand of its own; None for the first, or if the turn has no reason."""
     turns: list[Turn] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    """How long it is after each of its turns."""
+    """Its length after each of its turns."""
     num_trained: list[int] = field(default_factory=list)
-    """How many of each turn's tokens may be trained on: all that were sampled, or none."""
+    """How many tokens of each turn may be trained on: all sampled ones, or none."""
 
     @property
     def num_tokens(self) -> int:
@@ -38,7 +37,7 @@ class Strand:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it makes a sample. Nested conversations and empty replies alone do not."""
+        """Whether it becomes a sample. Nested conversations and empty replies do not."""
         return any(self.num_trained)
 
     def num_turns_within(self, max_tokens: int | None) -> int:
@@ -55,9 +54,9 @@ class Strand:
 
 
 def strands_of(turns: Sequence[Turn], key: JobKey) -> list[Strand]:
-    """The strands of a rollout; `key` is for the messages of refusals."""
+    """The strands of a rollout; `key` is for error messages."""
     strands: list[Strand] = []
-    place: dict[int, tuple[int, int]] = {}  # turn -> its strand, and how long that was after it
+    place: dict[int, tuple[int, int]] = {}  # turn -> its strand, and the length of that after it
     for turn in turns:
         stem, whole = _parent(turn, place, key)
         if stem is None or turn.num_kept < strands[stem].num_tokens:
@@ -74,18 +73,18 @@ def strands_of(turns: Sequence[Turn], key: JobKey) -> list[Strand]:
 
 
 def sampled_of(turn: Turn, key: JobKey) -> Sampled:
-    """What the turn sampled. A turn without tokens is refused."""
+    """What the turn sampled. Refuses a turn without tokens."""
     if turn.sampled is None:
-        raise ConfigError(f"turn {turn.index} of {key} has no tokens: what a chat endpoint said cannot be trained on")
+        raise ConfigError(f"turn {turn.index} of {key} has no tokens: replies of a chat endpoint cannot be trained on")
     return turn.sampled
 
 
 def _parent(turn: Turn, place: dict[int, tuple[int, int]], key: JobKey) -> tuple[int | None, int]:
-    """The strand of a turn's parent, and how long it was after that."""
+    """The strand of a turn's parent, and its length after the parent."""
     stem, whole = None, 0
     if turn.parent is not None:
         if turn.parent not in place:
-            raise ConfigError(f"turn {turn.index} of {key} goes on from turn {turn.parent}, which is not before it")
+            raise ConfigError(f"turn {turn.index} of {key} continues turn {turn.parent}, which does not come before it")
         stem, whole = place[turn.parent]
     if turn.num_kept > whole:
         raise ConfigError(f"turn {turn.index} of {key} keeps {turn.num_kept} of {whole} tokens")

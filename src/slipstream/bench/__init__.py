@@ -1,1 +1,1 @@
-"""Benchmarks: what the parts cost, printed as numbers. Figures to compare stand side by side in one run."""
+"""Benchmarks that print figures. Figures to be compared are measured in the same run."""

@@ -1,8 +1,7 @@
-"""What code search costs on a repository: the first answer, later ones, one after an edit, and a further rollout.
+"""Measures code search on a repository: the first answer, later ones, one after an edit, and a further rollout.
 
-Input: a folder, which is copied to a temporary one first. Output: figures. The copy is edited, the folder is not.
-`query_ms_p50` is over a fixed mix of queries that are made of the repository's own names; each looks at every file, to
-see whether it changed, as it does in a rollout.
+The folder is copied first; only the copy is edited. `query_ms_p50` is over a fixed mix of queries for the repository's
+own names; as in a rollout, each query checks every file for changes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MEGABYTE = 1_000_000.0
 
 
 def run(repo: Path, *, num_queries: int = NUM_QUERIES, num_edits: int = NUM_EDITS) -> dict[str, Json]:
-    """Keys: first_s, query_ms_p50, after_edit_ms, rollout_mb, files, and what explains them."""
+    """The figures: first_s, query_ms_p50, after_edit_ms, rollout_mb, files, and details."""
     with tempfile.TemporaryDirectory(prefix="slipstream-codesearch-") as folder:
         copy = Path(folder) / "repository"
         shutil.copytree(repo, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
@@ -93,7 +92,7 @@ def _names(search: CodeSearch) -> list[DefinitionPlace]:
 
 
 def _edited(copy: Path, search: CodeSearch, names: list[DefinitionPlace], num_edits: int) -> tuple[list[float], bool]:
-    """Add a function to a file, ask for it; take it away, ask again."""
+    """Add a function to a file and search for it, then remove it and search again."""
     times: list[float] = []
     are_correct = True
     paths = sorted({place.path for place in names if place.path.endswith(".py")})
@@ -112,7 +111,7 @@ def _edited(copy: Path, search: CodeSearch, names: list[DefinitionPlace], num_ed
 
 
 def _further_rollout_mb(copy: Path, store: Store) -> tuple[float, float]:
-    """What one more rollout on the same repository keeps, with all of its files looked at."""
+    """The memory and time that one more rollout on the same repository takes to read all files."""
     gc.collect()
     tracemalloc.start()
     try:

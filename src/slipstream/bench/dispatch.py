@@ -1,7 +1,7 @@
-"""Every policy on the same workload and the same machine, on virtual time.
+"""Compares all scheduling policies on the same workload and machine, on virtual time.
 
-Input: a regime and a seed, or a workload file. Output: for each policy its makespan and what it took for it; beside
-them a makespan that no policy can beat. The same arguments print the same figures, on any machine.
+Input: a regime and a seed, or a workload file. Output: for each policy its makespan and resource use, and a lower bound
+of the makespan that no policy can beat. The same arguments print the same figures on any machine.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from slipstream.simulate.workload import Workload
 from slipstream.types import Json
 
 TUNE_SEEDS = (1_000, 1_001)
-"""What the tuned settings are found on; no other figure is taken on them."""
+"""The seeds of the tuning runs, which are used for nothing else."""
 PAPER_S = {"pipeline": 3_250.0, "bounded": 5_050.0}
 SHARES = (0.75, 1.0, 1.1, 1.25, 1.5, 2.0)
-"""Slots or run workers, as shares of the agents that the cache holds; and workers in the two other stages."""
+"""Slots or run workers to try, as shares of the agents that the cache holds."""
 STAGE_SHARES = (0.5, 1.0)
+"""The same for workers of the two other stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A policy with its settings, as plain data: it travels to another process."""
+    """A policy with its settings, as plain data that can be sent to another process."""
 
     kind: str
     settings: tuple[int, ...] = ()
-    """Slots of `bounded`; workers to initialise, run and grade of `pipeline`."""
+    """Slots for `bounded`; workers to initialise, run and grade for `pipeline`."""
     capped: bool = True
 
     def make(self) -> MakePolicy:
@@ -64,7 +65,7 @@ def run_case(case: Case) -> SimOutcome:
 
 
 def run(workload: Workload, seed: int | None, tuned: Tuned | None) -> dict[str, Json]:
-    """All policies on one workload."""
+    """The figures of all policies on one workload."""
     found = bound(workload)
     outcomes = dict(
         zip(names := contenders(workload, tuned), _all([(workload, c) for c in names.values()]), strict=True)
@@ -102,14 +103,14 @@ def contenders(workload: Workload, tuned: Tuned | None) -> dict[str, Contender]:
         found["bounded_tuned"] = Contender(kind="bounded", settings=(tuned.bounded,))
         found["pipeline_tuned"] = Contender(kind="pipeline", settings=tuned.pipeline)
     found["adaptive"] = Contender(kind="adaptive")
-    if workload.name == "paper":  # its own settings: no cap on sandboxes
+    if workload.name == "paper":  # the paper's own settings: no cap on sandboxes
         found["_pipeline"] = Contender(kind="pipeline", settings=(96, 96, 96), capped=False)
         found["_bounded"] = Contender(kind="bounded", settings=(96,), capped=False)
     return found
 
 
 def tune(workloads: Sequence[Workload]) -> Tuned:
-    """The best settings of the fixed policies on these workloads, from a sweep."""
+    """Sweep the settings of the fixed policies on these workloads; returns the best."""
     agents, cap = workloads[0].machine.agents, workloads[0].machine.sandbox_cap
     slots = sorted({max(1, min(cap, round(agents * share))) for share in SHARES})
     stages = sorted({max(1, round(agents * share)) for share in STAGE_SHARES})
@@ -126,7 +127,7 @@ def tune(workloads: Sequence[Workload]) -> Tuned:
 
 
 def _all(cases: Sequence[Case]) -> Iterable[SimOutcome]:
-    """Side by side, in the order of the cases."""
+    """Run the cases in parallel; the outcomes are in their order."""
     context = get_context("spawn")
     with ProcessPoolExecutor(max_workers=min(len(cases), os.cpu_count() or 1), mp_context=context) as pool:
         return list(pool.map(run_case, cases))

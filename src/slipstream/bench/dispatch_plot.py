@@ -1,4 +1,4 @@
-"""The makespans of the policies as a picture: figures of `bench dispatch` enter, an SVG leaves."""
+"""Draws the makespans printed by `bench dispatch` as an SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHER, _OVER_CAP = "#afb8c1", "#eac54f"
 
 
 def draw(found: Sequence[Mapping[str, Any]]) -> str:
-    """One block of bars for each regime, as long as the makespan is against the lower bound, which is the line."""
+    """A block of bars for each regime: makespans relative to the lower bound, which is a dashed line."""
     blocks: list[str] = []
     y = float(_TOP)
     widest = max(figures["makespan_s"] / one["lower_bound_s"] for one in found for figures in one["policies"].values())

@@ -1,12 +1,11 @@
-"""How fast the embedded engine samples, beside transformers on the same machine, model and dtype.
+"""Measures how fast the embedded engine samples, compared with transformers on the same machine, model and dtype.
 
 Three measurements. `speed`: requests of one length that arrive together, through the engine, through transformers'
-continuous batching and through plain `generate`, in alternating rounds of one process. `rollouts`: the same for as many
-rollouts of several turns, each prompt the one before with its answer and a tool's. Told are the medians, by the
-clock and by the CPU time of the process, which other work on the machine changes less; with more than one thread it
-counts their waiting for each other too. The engine gives logprobs with every token, the others give none. `re-entry`: a
-rollout of many turns, counting the tokens that are computed when it comes back with a tool's answer; beside it, the
-lengths of its prompts.
+continuous batching and through plain `generate`, in alternating rounds of one process. `rollouts`: the same for
+rollouts of several turns, where each prompt is the one before with its answer and a tool's. The figures are medians, by
+wall time and by the process's CPU time, which depends less on other work on the machine but, with several threads,
+includes their waiting for each other. The engine returns logprobs with every token, the others do not. `re-entry`: the
+number of tokens computed when a rollout of many turns comes back with a tool's answer, and the lengths of its prompts.
 """
 
 from __future__ import annotations
@@ -30,38 +29,37 @@ from slipstream.types import Json, SampleParams
 
 Prompts = list[list[int]]
 SLOW_ON_GPU = "continuous_batching"
-"""So much slower than the others there that it is measured once, and not on long prompts and rollouts: that would take
-minutes."""
+"""On a GPU so much slower than the others that it is measured once, and not on long prompts and rollouts."""
 
-Way = Callable[[Prompts], Prompts]
-"""Samples one answer per prompt. The place of a prompt is its rollout."""
+Sampler = Callable[[Prompts], Prompts]
+"""Samples one answer per prompt. The index of a prompt identifies its rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBenchLoad:
-    """How much is put through."""
+    """The amount of work."""
 
     requests: tuple[int, ...] = (1, 8, 32)
     prompt_tokens: int = 128
     new_tokens: int = 64
     rounds: int = 3
-    """After one short request to each, or on a GPU as many as are measured, which are not counted."""
+    """Not counting a warm-up: one short request to each, or on a GPU as many as are measured."""
     num_threads: int | None = None
-    """CPU threads of one operation; None leaves it to torch."""
+    """CPU threads per operation; None leaves it to torch."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     rollouts: int = 8
     rollout_turns: int = 3
-    """Of the rollouts whose speed is measured."""
+    """Turns of the rollouts whose speed is measured."""
     turns: int = 10
-    """Of the rollout that comes back."""
+    """Turns of the rollout in `re-entry`."""
     tool_tokens: int = 50
-    """Of each answer that a tool gives."""
+    """Length of each tool's answer."""
     long_prompt_tokens: int = 0
-    """Of as many requests again, if above 0."""
+    """If above 0, the requests are repeated with prompts of this length."""
     device: str = "cpu"
     against_transformers: bool = True
-    tell: Callable[[str], None] = lambda line: None
-    """Is told each measurement as it is made."""
+    on_status: Callable[[str], None] = lambda line: None
+    """Called with a line for each measurement."""
 
 
 def run(folder: Path, load: EngineBenchLoad) -> dict[str, Json]:
@@ -76,13 +74,13 @@ def run(folder: Path, load: EngineBenchLoad) -> dict[str, Json]:
 
 def measure_speed(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, Json]:
     figures: dict[str, Json] = {}
-    with _ways(folder, load, dtype) as ways:
+    with _samplers(folder, load, dtype) as samplers:
         num_warm = 1 if load.device == "cpu" else max(load.requests)
-        for name, way in ways.items():
-            way(_prompts(1 if name == SLOW_ON_GPU else num_warm, load.prompt_tokens, seed="warm"))
+        for name, sampler in samplers.items():
+            sampler(_prompts(1 if name == SLOW_ON_GPU else num_warm, load.prompt_tokens, seed="warm"))
         for num in load.requests:
-            figures |= _compare(ways, load, f"{dtype}_{num}", num, num_turns=1)
-        quick = {name: way for name, way in ways.items() if load.device == "cpu" or name != SLOW_ON_GPU}
+            figures |= _compare(samplers, load, f"{dtype}_{num}", num, num_turns=1)
+        quick = {name: sampler for name, sampler in samplers.items() if load.device == "cpu" or name != SLOW_ON_GPU}
         if load.long_prompt_tokens:
             long = replace(load, prompt_tokens=load.long_prompt_tokens)
             figures |= _compare(quick, long, f"{dtype}_{max(load.requests)}_long", max(load.requests), num_turns=1)
@@ -93,23 +91,23 @@ def measure_speed(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, 
 
 
 def _compare(
-    ways: Mapping[str, Way], load: EngineBenchLoad, title: str, num: int, *, num_turns: int
+    samplers: Mapping[str, Sampler], load: EngineBenchLoad, title: str, num: int, *, num_turns: int
 ) -> dict[str, Json]:
-    by_clock: dict[str, list[float]] = {name: [] for name in ways}
-    by_cpu: dict[str, list[float]] = {name: [] for name in ways}
+    by_clock: dict[str, list[float]] = {name: [] for name in samplers}
+    by_cpu: dict[str, list[float]] = {name: [] for name in samplers}
     for number in range(load.rounds):
-        for name, way in ways.items():
+        for name, sampler in samplers.items():
             if number and name == SLOW_ON_GPU and load.device != "cpu":
                 continue
             prompts = _prompts(num, load.prompt_tokens, seed=f"{title}/{number}")
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
-            num_tokens = _play(way, prompts, load, num_turns)
+            num_tokens = _play(sampler, prompts, load, num_turns)
             by_clock[name].append(num_tokens / (time.perf_counter() - start_s))
             by_cpu[name].append(num_tokens / (time.process_time() - start_cpu_s))
-            load.tell(f"{title}, round {number + 1}, {name}: {by_clock[name][-1]:.1f} tokens per second")
+            load.on_status(f"{title}, round {number + 1}, {name}: {by_clock[name][-1]:.1f} tokens per second")
     figures: dict[str, Json] = {}
     for unit, speeds in (("s", by_clock), ("cpu_s", by_cpu)):
-        medians = {name: statistics.median(told) for name, told in speeds.items()}
+        medians = {name: statistics.median(values) for name, values in speeds.items()}
         figures |= {f"{title}_{name}_tokens_per_{unit}": speed for name, speed in medians.items()}
         own, others = medians.pop("engine"), medians.values()
         if others:
@@ -117,20 +115,20 @@ def _compare(
     return figures
 
 
-def _play(way: Way, prompts: Prompts, load: EngineBenchLoad, num_turns: int) -> int:
-    """So many turns of every rollout; says how many tokens were sampled."""
+def _play(sampler: Sampler, prompts: Prompts, load: EngineBenchLoad, num_turns: int) -> int:
+    """Run `num_turns` turns of every rollout; returns the number of tokens sampled."""
     num_tokens = 0
     for turn in range(num_turns):
-        answers = way(prompts)
+        answers = sampler(prompts)
         num_tokens += sum(map(len, answers))
-        said = _prompts(len(prompts), load.tool_tokens, seed=f"tool/{turn}")
-        prompts = [[*ids, *answer, *tool] for ids, answer, tool in zip(prompts, answers, said, strict=True)]
+        tool_answers = _prompts(len(prompts), load.tool_tokens, seed=f"tool/{turn}")
+        prompts = [[*ids, *answer, *tool] for ids, answer, tool in zip(prompts, answers, tool_answers, strict=True)]
     return num_tokens
 
 
 @contextmanager
-def _ways(folder: Path, load: EngineBenchLoad, dtype: str) -> Iterator[dict[str, Way]]:
-    """All hold their weights at once, so that they can take turns."""
+def _samplers(folder: Path, load: EngineBenchLoad, dtype: str) -> Iterator[dict[str, Sampler]]:
+    """All samplers, with their weights loaded at once so that they can alternate."""
     config = EngineConfig(
         num_slots=max(*load.requests, load.rollouts),
         context_tokens=max(
@@ -145,23 +143,23 @@ def _ways(folder: Path, load: EngineBenchLoad, dtype: str) -> Iterator[dict[str,
         engine = open_engine(folder, config)
 
         async def sample(prompts: Prompts) -> Prompts:
-            asked = (
+            requests = (
                 engine.complete(ids, SampleParams(max_tokens=load.new_tokens, seed=place), session=f"rollout-{place}")
                 for place, ids in enumerate(prompts)
             )
-            return [list(sampled.ids) for sampled in await asyncio.gather(*asked)]
+            return [list(sampled.ids) for sampled in await asyncio.gather(*requests)]
 
         def through_engine(prompts: Prompts) -> Prompts:
             return runner.run(sample(prompts))
 
         try:
-            ways: dict[str, Way] = {"engine": through_engine}
-            yield ways | (_transformers_ways(folder, load, dtype) if load.against_transformers else {})
+            samplers: dict[str, Sampler] = {"engine": through_engine}
+            yield samplers | (_transformers_samplers(folder, load, dtype) if load.against_transformers else {})
         finally:
             runner.run(engine.aclose())
 
 
-def _transformers_ways(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, Way]:
+def _transformers_samplers(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[str, Sampler]:
     try:
         import torch
         import transformers
@@ -171,7 +169,7 @@ def _transformers_ways(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[
     if load.num_threads is not None:
         torch.set_num_threads(load.num_threads)
 
-    # Any: transformers' models are typed by nothing that mypy could follow.
+    # Any: transformers' models have no types that mypy can follow.
     def opened() -> Any:
         loader: Any = transformers.AutoModelForCausalLM
         model = loader.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
@@ -210,11 +208,11 @@ def _transformers_ways(folder: Path, load: EngineBenchLoad, dtype: str) -> dict[
     return {"continuous_batching": through_batching, "static_loop": StaticLoop(plain, load.new_tokens)}
 
 
-# ---------------------------------------------------------------- coming back
+# ---------------------------------------------------------------- re-entry
 
 
 async def measure_reentry(folder: Path, load: EngineBenchLoad) -> dict[str, Json]:
-    """One rollout of many turns; each begins with the prompt before, its answer, and what a tool said."""
+    """One rollout of many turns; each prompt is the one before, its answer, and a tool's answer."""
     answer_tokens = 16
     total = load.prompt_tokens + load.turns * (answer_tokens + load.tool_tokens)
     config = EngineConfig(num_slots=2, context_tokens=total, device=load.device)
@@ -239,6 +237,6 @@ async def measure_reentry(folder: Path, load: EngineBenchLoad) -> dict[str, Json
 
 
 def _prompts(num: int, num_tokens: int, *, seed: str) -> Prompts:
-    """Random tokens, so that no two prompts share a prefix: not those of one seed, nor those of two."""
+    """Random tokens, so that no two prompts share a prefix."""
     source = random.Random(seed)
     return [[source.randrange(200) for _ in range(num_tokens)] for _ in range(num)]

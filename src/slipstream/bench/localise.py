@@ -1,9 +1,9 @@
-"""How well a statement leads to the fault: code search against plain grep, both asked for the names in the statement.
+"""Measures how well a statement leads to the fault: code search against plain grep for the names in the statement.
 
-Input: a folder of made tasks. Output: figures. Nothing of the tasks runs; the trees are copied.
+Input: a folder of tasks made by the factory. None of their code runs; the trees are copied.
 
-A task is found by code search if a line of its faulty function is shown in the first five answers, and by grep if one
-is in as many characters of `grep -rn` as those answers have.
+Code search finds a task if its first five answers show a line of the faulty function; grep finds it if a line of it is
+in as many characters of `grep -rn` output as those answers have.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Shown:
 
 
 def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
-    """Keys: num_tasks, search_share, grep_share, and what explains them."""
+    """The figures: num_tasks, search_share, grep_share, and details."""
     tasks = read_tasks(file_of(folder))[:num]
     by_tree: dict[str, list[Task]] = {}
     for task in tasks:
         if task.sandbox is None or not task.sandbox.tree or not oracle_of(task):
-            raise ConfigError(f"{task.id} has no tree or no oracle: give the folder of a set that the factory made")
+            raise ConfigError(f"{task.id} has no tree or no oracle: give a folder that `slipstream tasks make` wrote")
         by_tree.setdefault(task.sandbox.tree, []).append(task)
     start_s = time.monotonic()
     tries: list[_Try] = []
@@ -56,7 +56,7 @@ def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
             with tempfile.TemporaryDirectory(prefix="slipstream-localise-") as place:
                 copy = Path(place, "tree")
                 shutil.copytree(tree, copy, ignore=shutil.ignore_patterns(".deps"))
-                tries += [_tried(task, copy, store) for task in some]
+                tries += [_try(task, copy, store) for task in some]
     finally:
         store.close()
     total = len(tries)
@@ -80,7 +80,7 @@ class _Try:
     num_chars: int
 
 
-def _tried(task: Task, copy: Path, store: Store) -> _Try:
+def _try(task: Task, copy: Path, store: Store) -> _Try:
     assert task.sandbox is not None
     before = {path: (copy / path).read_bytes() for path in task.sandbox.files}
     try:
@@ -111,7 +111,7 @@ def _answers(search: CodeSearch, names: Sequence[str]) -> str:
 
 
 def faulty_functions(task: Task) -> list[Function]:
-    """The functions that the oracle changes, as they stand in the faulty files."""
+    """The functions that the oracle changes, in the faulty files."""
     assert task.sandbox is not None
     found: list[Function] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
@@ -137,7 +137,7 @@ def _hits(shown: Sequence[Shown], faulty: Sequence[Function]) -> bool:
 
 
 def first_answers(text: str, num: int) -> str:
-    """The text up to the end of the answer with this number; each begins with the path that it is about."""
+    """The text of the first `num` answers; each answer begins with a path."""
     lines: list[str] = []
     num_seen = 0
     for line in text.split("\n"):
@@ -149,8 +149,8 @@ def first_answers(text: str, num: int) -> str:
 
 
 def shown_in(text: str, num: int) -> list[Shown]:
-    """The lines that the first answers show, or name with their place. A headline alone shows a function that is not
-    longer than what is printed of it, and the first line of anything else."""
+    """The lines that the first answers show, or name by line number. A headline counts as showing its whole range,
+    except for a class, where it shows the first line."""
     found: list[Shown] = []
     path = ""
     for line in first_answers(text, num).split("\n"):
@@ -166,7 +166,7 @@ def shown_in(text: str, num: int) -> list[Shown]:
 
 
 def grep(folder: Path, names: Sequence[str], num_chars: int) -> list[Shown]:
-    """What so many characters of `grep -rn` for the names show, over Python files in the order of their paths."""
+    """The lines in the first `num_chars` characters of `grep -rn` for the names in Python files, sorted by path."""
     found: list[Shown] = []
     for path, number, line in _matches(folder, names):
         num_chars -= len(f"{path}:{number}:{line}\n")

@@ -1,9 +1,9 @@
-"""The whole loop of rollouts, grading and updates, under one policy after the other: how fast, and what it waits for.
+"""Measures the whole training loop (rollouts, grading, updates) under several policies: its speed, and what limits it.
 
-Input: a recipe to train, policies, settings that hold for all of them. Output: for each policy its speed, how busy the
-GPU, the cores and the learner were, and what binds. Every policy is a `slipstream train` in a process of its own, with
-the same seed, so it plans the same tasks; nothing is a stand-in. Figures go from the end of the first updates, before
-which kernels are loaded and caches filled, to the end of the last: neither the warm start nor a checkpoint is in them.
+Input: a recipe, policies, and settings for all of them. Output: for each policy its speed, how busy the GPU, the cores
+and the learner were, and the binding resource. Every policy is a real `slipstream train` in a process of its own, with
+the same seed and so the same tasks. Figures cover the time from the end of the first updates, when kernels are loaded
+and caches filled, to the end of the last update; they include neither the warm start nor a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from slipstream.errors import ConfigError, InfrastructureError
 from slipstream.record import RunReader, RunStore
 from slipstream.seams import LearnerWork
-from slipstream.telemetry.binding import MachineUse, run_usage
+from slipstream.telemetry.bottleneck import MachineUse, run_usage
 from slipstream.telemetry.sampler import MachineProbe
 from slipstream.telemetry.utilisation import Resource
 from slipstream.types import Json, SpanKind
 
 POLICIES = ("batch", "bounded", "pipeline", "adaptive")
 BAD_INPUT = 2
-"""How a command ends that cannot be carried out as it was given."""
+"""The exit code of a command with invalid arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class LoopBenchLoad:
     policies: tuple[str, ...] = ("bounded", "pipeline", "adaptive")
     steps: int = 4
     skip: int = 1
-    """Steps at the beginning that are not counted."""
+    """First steps that are not counted."""
     seed: int = 0
     device: str = "auto"
     settings: tuple[str, ...] = ()
@@ -46,15 +46,15 @@ class LoopBenchLoad:
     def __post_init__(self) -> None:
         for name in self.policies:
             if name not in POLICIES:
-                raise ConfigError(f'--policies "{name}": name some of {", ".join(POLICIES)} with commas between')
+                raise ConfigError(f'--policies "{name}" is unknown: give some of {", ".join(POLICIES)}, with commas')
         if not 0 <= self.skip < self.steps:
-            raise ConfigError(f"--skip {self.skip}: it leaves nothing of {self.steps} steps; give less, or more steps")
+            raise ConfigError(f"--skip {self.skip} leaves none of {self.steps} steps: lower it, or raise --steps")
 
 
 def run(
-    load: LoopBenchLoad, *, runs: Path | None = None, tell: Callable[[str], None] = lambda line: None
+    load: LoopBenchLoad, *, runs: Path | None = None, on_status: Callable[[str], None] = lambda line: None
 ) -> dict[str, Json]:
-    """The figures. The runs stay in `runs`; without it they are removed."""
+    """The figures. The runs are kept in `runs`, or else removed."""
     found: dict[str, Json] = {
         "recipe": load.recipe,
         "device": load.device,
@@ -65,13 +65,13 @@ def run(
     }
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         for policy in load.policies:
-            tell(f"policy {policy}")
+            on_status(f"policy {policy}")
             found[policy] = figures(RunStore.read(_train(load, policy, runs or Path(folder))), skip=load.skip)
     return found
 
 
 def _train(load: LoopBenchLoad, policy: str, runs: Path) -> Path:
-    """A training run in a process of its own; returns its folder."""
+    """Train in a process of its own; returns the run's folder."""
     command = [sys.executable, "-m", "slipstream", "train", load.recipe, *settings_of(load, policy)]
     child = subprocess.run([*command, "--json", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, check=False)
     if child.returncode == BAD_INPUT:
@@ -82,7 +82,7 @@ def _train(load: LoopBenchLoad, policy: str, runs: Path) -> Path:
 
 
 def settings_of(load: LoopBenchLoad, policy: str) -> list[str]:
-    """What is changed in the recipe: evaluations and checkpoints are no part of a step."""
+    """The changes to the recipe: no evaluations, and no checkpoint before the last step."""
     changed = ["held_out.source=", "controls=false", f"checkpoint_every={load.steps}"]
     if load.device != "auto":
         changed.append(f"model.engine.device={load.device}")
@@ -90,7 +90,7 @@ def settings_of(load: LoopBenchLoad, policy: str) -> list[str]:
 
 
 def figures(reader: RunReader, *, skip: int) -> dict[str, Json]:
-    """Of a finished run, from the end of its first `skip` updates to the end of its last."""
+    """The figures of a finished run, from the end of its first `skip` updates to the end of its last."""
     ends_s = [each.end_s for each in reader.learner_work() if each.work is LearnerWork.UPDATE]
     since_s = ends_s[skip - 1] if skip else -math.inf
     used, machine = run_usage(reader, window=(since_s, ends_s[-1]))
@@ -118,7 +118,7 @@ def figures(reader: RunReader, *, skip: int) -> dict[str, Json]:
 
 
 def _machine_figures(machine: MachineUse) -> dict[str, Json]:
-    """What was sampled; without a GPU its figures are absent."""
+    """The figures of the machine; without a GPU, its figures are absent."""
     found: dict[str, Json] = {}
     for gpu in machine.gpus:
         name = "gpu" if len(machine.gpus) == 1 else f"gpu{gpu.gpu}"
@@ -142,7 +142,7 @@ def _machine_figures(machine: MachineUse) -> dict[str, Json]:
         "at_limit_share": machine.at_limit_share,
         "busiest": None if machine.busiest is None else machine.busiest.value,
         "busiest_share": machine.busiest_share,
-        "binding": None if machine.binding is None else machine.binding.value,
+        "binding": None if machine.bottleneck is None else machine.bottleneck.value,
     }
 
 
@@ -160,7 +160,7 @@ def sample_us(num: int = 200) -> float:
 
 
 def table(found: dict[str, Json], policies: Sequence[str]) -> list[str]:
-    """The figures as lines, a column for each policy."""
+    """The figures as lines of a table, with a column for each policy."""
     columns = {policy: _column(found[policy]) for policy in policies}
     names = list(dict.fromkeys(name for column in columns.values() for name in column))
     lines = [f"{name:<22} {_written(value)}" for name, value in found.items() if name not in columns]

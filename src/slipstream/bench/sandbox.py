@@ -1,9 +1,9 @@
-"""What sandboxes cost: a start, a lease from the pool, a command; how many work at once; what is left after many.
+"""Measures sandboxes: a start, a lease from the pool, a command, how many work at once, and what many of them leak.
 
-Input: a way to make a provider, and a load. Output: figures. Every sandbox is real. What is left is counted while the
-provider is still open, before the first and after the last start of the load: processes (dead ones that nobody waited
-for included), mounts in every mount namespace of ours, file descriptors of ours and of those who work for us, bytes
-in temporary files and in the folders of our leases. A provider that held on to something for each sandbox would show.
+Every sandbox is real. Leaks are counted while the provider is still open, before the first and after the last start of
+the load: processes (including zombies), mounts in all our mount namespaces, file descriptors of this process and its
+descendants, and bytes in temporary files and in the folders of our leases. A provider that kept something for each
+sandbox would show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.errors import SandboxError
+from slipstream.errors import AgentError, SandboxError
 from slipstream.sandbox.base import Sandbox, SandboxProvider
 from slipstream.sandbox.cleanup.lease import lease_folders, read_facts
 from slipstream.sandbox.pool.pool import Pool
@@ -29,11 +29,11 @@ from slipstream.types import Json, SandboxSpec
 
 PR_SET_CHILD_SUBREAPER = 36
 ENGINE_PROGRAMS = ("conmon", "podman", "docker", "crun", "runc", "slirp4netns", "pasta", "fuse-overlayfs")
-"""What works for an engine, and is no child of ours. It is counted where containers are measured alone."""
+"""Processes of a container engine, which are not our children. They are counted only if containers are measured."""
 ENGINE_STORE = "/containers/storage/"
-"""Below this an engine mounts: of no concern where no containers are measured."""
+"""Mounts of a container engine, ignored unless containers are measured."""
 SETTLE_S = 2.0
-"""How long what is counted may take to go after the last close."""
+"""How long resources may take to be released after the last close."""
 BATCH = 8
 EXEC_TIMEOUT_S = 60.0
 
@@ -44,10 +44,10 @@ MakeProvider = Callable[[], SandboxProvider]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxBenchLoad:
-    """How much is done."""
+    """The amount of work."""
 
     starts: int = 1_000
-    """One after the other, each closed before the next."""
+    """Sequential starts, each closed before the next."""
     concurrent: int = 64
     execs: int = 200
     pooled: int = 96
@@ -56,7 +56,7 @@ class SandboxBenchLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """What is in use."""
+    """Resources of the host in use."""
 
     processes: int
     mounts: int
@@ -65,10 +65,10 @@ class HostUsage:
 
 
 def run(make: MakeProvider, spec: SandboxSpec, load: SandboxBenchLoad, *, home: Path) -> dict[str, Json]:
-    """The figures. `home` is where leases lie."""
+    """The figures. `home` is the folder of leases."""
     containers = spec.base != "host"
     with _own_temporary_folder() as folder, _orphans_are_ours(not containers):
-        return asyncio.run(_measure(make, spec, load, lambda: held(folder, home, containers=containers)))
+        return asyncio.run(_measure(make, spec, load, lambda: usage_now(folder, home, containers=containers)))
 
 
 async def _measure(
@@ -77,7 +77,7 @@ async def _measure(
     provider = make()
     try:
         provider.check()
-        await measure_starts(provider, spec, 2)  # what a first start prepares is there from now on
+        await measure_starts(provider, spec, 2)  # warm up: the first start prepares shared state
         gc.collect()
         before = count()
         start_s = await measure_starts(provider, spec, load.starts)
@@ -107,7 +107,7 @@ def _percentiles(name: str, seconds: list[float]) -> dict[str, Json]:
 
 
 async def measure_starts(provider: SandboxProvider, spec: SandboxSpec, num: int) -> list[float]:
-    """How long each of so many opens took, one after the other."""
+    """The durations of sequential opens."""
     times_s = []
     for _ in range(num):
         begin_s = time.perf_counter()
@@ -118,7 +118,7 @@ async def measure_starts(provider: SandboxProvider, spec: SandboxSpec, num: int)
 
 
 async def measure_execs(provider: SandboxProvider, spec: SandboxSpec, num: int) -> list[float]:
-    """How long each of so many programs took that do nothing, one after the other."""
+    """The durations of sequential commands that do nothing."""
     sandbox = await provider.open(spec)
     try:
         times_s = []
@@ -132,7 +132,7 @@ async def measure_execs(provider: SandboxProvider, spec: SandboxSpec, num: int) 
 
 
 async def measure_pool(provider: SandboxProvider, spec: SandboxSpec, num: int) -> list[float]:
-    """How long each of so many leases took where sandboxes were warm. Closes the provider."""
+    """The durations of leases while the pool is warm. Closes the provider."""
     pool = Pool(provider, max_warm=BATCH)
     try:
         times_s: list[float] = []
@@ -152,7 +152,7 @@ async def measure_pool(provider: SandboxProvider, spec: SandboxSpec, num: int) -
 
 
 async def measure_concurrent(provider: SandboxProvider, spec: SandboxSpec, num: int) -> tuple[int, list[str]]:
-    """Of so many sandboxes that are open at once, how many did what they were told, and what the others said."""
+    """Open `num` sandboxes at once; returns how many worked, and the errors of the others."""
     opened = await asyncio.gather(*(_outcome(provider.open(spec)) for _ in range(num)))
     sandboxes = [sandbox for sandbox in opened if not isinstance(sandbox, str)]
     try:
@@ -173,20 +173,20 @@ async def _work(sandbox: Sandbox, number: int) -> None:
 async def _outcome(work: Awaitable[T]) -> T | str:
     try:
         return await work
-    except SandboxError as raised:
+    except (AgentError, SandboxError) as raised:
         return str(raised)
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - what is waited for tells nobody
+    while not is_so():  # noqa: ASYNC110 - the pool does not notify
         await asyncio.sleep(0.001)
 
 
-# ---------------------------------------------------------------- what is in use
+# ---------------------------------------------------------------- resources in use
 
 
 async def _settled(count: Callable[[], HostUsage], before: HostUsage) -> HostUsage:
-    """What is in use now; what is above `before` has a moment to go."""
+    """The usage now, after waiting up to SETTLE_S for it to return to `before`."""
     deadline_s = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
@@ -197,8 +197,8 @@ async def _settled(count: Callable[[], HostUsage], before: HostUsage) -> HostUsa
         await asyncio.sleep(0.05)
 
 
-def held(temporary: Path, home: Path, *, containers: bool = False) -> HostUsage:
-    """What this process and those who work for it have in use; with `containers`, the engines of this machine too."""
+def usage_now(temporary: Path, home: Path, *, containers: bool = False) -> HostUsage:
+    """The usage of this process and its descendants; with `containers`, of this machine's container engines too."""
     processes = our_processes(containers=containers)
     spaces: dict[str, int] = {}
     num_descriptors = 0
@@ -208,7 +208,7 @@ def held(temporary: Path, home: Path, *, containers: bool = False) -> HostUsage:
             mounts = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8").splitlines()
             spaces[space] = sum(containers or ENGINE_STORE not in mount for mount in mounts)
             num_descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-        except OSError:  # it has ended, or is nobody's to look into
+        except OSError:  # it has ended, or may not be inspected
             continue
     own = [folder for folder in lease_folders(home) if (facts := read_facts(folder)) and facts.pid == os.getpid()]
     return HostUsage(
@@ -220,7 +220,7 @@ def held(temporary: Path, home: Path, *, containers: bool = False) -> HostUsage:
 
 
 def our_processes(*, containers: bool = False) -> list[int]:
-    """All that descend from this process; with `containers`, what works for an engine too."""
+    """All descendants of this process; with `containers`, the processes of container engines too."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
@@ -251,10 +251,10 @@ def _size(folder: Path) -> int:
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[Path]:
-    """Whatever is put among temporary files meanwhile is in a folder of its own."""
+    """Put all temporary files into a folder of its own meanwhile."""
     before = tempfile.tempdir
     folder = Path(tempfile.mkdtemp(prefix="slipstream-bench-"))
-    folder.chmod(0o711)  # sandboxes run as somebody else where we are root
+    folder.chmod(0o711)  # if we are root, sandboxes run as another user
     tempfile.tempdir = str(folder)
     try:
         yield folder
@@ -265,7 +265,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def _orphans_are_ours(wanted: bool) -> Iterator[None]:
-    """Processes that lose their parent become children of this one, so that they are counted."""
+    """Adopt orphaned processes, so that they are counted."""
     libc = ctypes.CDLL(None)
     if wanted:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

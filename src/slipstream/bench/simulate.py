@@ -1,10 +1,9 @@
-"""`slipstream simulate` held against real runs: fitted on one, it predicts others, which are then made.
+"""Compares `slipstream simulate` with real runs: fitted on one run, it predicts others, which are then made.
 
-Input: how many tasks, and rounds. Output: for each way of dispatching its makespan, predicted and measured. Every run
-is a `slipstream eval` in a process of its own, of the same tasks and seed, with a model of three million weights in the
-embedded engine, on this machine's cores, and real sandboxes beside it. In each round run A is made, then every B; the
-prediction is fitted on the A of its round. B is made once a round, so how far its makespans are apart is what a machine
-that others use too does by itself: no prediction can be expected to be better than that.
+Output: for each dispatch setting its makespan, predicted and measured. Every run is a `slipstream eval` in a process of
+its own, with the same tasks and seed, a model of three million weights in the embedded engine on this machine's cores,
+and real sandboxes. In each round run A is made first, then every B; the predictions of a round are fitted on its A. The
+spread of a B over rounds is the noise of a shared machine, which no prediction can be expected to beat.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from slipstream.simulate.recorded_run.recorded import read_recorded
 from slipstream.types import Json
 
 OWN = ("dispatch.policy=pipeline", "dispatch.slots=8", "dispatch.limits.sandboxes=16")
-"""How run A is dispatched."""
+"""The dispatch settings of run A."""
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "bounded, 4 slots": ("dispatch.policy=bounded", "dispatch.slots=4", "dispatch.limits.sandboxes=8"),
     "bounded, 16 slots": ("dispatch.policy=bounded", "dispatch.slots=16", "dispatch.limits.sandboxes=32"),
@@ -47,11 +46,11 @@ class SimulateBenchLoad:
     tasks: int = 48
     samples: int = 4
     slots: int = 8
-    """Of the engine: fewer than rollouts want, so that it is contended."""
+    """The engine's slots: fewer than the rollouts, so that they compete."""
     rounds: int = 2
     seed: int = 3
     demonstrations: int = 600
-    """That the model learns from before, so that it calls its tools."""
+    """Demonstrations from which the model learns to call its tools first."""
 
 
 def run(
@@ -59,22 +58,22 @@ def run(
     *,
     model: Path | None = None,
     runs: Path | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    on_status: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Json]:
-    """`model`: a folder with a model that calls the demo's tools; without it one is made and taught, which takes a
-    minute. The runs stay in `runs`; without it they are removed."""
+    """The figures. `model` is the folder of a model that calls the demo's tools; without it one is made and trained,
+    which takes a minute. The runs are kept in `runs`, or else removed."""
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as scratch:
         if model is None:
-            tell("making a model, and teaching it to call tools")
+            on_status("making a model and training it to call tools")
             model = teach(Path(scratch), load.demonstrations)
         folder = runs or Path(scratch) / "runs"
-        rounds = [_round(load, model, folder / f"round-{number}", tell) for number in range(1, load.rounds + 1)]
+        rounds = [_round(load, model, folder / f"round-{number}", on_status) for number in range(1, load.rounds + 1)]
     return {"tasks": load.tasks, "samples": load.samples, "engine_slots": load.slots, **summary(rounds)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Makespans in seconds; of the others by name."""
+    """Makespans in seconds: of run A, and of the others by name."""
 
     own_s: float
     replayed_s: float
@@ -84,8 +83,8 @@ class Round:
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Json]:
-    """Errors are of predicted against measured, as shares of it, means over rounds; the noise is how far a run is from
-    its own mean over rounds."""
+    """The figures over all rounds. Errors are relative: the mean prediction against the mean measurement. The noise is
+    the largest deviation of a run from its mean over rounds."""
     others: dict[str, Json] = {}
     for name in rounds[0].measured_s:
         errors = [one.predicted_s[name] / one.measured_s[name] - 1.0 for one in rounds]
@@ -112,7 +111,7 @@ def summary(rounds: Sequence[Round]) -> dict[str, Json]:
 
 
 def noise(values: Sequence[float]) -> float:
-    """The most that one is off from their mean, as a share of it."""
+    """The largest relative deviation from the mean."""
     mean = fmean(values)
     return max(abs(value / mean - 1.0) for value in values)
 
@@ -127,7 +126,7 @@ def table(found: Mapping[str, Json]) -> list[str]:
 
     lines = ["| run | predicted, s | measured, s | error | noise |", "|---|---|---|---|---|"]
     lines.append(
-        f"| A: {_told(OWN)} | {seconds(own['replayed_s'])} (replayed) | {seconds(own['measured_s'])} | - "
+        f"| A: {_shown_settings(OWN)} | {seconds(own['replayed_s'])} (replayed) | {seconds(own['measured_s'])} | - "
         f"| {own['noise']:.1%} |"
     )
     for name, one in others.items():
@@ -139,15 +138,15 @@ def table(found: Mapping[str, Json]) -> list[str]:
     return lines
 
 
-def _told(settings: Sequence[str]) -> str:
+def _shown_settings(settings: Sequence[str]) -> str:
     return ", ".join(setting.removeprefix("dispatch.") for setting in settings)
 
 
 # ---------------------------------------------------------------- real runs
 
 
-def _round(load: SimulateBenchLoad, model: Path, folder: Path, tell: Callable[[str], None]) -> Round:
-    own = _evaluate(load, model, folder / "a", OWN, tell)
+def _round(load: SimulateBenchLoad, model: Path, folder: Path, on_status: Callable[[str], None]) -> Round:
+    own = _evaluate(load, model, folder / "a", OWN, on_status)
     simulator = Simulator.of(RunStore.read(own))
     itself = simulator.predict([], gains=False)
     predicted: dict[str, float] = {}
@@ -156,9 +155,9 @@ def _round(load: SimulateBenchLoad, model: Path, folder: Path, tell: Callable[[s
         found = simulator.predict(settings, gains=False).predicted
         assert found is not None
         predicted[name] = found.makespan_s
-        other = _evaluate(load, model, folder / f"b{number}", settings, tell)
+        other = _evaluate(load, model, folder / f"b{number}", settings, on_status)
         measured[name] = read_recorded(RunStore.read(other)).makespan_s
-        tell(f"{name}: predicted {predicted[name]:.1f} s, took {measured[name]:.1f} s")
+        on_status(f"{name}: predicted {predicted[name]:.1f} s, took {measured[name]:.1f} s")
     return Round(
         own_s=itself.recorded.makespan_s,
         replayed_s=itself.replayed.makespan_s,
@@ -169,10 +168,10 @@ def _round(load: SimulateBenchLoad, model: Path, folder: Path, tell: Callable[[s
 
 
 def _evaluate(
-    load: SimulateBenchLoad, model: Path, runs: Path, settings: Sequence[str], tell: Callable[[str], None]
+    load: SimulateBenchLoad, model: Path, runs: Path, settings: Sequence[str], on_status: Callable[[str], None]
 ) -> Path:
-    """A real run; returns its folder."""
-    tell(f"running with {_told(settings)}")
+    """Make a real run; returns its folder."""
+    on_status(f"running with {_shown_settings(settings)}")
     arguments = [
         *(
             "eval",
@@ -192,7 +191,7 @@ def _evaluate(
 
 
 def teach(scratch: Path, num: int) -> Path:
-    """A model folder: random weights that were shown `num` rollouts of a teacher."""
+    """A model folder: random weights trained on `num` rollouts of a teacher."""
     import torch
 
     from slipstream.engine.training.config import LearnerConfig, WarmStartConfig

@@ -1,8 +1,8 @@
-"""How many sandboxes a machine starts in a second, where several processes of a run start them at once.
+"""Measures how many sandboxes a machine starts per second when several processes of a run start them at once.
 
-Input: a load. Output: starts a second, how long one takes, what it takes of the cores, and how busy they were. Every
-process has a provider of its own, as the helpers of a run have (`dispatch.processes`). A sandbox is held for a while,
-since what is open may slow down what is started.
+Output: starts per second, the duration and CPU time of one, and how busy the cores were. Every process has a provider
+of its own, like the helpers of a run (`dispatch.processes`). A sandbox is held open for a while, since open sandboxes
+may slow down starts.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from slipstream.telemetry.cpus import Cpus
 from slipstream.types import Json, SandboxSpec
 
 READY_S = 120.0
-"""How long processes may take until all of them can begin."""
+"""How long the processes may take to become ready."""
 
-_together: Barrier | None = None
-"""Of this process: where it waits for the others."""
+_barrier: Barrier | None = None
+"""The barrier at which this process waits for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsLoad:
     processes: int = 2
     concurrent: int = 8
-    """Sandboxes of each at once."""
+    """Sandboxes per process at once."""
     seconds: float = 5.0
     hold_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """By one process."""
+class ProcessResult:
+    """The measurements of one process."""
 
     start_s: list[float]
     cpu_s: float
-    """Its own, and that of all it started."""
+    """Its own CPU time, and that of all its children."""
 
 
 def run(load: StartsLoad) -> dict[str, Json]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(load.processes + 1)
-    with ProcessPoolExecutor(load.processes, context, _remember, (barrier,)) as pool:
+    with ProcessPoolExecutor(load.processes, context, _set_barrier, (barrier,)) as pool:
         working = [pool.submit(_work, load) for _ in range(load.processes)]
         cpus = Cpus()
         barrier.wait(READY_S)
@@ -69,16 +69,16 @@ def run(load: StartsLoad) -> dict[str, Json]:
     }
 
 
-def _remember(barrier: Barrier) -> None:
-    global _together  # the one way to hand something to the processes of a pool
-    _together = barrier
+def _set_barrier(barrier: Barrier) -> None:
+    global _barrier  # the only way to pass an object to the processes of a pool
+    _barrier = barrier
 
 
-def _work(load: StartsLoad) -> Done:
+def _work(load: StartsLoad) -> ProcessResult:
     return asyncio.run(_start_many(load))
 
 
-async def _start_many(load: StartsLoad) -> Done:
+async def _start_many(load: StartsLoad) -> ProcessResult:
     provider = LocalProvider(sharers=load.processes)
     start_s: list[float] = []
 
@@ -91,18 +91,18 @@ async def _start_many(load: StartsLoad) -> Done:
             await sandbox.aclose()
 
     try:
-        await (await provider.open(SandboxSpec())).aclose()  # what a first start prepares is there from now on
+        await (await provider.open(SandboxSpec())).aclose()  # warm up: the first start prepares shared state
         before_s = _cpu_s()
-        if _together is not None:
-            await asyncio.to_thread(_together.wait, READY_S)
+        if _barrier is not None:
+            await asyncio.to_thread(_barrier.wait, READY_S)
         until_s = time.perf_counter() + load.seconds
         await asyncio.gather(*(one_after_the_other(until_s) for _ in range(load.concurrent)))
     finally:
         await provider.aclose()
-    return Done(start_s=start_s, cpu_s=_cpu_s() - before_s)
+    return ProcessResult(start_s=start_s, cpu_s=_cpu_s() - before_s)
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that ended."""
+    """The CPU time of this process and of its ended children."""
     each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in each)

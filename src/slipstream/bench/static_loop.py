@@ -1,7 +1,7 @@
-"""What one writes on a GPU without an engine: transformers' model over a static cache, a step as a CUDA graph.
+"""A baseline on a GPU without an engine: transformers' model over a static cache, with each step as a CUDA graph.
 
-Input: prompts of one length. Output: as many answers, all of one length, sampled at temperature 1. Attention runs over
-the whole cache behind a mask, for all rows alike; no logprobs, nothing is kept between calls.
+Input: prompts of one length. Output: answers of one length, sampled at temperature 1. Attention covers the whole cache
+behind a mask; there are no logprobs, and nothing is kept between calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class StaticLoop:
-    """`model` is transformers' own, hence Any."""
+    """`model` is a transformers model, hence Any."""
 
     def __init__(self, model: Any, new_tokens: int) -> None:
         self._model = model
@@ -41,7 +41,7 @@ class _Shape:
         self._ids = torch.zeros(num_rows, 1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._places = torch.arange(length, device=device)
-        self._told = torch.zeros(num_rows, new_tokens, dtype=torch.int64, device=device)
+        self._sampled = torch.zeros(num_rows, new_tokens, dtype=torch.int64, device=device)
         self._takes_position = "cache_position" in inspect.signature(model.base_model.forward).parameters
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -50,7 +50,7 @@ class _Shape:
         self._start(torch.tensor(prompts, device=self._ids.device))
         for step in range(1, self._new_tokens):
             if self._graph is None and self._ids.is_cuda:
-                self._step()  # before a graph is recorded it has run once
+                self._step()  # it must have run before a graph is recorded
                 if step > 2:
                     self._graph = torch.cuda.CUDAGraph()
                     torch.cuda.synchronize()
@@ -60,19 +60,19 @@ class _Shape:
                 self._graph.replay()
             else:
                 self._step()
-        answers: list[list[int]] = self._told.tolist()
+        answers: list[list[int]] = self._sampled.tolist()
         return answers
 
     def _start(self, prompts: torch.Tensor) -> None:
-        """The prompts in pieces of rows, so that the scores of no layer are too large."""
+        """Run the prompts, and sample the first token."""
         own = torch.arange(self._num_prompt, device=prompts.device)
         seen = self._places[None, :] <= own[:, None]
         hidden = self._forward(prompts, own, seen)
         self._position.fill_(self._num_prompt - 1)
-        self._take(hidden)
+        self._sample(hidden)
 
     def _step(self) -> None:
-        self._take(self._forward(self._ids, self._position, self._places[None, :] <= self._position[:, None]))
+        self._sample(self._forward(self._ids, self._position, self._places[None, :] <= self._position[:, None]))
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         options: dict[str, Any] = {"cache_position": positions} if self._takes_position else {}
@@ -86,8 +86,8 @@ class _Shape:
         ).last_hidden_state
         return hidden[:, -1]
 
-    def _take(self, hidden: torch.Tensor) -> None:
+    def _sample(self, hidden: torch.Tensor) -> None:
         drawn = torch.multinomial(self._model.get_output_embeddings()(hidden).float().softmax(dim=-1), 1)
         self._ids.copy_(drawn)
         self._position += 1
-        self._told.index_copy_(1, (self._position - self._num_prompt).clamp(max=self._new_tokens - 1), drawn)
+        self._sampled.index_copy_(1, (self._position - self._num_prompt).clamp(max=self._new_tokens - 1), drawn)

@@ -1,4 +1,4 @@
-"""The tuned settings of the fixed policies: what `slipstream bench dispatch --regime R --tune` printed."""
+"""The tuned settings of the fixed policies, printed by `slipstream bench dispatch --regime R --tune`."""
 
 from __future__ import annotations
 

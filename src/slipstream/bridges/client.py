@@ -1,8 +1,8 @@
 """A trainer's own client of its engine as a Completer.
 
-Enters: a function that asks the client. Leaves: what was sampled, with logprobs and the policy's version.
-Always holds: a client that fails is a ModelError; one that gives no logprobs, or not one for each token, is refused,
-before the first rollout by `probe`. The trainer's own sampling settings hold, by phase: they are what its loss assumes.
+Input: a function that calls the client. Output: what was sampled, with logprobs and the policy's version.
+Invariants: a client that fails is a ModelError; one that gives no logprobs, or not one for each token, is refused by
+`probe`, before the first rollout. The trainer's own sampling settings hold, by phase: its loss assumes them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ClientAnswer:
     ids: Sequence[int]
     logprobs: Sequence[float] | None
     is_cut: bool
-    """Whether it ended for want of room."""
+    """Whether it ended at the token limit."""
     version: int | None = None
-    """Of the policy, where the client says so."""
+    """Of the policy, if the client says."""
     num_cached: int | None = None
 
 
@@ -54,16 +54,16 @@ Ask: TypeAlias = Callable[[Request], Awaitable[ClientAnswer]]
 class ClientCompleter:
     def __init__(self, ask: Ask, *, remedy: str, sampling: Mapping[str, Sampling] | None = None) -> None:
         """`remedy`: how to make the trainer's engine give logprobs. `sampling`: by phase, which is the first part of a
-        session's name; a phase that is not there samples as the recipe says."""
+        session's name; other phases sample as the recipe says."""
         self._ask = ask
         self._remedy = remedy
         self.sampling = dict(sampling or {})
         self.version = 0
-        """Of tokens whose version the client does not tell."""
+        """Of tokens whose version the client does not say."""
         self._num_running = 0
 
     async def probe(self, prompt_ids: Sequence[int]) -> None:
-        """Sample one token, to see that there are logprobs."""
+        """Sample one token, to check that there are logprobs."""
         params = SampleParams(max_tokens=1)
         try:
             await self.complete(prompt_ids, params, session="probe", timeout_s=PROBE_TIMEOUT_S)
@@ -127,4 +127,4 @@ class ClientCompleter:
 
 
 class _NoLogprobs(ModelError):
-    """A mistake of the set-up, and in the middle of a run a failure of the engine."""
+    """A configuration error at the start; in the middle of a run, a failure of the engine."""

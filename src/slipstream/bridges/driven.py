@@ -1,14 +1,14 @@
-"""A trainer that drives: it asks for rollouts of its prompts and makes its updates itself.
+"""For trainers that drive: they ask for rollouts of their prompts and make their updates themselves.
 
-Enters: the settings of a recipe, the trainer's client as a Completer, and, batch by batch, which tasks and how many
-rollouts of each. Leaves: the rollouts, in the order in which they were asked for; and a run store with all of them, as
-they were. `outgoing` says what of them the trainer gets.
-Always holds: one dispatcher holds the limits, however many batches are under way. What was not given out when a batch
-is cancelled is cancelled. Each session of a trainer is a run of its own: after a restart the trainer repeats the steps
-after its checkpoint, and their rollouts are made anew.
+Input: the settings of a recipe, the trainer's client as a Completer, and, batch by batch, which tasks and how many
+rollouts of each. Output: the rollouts, in the order they were asked for; and a run store with all of them. `outgoing`
+says what the trainer gets of them.
+Invariants: one dispatcher holds the limits, however many batches are under way. When a batch is cancelled, its
+unfinished rollouts are. Each session of a trainer is a run of its own: after a restart the trainer repeats the steps
+after its checkpoint, with new rollouts.
 
     driver = Driver(settings, completer, folder=Path("runs/mine"), encode=tokenizer.encode)
-    rollouts = await driver.run([Asked(task_id="t1", num=8)], phase=TRAIN, step=0)
+    rollouts = await driver.run([PromptRequest(task_id="t1", num=8)], phase=TRAIN, step=0)
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from slipstream.recipes import find_recipe
 from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import EvalConfig, TrainConfig, check_settings
+from slipstream.tasks.jobs import make_job
 from slipstream.tasks.source import load_tasks
 from slipstream.types import Job, JobKey, Rollout, Task
-from slipstream.wiring import Pacing, check_gradings, check_weights, make_job, make_renderer, open_placement
+from slipstream.wiring.checks import check_tasks
+from slipstream.wiring.models import make_renderer
+from slipstream.wiring.run import start_run
 
 logger = logging.getLogger(__name__)
 
@@ -66,16 +69,15 @@ class Driver:
         folder: Path,
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
-        """`folder` holds one run for each session. `encode` is the trainer's tokenizer, special tokens read as such
-        and none added: it is compared with the one that prompts are written with."""
+        """`folder` holds one run for each session. `encode` is the trainer's tokenizer, which reads special tokens and
+        adds none: it is compared with the one that prompts are written with."""
         self.config = config
         self.folder = folder
         self.tasks = load_driven_tasks(config)
         self._renderer = make_renderer(config.model)
         if encode is not None:
             _check_tokenizer(config, self._renderer.encode_text(_PROBE_TEXT).tolist(), list(encode(_PROBE_TEXT)))
-        check_weights(config.dispatch, (self._job(task.id, TRAIN, 0, 0, 1) for task in self.tasks.values()))
-        check_gradings(config, self.tasks.values())
+        check_tasks(config, self.tasks.values(), phase=TRAIN)
         self.completer = completer
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -83,8 +85,8 @@ class Driver:
         self._store: RunStore | None = None
         self._router: asyncio.Task[None] | None = None
         self._waiting: dict[JobKey, asyncio.Future[Rollout]] = {}
-        self._num_given: Counter[tuple[str, int, str]] = Counter()
-        """Sample numbers given out, by phase, step and task: a task may be asked for twice in a step."""
+        self._num_requested: Counter[tuple[str, int, str]] = Counter()
+        """Samples requested so far, by phase, step and task: a task may be asked for twice in a step."""
 
     @property
     def end_id(self) -> int:
@@ -98,13 +100,13 @@ class Driver:
 
     @property
     def run_folder(self) -> Path:
-        """Of this session's run; there is one once it has begun."""
+        """This session's run, once it has begun."""
         if self._store is None:
             raise BridgeError("the trainer has not asked for rollouts yet")
         return self._store.folder
 
     async def run(self, asked: Sequence[PromptRequest], *, phase: str, step: int) -> list[list[Rollout]]:
-        """The rollouts of each prompt. Several batches may be under way; what one waits for is its own."""
+        """The rollouts of each prompt. Several batches may be under way at once."""
         self._check(asked)
         dispatcher = await self._open()
         groups = [self._jobs(each, phase, step) for each in asked]
@@ -119,12 +121,12 @@ class Driver:
             for key, future in futures.items():
                 self._waiting.pop(key, None)
                 future.cancel()
-                dispatcher.cancel(key, why="the trainer's batch was given up")
+                dispatcher.cancel(key, why="the trainer cancelled its batch")
             raise
         return [[futures[job.key].result() for job in jobs] for jobs in groups]
 
     async def note(self, metrics: Mapping[str, float], *, phase: str, step: int) -> None:
-        """Keep the figures of a batch in the run store."""
+        """Store the figures of a batch."""
         if self._store is not None:
             self._store.append(Measured(step=step, kind=phase, metrics=dict(metrics)))
             await self._store.flush()
@@ -137,7 +139,7 @@ class Driver:
         await self._stack.aclose()
 
     async def _open(self) -> Dispatcher:
-        """On the first batch, and not before: only then does a trainer's engine answer."""
+        """Open on the first batch: only then does a trainer's engine answer."""
         async with self._opening:
             if self._dispatcher is None:
                 self._dispatcher = await self._opened()
@@ -145,28 +147,26 @@ class Driver:
 
     async def _opened(self) -> Dispatcher:
         await self.completer.probe(self._renderer.encode_text("Hello.").tolist())
+        header = {"driven": True, "settings": to_json(self.config)}
+        deadlines = replace(self.config.dispatch.deadlines, total_s=_LONG_S)  # the trainer decides when the run ends
+        settings = replace(
+            self.config,
+            dispatch=replace(self.config.dispatch, deadlines=deadlines),
+            hardware=replace(self.config.hardware, every_s=0.0),
+        )
         async with AsyncExitStack() as stack:
-            pacing = Pacing(self.config.dispatch)
-            placed = await stack.enter_async_context(
-                open_placement(self.config, self.tasks, pacing=pacing, policy=self.completer)
+            run = await stack.enter_async_context(
+                start_run(
+                    settings,
+                    self.tasks,
+                    lambda: RunStore.create(_next_session(self.folder), config=header),
+                    model=self.completer,
+                    is_proven=True,  # a driven run cannot be resumed, so user code that fails does not end it
+                )
             )
-            settings = {"driven": True, "settings": to_json(self.config)}
-            store = RunStore.create(_next_session(self.folder), config=settings)
-            await stack.enter_async_context(store)
-            dispatcher = Dispatcher(
-                placed(store),
-                policy=pacing.policy,
-                journal=store,
-                limits=pacing.limits,
-                gate=pacing.gate,
-                load=pacing.load,
-                # A trainer's run has no end that is known here.
-                deadlines=replace(self.config.dispatch.deadlines, total_s=_LONG_S),
-                retries=self.config.dispatch.retries,
-                is_proven=True,  # the trainer decides when to stop, and nothing here could be resumed
-            )
-            await stack.enter_async_context(dispatcher)
+            dispatcher = await stack.enter_async_context(run.dispatcher)
             self._stack = stack.pop_all()
+        store = run.store
         self._store = store
         self._router = asyncio.create_task(self._route(dispatcher), name="rollouts to the batches that wait for them")
         logger.info("rollouts are recorded in %s", store.folder)
@@ -178,7 +178,7 @@ class Driver:
                 future = self._waiting.pop(rollout.job.key, None)
                 if future is not None and not future.done():
                     future.set_result(rollout)
-        except Exception as raised:  # the run store failed: whoever waits is told
+        except Exception as raised:  # the run store failed: pass that on to the waiting batches
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(raised)
@@ -191,13 +191,13 @@ class Driver:
             if each.task_id not in self.tasks:
                 raise ConfigError(
                     f"the trainer asks for task {each.task_id!r}, which {self.config.tasks.source} does not have: "
-                    "write its data files anew, with the same settings"
+                    "write its data files again, with the same settings"
                 )
 
     def _jobs(self, asked: PromptRequest, phase: str, step: int) -> list[Job]:
         place = phase, step, asked.task_id
-        first = self._num_given[place]
-        self._num_given[place] += asked.num
+        first = self._num_requested[place]
+        self._num_requested[place] += asked.num
         return [self._job(asked.task_id, phase, step, first + number, asked.num) for number in range(asked.num)]
 
     def _job(self, task_id: str, phase: str, step: int, sample: int, group_size: int) -> Job:
@@ -231,8 +231,8 @@ def driven_settings(
     context_tokens: int | None = None,
 ) -> TrainConfig:
     """A recipe's settings for a trainer that samples and learns itself: its model's folder is the renderer's, unless
-    the recipe names one, and its window holds if it is smaller. `tasks` takes the place of the recipe's. An
-    evaluation's recipe will do."""
+    the recipe names one, and its window holds if it is smaller. `tasks` takes the place of the recipe's. A
+    recipe of an evaluation works too."""
     config = find_recipe(recipe)
     if isinstance(config, EvalConfig):
         config = TrainConfig(
@@ -263,7 +263,7 @@ def driven_settings(
 
 
 def _trainers_folder(name: str) -> Path:
-    """The folder of the trainer's model: its path, the name of a fetched model, or one of a hub that trainers read."""
+    """The folder of the trainer's model: a path, the name of a fetched model, or a name on the Hugging Face hub."""
     try:
         return find_model(name)
     except ConfigError as raised:
@@ -310,11 +310,11 @@ def _write_rows(config: TrainConfig, path: Path, *, held_out: bool) -> Path:
     return path
 
 
-# ---------------------------------------------------------------- what cannot work
+# ---------------------------------------------------------------- checks
 
 
 def check_version(package: str, wanted: str) -> None:
-    """Refuse another version of a trainer than the one that its bridge was tried with."""
+    """Refuse any version of a trainer except the one its bridge was tested with."""
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:

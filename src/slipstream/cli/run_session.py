@@ -1,7 +1,7 @@
 """How a session is carried out in a terminal, whichever command it is of.
 
 Input: a session, a display, and what plans, does and tells of it. Output: a report, in the store and on standard
-output. Invariants: however it ends, the last word says how to go on with the run, once there is one; a new run in
+output. Invariants: however it ends, the last line says how to resume the run, once there is one; a new run in
 which nothing was done, because a setting is wrong, leaves no folder behind.
 """
 
@@ -18,10 +18,10 @@ import typer
 from rich.console import Console
 
 from slipstream.aio import collect_rarely, run_stoppable
-from slipstream.cli.displays.display import Display
 from slipstream.cli.output import OutputRefused
 from slipstream.cli.sessions import Config, Session, check_tasks
-from slipstream.errors import ConfigError, InfrastructureError
+from slipstream.errors import ConfigError, InfrastructureError, RunError
+from slipstream.progress.display import Display
 from slipstream.record import RunStore
 
 T = TypeVar("T")
@@ -46,14 +46,18 @@ def run_session(
 ) -> T:
     """Plan what the session asks for and do it. Ends in typer.Exit where it is stopped or fails."""
 
-    with _last_word(session, display):
+    with _ending(session, display):
         plan = plan_it(session.config)
-        if session.past is not None:
-            check_tasks(session.past, plan.tasks_digest)
+        if (past := session.past or session.copied) is not None:
+            check_tasks(past, plan.tasks_digest)
 
         def open_store() -> RunStore:
             store = session.open_store(plan.tasks_digest)
             display.say(f"run: {store.folder}")
+            if session.copied is not None:
+                display.say(
+                    f"its first {store.counts().rollouts} rollouts are those of {session.copied.folder.resolve()}"
+                )
             for change in session.changes:
                 display.say(f"changed: {change}")
             return store
@@ -79,26 +83,26 @@ def print_result(
         else:
             table(Console(), session.folder)
     except OutputRefused as raised:
-        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_go_on(session)}")
+        display.say(f"slipstream: the report cannot be written ({raised}){_how_to_resume(session)}")
         raise typer.Exit(1) from raised
 
 
 @contextmanager
-def _last_word(session: Session[Config], display: Display) -> Iterator[None]:
+def _ending(session: Session[Config], display: Display) -> Iterator[None]:
     try:
         yield
     except ConfigError:
         session.forget_if_empty()
         raise
     except (KeyboardInterrupt, asyncio.CancelledError):
-        display.say("stopped" + _how_to_go_on(session))
+        display.say("stopped" + _how_to_resume(session))
         raise typer.Exit(130) from None
-    except InfrastructureError as raised:
-        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_go_on(session)}")
+    except (InfrastructureError, RunError) as raised:
+        display.say(f"slipstream: {type(raised).__name__}: {raised}{_how_to_resume(session)}")
         raise typer.Exit(1) from raised
 
 
-def _how_to_go_on(session: Session[Config]) -> str:
+def _how_to_resume(session: Session[Config]) -> str:
     if session.folder is None or not RunStore.exists(session.folder):
         return ""
-    return f"; go on with: slipstream {session.command} --resume {shlex.quote(str(session.folder))}"
+    return f"; resume with: slipstream {session.command} --resume {shlex.quote(str(session.folder))}"

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 
 from slipstream.aio import run_stoppable
-from slipstream.cli.displays.display import print_rows
+from slipstream.cli.displays.tables import print_rows
 from slipstream.errors import ConfigError
 from slipstream.printable import printable
 
 if TYPE_CHECKING:
     from slipstream.sandbox.cleanup.reaper import ReapReport
-    from slipstream.sandbox.local.host_check import Survey
+    from slipstream.sandbox.host_check.report import HostReport
 
 sandbox_app = typer.Typer(help="Look after sandboxes.", no_args_is_help=True)
 
@@ -35,44 +35,44 @@ def check_command(
         raise ConfigError(f'there is no provider "{provider}": name one of {", ".join(PROVIDERS)}')
     if image is not None and provider != "oci":
         raise ConfigError(f"--image is for the provider oci, not for {provider}: leave it out")
-    survey = run_stoppable(_survey(provider, image))
+    survey = run_stoppable(_host_report(provider, image))
     if as_json:
         print(json.dumps(survey.as_json()))
     else:
-        _print_survey(Console(), survey)
+        _print_host_report(Console(), survey)
     raise typer.Exit(0 if survey.usable else 1)
 
 
-async def _survey(name: str, image: str | None) -> Survey:
+async def _host_report(name: str, image: str | None) -> HostReport:
     from slipstream.hub.places import default_home
-    from slipstream.sandbox.local.host_check import survey_local, survey_oci
+    from slipstream.sandbox.host_check.report import report_local, report_oci
 
     if name == "local":
         from slipstream.sandbox.local.provider import LocalProvider
 
         local = LocalProvider()
         try:
-            return await survey_local(local, home=default_home())
+            return await report_local(local, home=default_home())
         finally:
             await local.aclose()
     from slipstream.sandbox.oci.provider import OciProvider
 
     oci = OciProvider()
     try:
-        return await survey_oci(oci, home=default_home(), image=image)
+        return await report_oci(oci, home=default_home(), image=image)
     finally:
         await oci.aclose()
 
 
-def _print_survey(console: Console, survey: Survey) -> None:
+def _print_host_report(console: Console, survey: HostReport) -> None:
     marks = {"ok": "[green]ok     [/]", "limited": "[yellow]limited[/]", "missing": "[red]MISSING[/]"}
     for row in survey.rows:
         console.print(f"{marks[row.standing]}  {row.name:<24}", end="", highlight=False)
         console.print(printable(row.meaning), markup=False, highlight=False, soft_wrap=True)
         if row.remedy:
             console.print(printable(f"{'':<35}{row.remedy}"), markup=False, highlight=False, soft_wrap=True)
-    word = "[green]can be used[/]" if survey.usable else "[red]cannot be used[/]"
-    console.print(f"\n{survey.provider} sandboxes {word} here", highlight=False)
+    outcome = "[green]can be used[/]" if survey.usable else "[red]cannot be used[/]"
+    console.print(f"\n{survey.provider} sandboxes {outcome} here", highlight=False)
 
 
 @sandbox_app.command("reap")

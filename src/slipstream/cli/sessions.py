@@ -1,4 +1,4 @@
-"""A session of a run: a new one from a recipe, or an old one gone on with."""
+"""A session of a run: a new one from a recipe, or one that is resumed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from slipstream.errors import ConfigError
 from slipstream.hub import default_home
 from slipstream.recipes import RECIPES, find_recipe
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
+from slipstream.record.copy import copy_jobs
+from slipstream.record.lock import is_being_written
 from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.settings.header import COMMANDS, run_header
 from slipstream.settings.resume_rules import Change, check_changes
@@ -24,6 +26,7 @@ from slipstream.training.checkpoints import Checkpoints
 from slipstream.types import Json
 
 Config = TypeVar("Config", EvalConfig, TrainConfig)
+UNTRUSTED = "untrusted"
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -31,11 +34,18 @@ class Session(Generic[Config]):
     """The settings of a run and, once there is one, its folder."""
 
     def __init__(
-        self, config: Config, runs: Path, past: RunReader | None = None, changes: tuple[Change, ...] = ()
+        self,
+        config: Config,
+        runs: Path,
+        past: RunReader | None = None,
+        changes: tuple[Change, ...] = (),
+        copied: RunReader | None = None,
     ) -> None:
         self.config: Config = config
         self.past = past
         """The run so far; None if it is new."""
+        self.copied = copied
+        """The run whose rollouts with a verdict a new one begins with."""
         self.changes = changes
         """Settings that are not what the run had so far. They are on record once the store is open."""
         self.folder = None if past is None else past.folder
@@ -43,7 +53,7 @@ class Session(Generic[Config]):
 
     @property
     def command(self) -> str:
-        """What goes on with it."""
+        """The command that resumes it."""
         return COMMANDS[type(self.config)]
 
     def open_store(self, tasks_digest: str) -> RunStore:
@@ -54,13 +64,20 @@ class Session(Generic[Config]):
                 self._record_changes(store)
             return store
         folder = new_run_folder(self._runs, self.config.name)
+        header = run_header(self.config, tasks_digest)
         try:
-            store = RunStore.create(folder, config=run_header(self.config, tasks_digest))
+            store = RunStore.create(folder, config=header) if self.copied is None else self._copy(folder, header)
         except ConfigError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self.folder = folder
         return store
+
+    def _copy(self, folder: Path, header: dict[str, Json]) -> RunStore:
+        assert self.copied is not None
+        kept = {each.job.key for each in self.copied.rollouts(with_turns=False) if each.verdict is not None}
+        copy_jobs(self.copied, folder, config={**header, "copied_from": str(self.copied.folder.resolve())}, keys=kept)
+        return RunStore.open(folder)
 
     def _record_changes(self, store: RunStore) -> None:
         """The next session begins with the settings as they are now; what they were stays on record beside them."""
@@ -77,7 +94,8 @@ class Session(Generic[Config]):
         """Leave no folder behind of a new run in which nothing was done yet: no job, and no warm start."""
         if self.past is not None or self.folder is None or Checkpoints.of_run(self.folder).versions():
             return
-        if not RunStore.read(self.folder).counts().jobs:
+        counts = RunStore.read(self.folder).counts()
+        if not counts.jobs or (self.copied is not None and counts.jobs == counts.rollouts):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -89,11 +107,15 @@ def find_session(
     resume: str | None,
     runs: Path,
     trust: bool = False,
+    only: str | None = None,
 ) -> Session[Config]:
     """What the arguments of a command ask for, which takes settings of one kind. Nothing is made or locked yet.
 
-    A resumed run goes on in the folder that it was started in, so that relative paths mean what they meant then.
+    A resumed run continues in the folder that it was started in, so that relative paths mean what they meant then.
+    With `only="untrusted"` a new run begins with the rollouts of the named one that have a verdict.
     """
+    if only is not None and (only != UNTRUSTED or resume is None):
+        raise ConfigError(f'--only "{only}": write --resume RUN --only {UNTRUSTED}')
     if resume is not None and recipe is not None and _OVERRIDE.match(recipe):
         overrides = [recipe, *overrides]  # `--resume RUN key=value`: no recipe is needed
         recipe = None
@@ -115,7 +137,18 @@ def find_session(
     wanted = apply_overrides(config, overrides) if asked is None else asked
     changes = check_changes(config, wanted, run=str(past.folder))
     check_trust(past, config, home=default_home(), trust=trust or asked is not None)
+    if only is not None:
+        _check_untrusted(past)
+        runs = runs.resolve()
+        return Session(wanted, runs, copied=_in_its_place(past))
     return Session(wanted, runs, _in_its_place(past), changes)
+
+
+def _check_untrusted(past: RunReader) -> None:
+    if is_being_written(past.folder):
+        raise ConfigError(f"the run {past.folder} is under way: wait until it ends, or stop it")
+    if all(rollout.verdict is not None for rollout in past.rollouts(with_turns=False)):
+        raise ConfigError(f"every rollout of {past.folder} has a verdict: leave out --only {UNTRUSTED}")
 
 
 def _in_its_place(past: RunReader) -> RunReader:
@@ -129,11 +162,11 @@ def _in_its_place(past: RunReader) -> RunReader:
 
 
 def _check_command(past: RunReader, asked: str) -> None:
-    """Refuse to go on with a run of another command: the settings of an evaluation are good for a training run too."""
+    """Refuse to resume a run of another command: the settings of an evaluation would do for a training run too."""
     began = past.config()
     settings = began.get("settings") if isinstance(began, dict) else None
     if not isinstance(began, dict) or not isinstance(settings, dict) or began.get("driven") or "control" in began:
-        raise ConfigError(f"the run {past.folder} was started by neither eval nor train, so neither goes on with it")
+        raise ConfigError(f"the run {past.folder} was started by neither `eval` nor `train`, so neither can resume it")
     # A run of before the command was on record: `steps` is of training alone.
     command = began.get("command") or ("train" if "steps" in settings else "eval")
     if command != asked:
@@ -144,7 +177,7 @@ def _check_command(past: RunReader, asked: str) -> None:
 
 
 def check_tasks(past: RunReader, tasks_digest: str) -> None:
-    """Refuse to go on with a run whose tasks are not those it began with."""
+    """Refuse to resume a run whose tasks have changed."""
     if _began_with(past, "tasks_digest") != tasks_digest:
         raise ConfigError(
             f"the tasks are not those that the run {past.folder} began with, so its figures would mix the two: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from slipstream.cli.displays.display import print_rows
+from slipstream.cli.displays.tables import print_rows
 from slipstream.cli.sessions import locate_run
 
 if TYPE_CHECKING:

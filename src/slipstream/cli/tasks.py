@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from slipstream.aio import run_stoppable
+from slipstream.cli.displays.tables import print_table
 from slipstream.errors import ConfigError
 from slipstream.printable import one_line
 from slipstream.types import Json
 
 if TYPE_CHECKING:
     from slipstream.tasks.factory.make import FactoryReport
-    from slipstream.tasks.gate import Checked, GateReport
+    from slipstream.tasks.gate import GateReport, TaskCheck
 
 tasks_app = typer.Typer(help="Make, check and list tasks.", no_args_is_help=True)
 
@@ -35,20 +33,30 @@ AtOnceOption = Annotated[int, typer.Option(min=1, help="Sandboxes that run at th
 @tasks_app.command("make")
 def make_command(
     requirements: Annotated[
-        list[str], typer.Argument(metavar="PACKAGE==VERSION...", help="Packages, or paths of source distributions.")
+        list[str],
+        typer.Argument(
+            metavar="PACKAGE==VERSION...",
+            help="Packages, paths of source distributions, or @FILE with one of them on each line.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: Annotated[Path, typer.Option(help="The folder to make, or one to add packages to.")],
     per_package: Annotated[int, typer.Option(min=1, help="Tasks of each package, at most.")] = 100,
     seed: Annotated[int, typer.Option(help="Which bugs are planted.")] = 0,
+    tier: Annotated[list[str] | None, typer.Option(help="Tasks of this tier alone; may be given again.")] = None,
     at_once: AtOnceOption = 2,
     suite_timeout_s: Annotated[float, typer.Option(min=1, help="The longest that a package's tests may take.")] = 240.0,
     downloads: Annotated[Path | None, typer.Option(help="A folder that keeps what is downloaded.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none."""
+    """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none.
+
+    Packages that DIR holds already are not made again, so a command that was stopped is resumed by giving it again.
+    """
     if downloads is not None and downloads.exists() and not downloads.is_dir():
         raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
-    report = run_stoppable(_make(requirements, out, per_package, seed, at_once, suite_timeout_s, downloads))
+    report = run_stoppable(
+        _make(_listed(requirements), out, per_package, seed, tier or [], at_once, suite_timeout_s, downloads)
+    )
     if as_json:
         print(json.dumps(report.as_json()))
     else:
@@ -56,18 +64,35 @@ def make_command(
     raise typer.Exit(0 if report.num_passed else 1)
 
 
+def _listed(requirements: list[str]) -> list[str]:
+    """The same, with each @FILE replaced by the lines of the file."""
+    found: list[str] = []
+    for one in requirements:
+        if not one.startswith("@"):
+            found.append(one)
+            continue
+        try:
+            lines = Path(one[1:]).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as raised:
+            raise ConfigError(f"the list {one[1:]} cannot be read: {raised}") from None
+        found += [line for text in lines if (line := text.partition("#")[0].strip())]
+    return list(dict.fromkeys(found))
+
+
 async def _make(
     requirements: list[str],
     out: Path,
     per_package: int,
     seed: int,
+    tiers: list[str],
     at_once: int,
     suite_timeout_s: float,
     downloads: Path | None,
 ) -> FactoryReport:
     from slipstream.settings import SandboxConfig
+    from slipstream.tasks.factory.difficulty import Tier, tier_named
     from slipstream.tasks.factory.make import make_tasks
-    from slipstream.wiring import make_provider
+    from slipstream.wiring.attempts import make_provider
 
     provider = make_provider(SandboxConfig())
     provider.check()
@@ -78,6 +103,7 @@ async def _make(
             provider=provider,
             seed=seed,
             per_package=per_package,
+            tiers=[tier_named(one) for one in tiers] or list(Tier),
             num_at_once=at_once,
             suite_timeout_s=suite_timeout_s,
             downloads=downloads,
@@ -100,7 +126,7 @@ def _print_made(console: Console, report: FactoryReport) -> None:
         )
         for package in report.packages
     ]
-    _print_table(console, ("package", "tests", "mutants", "tasks", "passed", "seconds", "not used"), rows)
+    print_table(console, ("package", "tests", "mutants", "tasks", "passed", "seconds", "not used"), rows)
     console.print(
         f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s; "
         f"the recorded calls of {report.num_replayed} tell the bug from the reference",
@@ -132,12 +158,12 @@ async def _check(
 ) -> GateReport:
     from slipstream.settings import SandboxConfig
     from slipstream.tasks.gate import check_tasks
-    from slipstream.wiring import make_provider
+    from slipstream.wiring.attempts import make_provider
 
     provider = make_provider(SandboxConfig())
     provider.check()
 
-    def tell(checked: Checked) -> None:
+    def tell(checked: TaskCheck) -> None:
         typer.echo(one_line(f"{checked.id}: {checked.reason or 'passed'}"), err=True)
 
     try:
@@ -156,24 +182,25 @@ async def _check(
 
 
 def _print_checked(console: Console, report: GateReport) -> None:
-    told = report.as_json()
+    figures = report.as_json()
     rows = [(name, *map(str, counts)) for name, counts in sorted(report.by_package().items())]
-    _print_table(console, ("package", "tasks", "passed", "cheats tried"), rows)
-    median = "" if told["grade_p50_s"] is None else f", {told['grade_p50_s']} s at the median"
+    print_table(console, ("package", "tasks", "passed", "cheats tried"), rows)
+    median = "" if figures["grade_p50_s"] is None else f", {figures['grade_p50_s']} s at the median"
     console.print(
-        f"{report.num_passed} of {report.num_tasks} tasks passed: {told['num_gradings']} gradings{median}, "
+        f"{report.num_passed} of {report.num_tasks} tasks passed: {figures['num_gradings']} gradings{median}, "
         f"in {report.seconds:.0f} s",
         highlight=False,
     )
-    if told["num_cheats"]:
+    if figures["num_cheats"]:
         console.print(
-            f"{told['num_cheats']} cheats: paid {told['num_paid']} times, no verdict {told['num_untrusted']} times; "
-            f"{told['num_honest_paid']} of {told['num_honest']} honest rewrites paid",
+            f"{figures['num_cheats']} cheats: paid {figures['num_paid']} times, "
+            f"no verdict {figures['num_untrusted']} times; "
+            f"{figures['num_honest_paid']} of {figures['num_honest']} honest rewrites paid",
             highlight=False,
         )
     refused = [(one.id, one.reason) for one in report.checked if not one.passed]
     if refused:
-        _print_table(console, ("refused", "reason"), refused)
+        print_table(console, ("refused", "reason"), refused)
 
 
 @tasks_app.command("list")
@@ -204,7 +231,39 @@ def list_command(
         (str(row["id"]), str(row["tier"]), str(row["difficulty"] or ""), ", ".join(map(str, row["mistakes"] or [])))  # type: ignore[arg-type]
         for row in rows
     ]
-    _print_table(Console(), ("task", "tier", "difficulty", "mistakes"), table)
+    print_table(Console(), ("task", "tier", "difficulty", "mistakes"), table)
+
+
+@tasks_app.command("outcomes")
+def outcomes_command(
+    run: Annotated[str, typer.Argument(help="A run of made tasks: its name, its path, or 'latest'.")],
+    against: Annotated[str | None, typer.Option(help="A run to compare it with, on the tasks that both have.")] = None,
+    runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),
+) -> None:
+    """Say, as JSON, how the rollouts of a run came out at each level, and how its training went."""
+    from slipstream.cli.sessions import locate_run
+    from slipstream.recipes.swe.outcomes import by_level, paired
+    from slipstream.record import RunStore
+
+    reader = RunStore.read(locate_run(runs, run))
+    keys = reader.done_keys()
+    told: dict[str, object] = {"run": reader.folder.name}
+    for phase in sorted({key.phase for key in keys}):
+        told[phase] = by_level(reader.rollouts(phase=phase))
+        steps = sorted({key.step for key in keys if key.phase == phase})
+        if len(steps) > 1:
+            told[f"{phase}_solved"] = {
+                step: {
+                    level: figures["solved"]
+                    for level, figures in by_level(reader.rollouts(phase=phase, step=step)).items()
+                }
+                for step in steps
+            }
+    if against is not None:
+        base = RunStore.read(locate_run(runs, against))
+        told["against"] = base.folder.name
+        told["paired"] = paired(base.rollouts(with_turns=False), reader.rollouts(with_turns=False))
+    print(json.dumps(told))
 
 
 def _facts(source: Path) -> dict[str, dict[str, Json]]:
@@ -226,21 +285,3 @@ def _firsts(reasons: Iterable[str]) -> Counter[str]:
 
 def _counted(counts: Counter[str]) -> str:
     return "; ".join(f"{num} x {reason}" for reason, num in counts.most_common())
-
-
-def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, a row a line elsewhere."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    if not console.is_terminal:
-        lines = [heads, *rows] if any(heads) else rows
-        widths = [max(len(row[place]) for row in lines) for place in range(len(heads))]
-        for row in lines:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        return
-    table = Table(box=box.ROUNDED, show_header=any(heads))
-    for head in heads:
-        table.add_column(head)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)

@@ -28,7 +28,7 @@ NEXT = "then"
 
 @tools_app.command("list")
 def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print the schemas as JSON.")] = False) -> None:
-    """The built-in tools, as a model is told of them."""
+    """The built-in tools, as a model sees them."""
     from slipstream.tools.registry import TOOLS, resolve
 
     specs = [resolve(name).spec for name in TOOLS]

@@ -27,12 +27,12 @@ def check_trust(past: RunReader, config: EvalConfig | TrainConfig, *, home: Path
     if trust or not named or is_own(past.config(), config, home):
         return
     listed = ", ".join(f"{value} ({key})" for key, value in named.items())
-    told = (
+    warning = (
         f"the run {past.folder} was not started by you on this machine, and to resume it is to run the code that it "
         f"names: {listed}"
     )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"{told}; look at that code, then resume with --trust")
-    typer.echo(one_line(told), err=True)
+        raise ConfigError(f"{warning}; look at that code, then resume with --trust")
+    typer.echo(one_line(warning), err=True)
     if not typer.confirm("Run it?", default=False, err=True):
         raise ConfigError(f"the run {past.folder} was not resumed")

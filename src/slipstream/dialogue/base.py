@@ -1,6 +1,6 @@
 """Dialogue: a conversation with a model, turn by turn. The only maker of Turns.
 
-Input: new messages. Output: the model's reply; and, into the log, one Turn for each model call.
+Input: new messages. Output: the model's reply; one Turn per model call is added to the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slipstream.seams import TurnGate
 from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn
 
 MIN_WAIT_S = 0.001
-"""A turn that the gate held for less than this was not made to wait."""
+"""A shorter delay at the gate does not count as waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """Under which an attempt talks to its model. The branches of its dialogue share them, but for what `inside_a_tool`
-    changes."""
+    """The settings for an attempt's model calls. All branches of its dialogue share them, except for what
+    `inside_a_tool` changes."""
 
     params: SampleParams
     max_context_tokens: int
@@ -38,31 +38,32 @@ class CallContext:
     key: JobKey
     attempt: int
     timeout_s: float | None = None
-    """Of one model call, its retries included."""
+    """For one model call, retries included."""
     nested: bool = False
-    """Whether a tool of the agent waits for the reply."""
+    """Whether one of the agent's tools is waiting for the reply."""
 
     @property
     def session(self) -> str:
-        """The name under which an engine knows the attempt."""
+        """The attempt's session name in an engine."""
         return f"{self.key}#{self.attempt}"
 
     def inside_a_tool(self, max_tokens: int | None) -> CallContext:
-        """Of a conversation that one of the agent's tools has, and waits for."""
+        """The context for a conversation that one of the agent's tools has, and waits for."""
         most = self.params.max_tokens if max_tokens is None else min(self.params.max_tokens, max_tokens)
         return replace(self, params=replace(self.params, max_tokens=most), nested=True)
 
     def params_within(self, num_context_tokens: int, seed: int) -> SampleParams:
-        """What may be sampled next. Raises ContextOverflow if there is no room for anything."""
+        """The sampling parameters for the next call. Raises ContextOverflow if there is no room left."""
         room = self.max_context_tokens - num_context_tokens
         if room <= 0:
-            raise ContextOverflow(f"{num_context_tokens} tokens of conversation, {self.max_context_tokens} allowed")
+            allowed = self.max_context_tokens
+            raise ContextOverflow(f"the conversation has {num_context_tokens} tokens, but only {allowed} are allowed")
         return replace(self.params, max_tokens=min(self.params.max_tokens, room), seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How much of the model's window a conversation takes, in tokens."""
+    """How much of the model's context window a conversation uses, in tokens."""
 
     num_used: int
     num_allowed: int
@@ -71,7 +72,7 @@ class Window:
 class Dialogue(Protocol):
     @property
     def window(self) -> Window | None:
-        """As of the last reply, by what is on record of it. None for a dialogue that sees no tokens."""
+        """As of the last recorded reply. None for a dialogue that sees no tokens."""
         ...
 
     @property
@@ -82,7 +83,7 @@ class Dialogue(Protocol):
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
         """Add messages and let the model reply.
 
-        Raises ContextOverflow if the conversation does not fit any more, ModelError if the model fails.
+        Raises ContextOverflow if the conversation no longer fits, ModelError if the model fails.
         """
         ...
 
@@ -91,28 +92,28 @@ class Dialogue(Protocol):
         ...
 
     def close(self) -> None:
-        """The attempt has no more to say, in this branch or another. An engine that keeps its cache is told so."""
+        """The attempt makes no more calls, in any branch. An engine that keeps its cache is notified."""
         ...
 
     def restore(self, turns: Sequence[Turn]) -> None:
-        """Stand, before the first word, where these recorded turns of the same attempt lead. No model is asked.
+        """Before the first call: restore the state after these recorded turns of the same attempt, without model calls.
 
-        Raises ReplayError if they are not one straight conversation.
+        Raises ReplayError if they are not one linear conversation.
         """
         ...
 
     def rewrite(self, messages: Sequence[Message]) -> Dialogue:
-        """The conversation as it goes on from other messages: a branch of its own."""
+        """A new branch that continues from these messages instead."""
         ...
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> Dialogue:
-        """An empty conversation with the same model: a sub-agent's, which is trained on with the rollout, or a
-        judge's or summariser's, which never is. `max_tokens` is the most it may say at once."""
+        """An empty conversation with the same model: a sub-agent's, which is trained on with the rollout, or a judge's
+        or summarizer's, which never is. `max_tokens` limits each of its replies."""
         ...
 
 
 class TurnLog:
-    """The turns of one attempt, over all its branches, in the order they were taken."""
+    """The turns of one attempt, in all its branches, in order."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class TurnLog:
         on_span: Callable[[Span], None],
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`settle` returns once every turn taken before is durable."""
+        """`settle` returns once every turn so far is durable."""
         self.turns: list[Turn] = []
         self.on_span = on_span
         self._settle = settle
@@ -140,8 +141,8 @@ class TurnLog:
         return self._num_branches - 1
 
     def next_seed(self) -> int:
-        """The sampling seed of the next call: it depends on the job's seed and the call's number alone, and differs
-        between branches that ask side by side."""
+        """The sampling seed of the next call: it depends only on the job's seed and the call's number, and differs
+        between concurrent branches."""
         digest = hashlib.blake2b(f"{self._seed}:{self._num_seeds}".encode(), digest_size=4).digest()
         self._num_seeds += 1
         return int.from_bytes(digest, "big") >> 1
@@ -151,39 +152,43 @@ class TurnLog:
         self._on_turn(turn)
 
     async def settled(self) -> None:
-        """Wait until what was taken is durable."""
+        """Wait until all turns so far are durable."""
         if self._settle is not None:
             await self._settle()
 
     def restore(self, turns: Sequence[Turn]) -> None:
-        """Begin after turns that were taken, and recorded, before."""
+        """Continue after turns that were recorded before."""
         self.turns = list(turns)
         self._num_branches = 1 + max((turn.branch for turn in turns), default=0)
         self._num_seeds = len(turns)
 
 
 def check_straight(turns: Sequence[Turn]) -> None:
-    """Raise ReplayError unless `turns` are one conversation from its beginning: no other branch, nothing missing."""
+    """Raise ReplayError unless `turns` are one linear conversation from its start: no branches, nothing missing."""
     for place, turn in enumerate(turns):
         if turn.branch:
             why = "" if turn.fork is None else f" ({turn.fork})"
-            raise ReplayError(f"turn {turn.index} is on a branch of its own{why}: only a straight conversation goes on")
+            raise ReplayError(
+                f"turn {turn.index} is on a separate branch{why}: only a linear conversation can be resumed"
+            )
         if (turn.index, turn.parent) != (place, place - 1 if place else None):
-            raise ReplayError(f"the recorded turns have {turn.index} after {turn.parent}, where {place} was expected")
+            raise ReplayError(
+                f"the recorded turns have turn {turn.index} after turn {turn.parent}; turn {place} was expected"
+            )
 
 
 @asynccontextmanager
-async def model_call(terms: CallContext, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
-    """Inside the gate; the block makes one model call and puts its counts into what it is given.
+async def model_call(context: CallContext, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
+    """Passes the gate; the block then makes one model call and fills in the counts it is given.
 
-    Leaves a span of the call, failed or not, and another one if the gate made it wait.
+    Records a span of the call, failed or not, and another one if the gate made it wait.
     """
     time = asyncio.get_running_loop().time
     counts: dict[str, int] = {}
     asked_s, passed = time(), None
     let_in_s = inf
     try:
-        async with terms.gate.turn(terms.key, num_context_tokens, nested=terms.nested) as passed:
+        async with context.gate.turn(context.key, num_context_tokens, nested=context.nested) as passed:
             let_in_s = time()
             yield counts
     except BaseException:
@@ -195,7 +200,7 @@ async def model_call(terms: CallContext, log: TurnLog, num_context_tokens: int) 
             let_in_s = asked_s + passed.waited_s
         start_s = min(let_in_s, end_s)
         if start_s - asked_s >= MIN_WAIT_S:
-            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=terms.attempt))
+            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=context.attempt))
         if passed is not None and let_in_s < inf:
             counts["concurrent"] = passed.num_under_way
-            log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=terms.attempt, counts=counts))
+            log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=context.attempt, counts=counts))

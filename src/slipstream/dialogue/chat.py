@@ -1,5 +1,5 @@
-"""The chat dialogue, for endpoints that only speak messages. Evaluation only: it sees no tokens, so none of its turns
-can be trained on, and each says so."""
+"""The chat dialogue, for endpoints that only accept messages. Evaluation only: it sees no tokens, so its turns are
+marked as not trainable."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from slipstream.types import ForkReason, Message, ToolSpec, Turn
 
 
 class ChatDialogue:
-    def __init__(self, model: ChatModel, terms: CallContext, log: TurnLog) -> None:
+    def __init__(self, model: ChatModel, context: CallContext, log: TurnLog) -> None:
         self._model = model
-        self._terms = terms
+        self._context = context
         self._log = log
         self._branch = 0
         self._parent: int | None = None
         self._messages: tuple[Message, ...] = ()
         self._num_tokens = 0
-        """Tokens of the conversation as the server counted them at the last reply."""
+        """Tokens in the conversation, as the server counted them at the last reply."""
         self._extends = False
         self._fork: ForkReason | None = None
 
     @property
     def window(self) -> None:
-        """What the server counted is not on record."""
+        """Unknown, since the server's counts are not recorded."""
         return None
 
     @property
@@ -36,10 +36,10 @@ class ChatDialogue:
         await self._log.settled()
 
     def close(self) -> None:
-        """An endpoint has no call for it."""
+        """Endpoints have no such call."""
 
     def restore(self, turns: Sequence[Turn]) -> None:
-        """How many tokens the server counted is not on record: they count again from the next reply on."""
+        """The server's token counts are not recorded: counting starts again with the next reply."""
         check_straight(turns)
         self._log.restore(turns)
         self._messages = tuple(message for turn in turns for message in turn.messages)
@@ -52,21 +52,21 @@ class ChatDialogue:
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> ChatDialogue:
         branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
-        branch._terms = self._terms.inside_a_tool(max_tokens)
+        branch._context = self._context.inside_a_tool(max_tokens)
         return branch
 
     def _branched(self, why: ForkReason) -> ChatDialogue:
-        branch = ChatDialogue(self._model, self._terms, self._log)
+        branch = ChatDialogue(self._model, self._context, self._log)
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
-        terms, log = self._terms, self._log
+        context, log = self._context, self._log
         self._messages += tuple(new_messages)
-        params = terms.params_within(self._num_tokens, log.next_seed())
-        async with model_call(terms, log, self._num_tokens) as counts:
+        params = context.params_within(self._num_tokens, log.next_seed())
+        async with model_call(context, log, self._num_tokens) as counts:
             reply = await self._model.chat(
-                self._messages, tools, params, session=terms.session, timeout_s=terms.timeout_s
+                self._messages, tools, params, session=context.session, timeout_s=context.timeout_s
             )
             counts |= {"prompt": reply.num_prompt_tokens, "sampled": reply.num_sampled_tokens}
             if reply.num_cached is not None:

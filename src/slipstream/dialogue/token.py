@@ -1,8 +1,8 @@
-"""The token dialogue: ids in, ids out. What it records can be trained on.
+"""The token dialogue: token ids in, token ids out. Its turns can be trained on.
 
-Invariants: the ids of a turn's sample are those that the engine returned; they stand unchanged in every later prompt
-of the branch, and only new messages are encoded. Where the template cannot be extended the whole conversation is
-rendered again, and the turn says so by keeping less of its parent.
+Invariants: the ids of a turn's sample are those that the engine returned; they appear unchanged in every later prompt
+of the branch, and only new messages are encoded. If the template cannot be extended, the whole conversation is rendered
+again, and the turn records that by keeping less of its parent.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from slipstream.types import ForkReason, Message, TokenIds, ToolSpec, Turn, toke
 
 
 class TokenDialogue:
-    def __init__(self, renderer: Renderer, completer: Completer, terms: CallContext, log: TurnLog) -> None:
+    def __init__(self, renderer: Renderer, completer: Completer, context: CallContext, log: TurnLog) -> None:
         self._renderer = renderer
         self._completer = completer
-        self._terms = terms
+        self._context = context
         self._log = log
         self._branch = 0
         self._parent: Turn | None = None
         self._fork: ForkReason | None = None
-        """Why the next turn does not go on from its parent."""
+        """Why the next turn does not continue its parent."""
         self._trainable = True
         self._prompt = token_ids()
         self._tail = token_ids()
-        """The end of the prompt, back to the last reply at least."""
+        """The end of the prompt, at least back to the last reply."""
         self._sampled = token_ids()
         self._messages: tuple[Message, ...] = ()
         self._extends = False
-        """Whether the next prompt goes on from the last sample; if not, the conversation is rendered whole."""
+        """Whether the next prompt continues the last sample; otherwise the whole conversation is rendered."""
 
     @property
     def window(self) -> Window:
-        return Window(num_used=len(self._prompt) + len(self._sampled), num_allowed=self._terms.max_context_tokens)
+        return Window(num_used=len(self._prompt) + len(self._sampled), num_allowed=self._context.max_context_tokens)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -49,7 +49,7 @@ class TokenDialogue:
 
     def close(self) -> None:
         if isinstance(self._completer, SessionKeeper):
-            self._completer.end_session(self._terms.session)
+            self._completer.end_session(self._context.session)
 
     def restore(self, turns: Sequence[Turn]) -> None:
         check_straight(turns)
@@ -72,24 +72,26 @@ class TokenDialogue:
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> TokenDialogue:
         branch = self._branched(ForkReason.SUB_AGENT if trainable else ForkReason.NESTED)
-        branch._terms = self._terms.inside_a_tool(max_tokens)
+        branch._context = self._context.inside_a_tool(max_tokens)
         branch._trainable = trainable and self._trainable
         return branch
 
     def _branched(self, why: ForkReason) -> TokenDialogue:
-        branch = TokenDialogue(self._renderer, self._completer, self._terms, self._log)
+        branch = TokenDialogue(self._renderer, self._completer, self._context, self._log)
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
-        terms, log = self._terms, self._log
+        context, log = self._context, self._log
         self._messages += tuple(new_messages)
         next_ = self._next(new_messages, tools)
         prompt = next_.prompt
-        params = replace(terms.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
-        async with model_call(terms, log, len(prompt)) as counts:
+        params = replace(context.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
+        async with model_call(context, log, len(prompt)) as counts:
             counts |= {"new": len(prompt) - next_.num_kept, "kept": next_.num_kept, "encoded": next_.num_encoded}
-            sampled = await self._completer.complete(prompt, params, session=terms.session, timeout_s=terms.timeout_s)
+            sampled = await self._completer.complete(
+                prompt, params, session=context.session, timeout_s=context.timeout_s
+            )
             counts["sampled"] = len(sampled.ids)
             if sampled.num_cached is not None:
                 counts["cached"] = sampled.num_cached
@@ -139,13 +141,13 @@ class TokenDialogue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Next:
-    """The next prompt, and how it stands to what was before."""
+    """The next prompt, and its relation to the previous one."""
 
     prompt: TokenIds
     tail: TokenIds
-    """Its end, back to the last reply at least."""
+    """Its end, at least back to the last reply."""
     num_kept: int
-    """How many of its first tokens stand in the parent's prompt and sample."""
+    """How many of its first tokens are those of the parent's prompt and sample."""
     num_encoded: int
     fork: ForkReason | None
 

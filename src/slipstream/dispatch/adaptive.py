@@ -1,6 +1,6 @@
-"""The adaptive policy. It has no settings: it goes by what it sees.
+"""The adaptive scheduling policy. It has no settings: it goes by what it measures.
 
-- Agents begin when the turn gate has room for them (`kv_gate`): the engine's cache decides, not a number of slots.
+- Agents start when the turn gate has room for them (`kv_gate`): the engine's cache decides, not a number of slots.
   One may always run.
 - Sandboxes are started just far enough ahead: for the room there is, and for the agents that will have ended by the
   time an initialisation takes.
@@ -20,21 +20,21 @@ from slipstream.dispatch.forecast import Mean
 from slipstream.types import Job
 
 AHEAD = 1.5
-"""How many times the sandboxes that will be needed are started: ends come in bursts."""
+"""Sandboxes started for each one expected to be needed: agents end in bursts."""
 REMEMBERED = 256
-"""Of how many cases it is remembered how long they took."""
+"""Durations kept per stage."""
 KNOWN = 8
-"""From how many cases on something counts as known."""
+"""Durations after which a mean is relied on."""
 NO_LIMIT = 1 << 30
 
 
 class Knee:
     """How many may be in a stage before more of them only slow each other down.
 
-    What the stage takes now is held against what the fastest quarter took. While they are alike the limit grows by its
-    square root; if the stage takes more than `TOLERANCE` times as long the limit shrinks in proportion. Where more wait
-    for the stage than may be in it, all the run waits for it: what slows it down may be the other stages, so it may
-    take `BEHIND` times as long again.
+    The stage's recent duration is compared with that of its fastest quarter. While they are similar the limit grows
+    by its square root; if the stage takes more than `TOLERANCE` times as long, the limit shrinks in proportion. If
+    more jobs wait for the stage than it admits, it is the bottleneck, and other stages may be what slows it down: then
+    it may take `BEHIND` times as long again.
     """
 
     TOLERANCE = 2.0
@@ -43,12 +43,12 @@ class Knee:
     def __init__(self) -> None:
         self.limit = math.inf
         self.waiting = 0
-        """How many would enter if they might."""
+        """How many are waiting to enter."""
         self._times: deque[float] = deque()
         self._in_order: list[float] = []
-        """The same, the shortest first."""
+        """The same, shortest first."""
         self.seconds = 0.0
-        """What the stage takes of late."""
+        """Recent duration of the stage."""
 
     @property
     def num_seen(self) -> int:
@@ -65,7 +65,7 @@ class Knee:
         if self.limit == math.inf:
             self.limit = float(max(inside, KNOWN))
         if inside < self.limit / 2:
-            return  # it is not the limit that decides here
+            return  # the limit is not what binds here
         fast = self._in_order[: max(2, len(self._times) // 4)]
         tolerance = self.TOLERANCE * (self.BEHIND if self.waiting > self.limit else 1.0)
         wanted = tolerance * sum(fast) / len(fast)

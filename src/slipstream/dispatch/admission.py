@@ -1,9 +1,8 @@
-"""Who may enter which stage: counters, queues, and the one function that moves them.
+"""Who may enter which stage: counters, queues, and the one function that admits jobs.
 
-Always holds: the limits are never exceeded; grants go grades first, then runs, then initialisations; while a ready
-grade waits for a sandbox no initialisation is let in. Everything here is synchronous but `enter`, so no await can
-come between a check and its count. Counts are whole numbers, cores too (in thousandths), so that what was given back
-is there again to the last bit.
+Invariants: the limits are never exceeded; grades are admitted first, then runs, then initialisations; while a ready
+grade waits for a sandbox no initialisation is admitted. Everything here but `enter` is synchronous, so no await can
+come between a check and its count. Counts are integers, cores too (in thousandths), so they add up exactly.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ NOTHING = Need()
 
 
 def need_of(job: Job, weight: int) -> Need:
-    """What a sandbox of this job takes if it weighs `weight` units, the agent's or the grader's; 0 is no sandbox."""
+    """What a sandbox of this job takes, the agent's or the grader's, at a weight of `weight` units; 0 is no sandbox."""
     if weight == 0:
         return NOTHING
     return Need(sandboxes=weight, memory_mb=job.memory_mb, milli_cpus=_milli(job.cpus))
@@ -62,21 +61,27 @@ def check_job(job: Job, limits: DispatchLimits) -> None:
 
 
 def refuse_too_heavy(what: str, need: Need, limits: DispatchLimits) -> None:
-    """Refuse what is above a limit by itself, with the numbers."""
+    """Refuse what exceeds a limit by itself, with the numbers."""
     if limits.sandboxes is not None and need.sandboxes > limits.sandboxes:
         raise ConfigError(
             f"{what} weighs {need.sandboxes} sandbox units, but the limit is {limits.sandboxes}: raise "
-            "dispatch.limits.sandboxes"
+            "dispatch.limits.sandboxes",
+            key="dispatch.limits.sandboxes",
+            value=limits.sandboxes,
         )
     if limits.memory_mb is not None and need.memory_mb > limits.memory_mb:
         raise ConfigError(
             f"{what} needs {need.memory_mb} MB of memory, but the limit is {limits.memory_mb}: raise "
-            "dispatch.limits.memory_mb, or lower the sandbox's limits.memory_mb"
+            "dispatch.limits.memory_mb, or lower the sandbox's limits.memory_mb",
+            key="dispatch.limits.memory_mb",
+            value=limits.memory_mb,
         )
     if limits.cpus is not None and need.milli_cpus > _milli(limits.cpus):
         raise ConfigError(
             f"{what} needs {need.milli_cpus / 1000:g} cores, but the limit is {limits.cpus:g}: raise "
-            "dispatch.limits.cpus, or lower the sandbox's limits.cpus"
+            "dispatch.limits.cpus, or lower the sandbox's limits.cpus",
+            key="dispatch.limits.cpus",
+            value=limits.cpus,
         )
 
 
@@ -87,7 +92,7 @@ def _milli(cpus: float) -> int:
 @dataclass(order=True, slots=True)
 class _Waiter:
     rank: tuple[int, float]
-    """Its step, so that no step waits for a later one; then what the policy says."""
+    """Its step, so that no step waits for a later one; then the policy's rank."""
     number: int
     granted: asyncio.Future[None] = field(compare=False)
     need: Need = field(compare=False)
@@ -113,7 +118,7 @@ class Admission:
         self._numbers = itertools.count()
         self._queues: dict[Stage, list[_Waiter]] = {stage: [] for stage in Stage}
         self._waiting: dict[Stage, int] = dict.fromkeys(Stage, 0)
-        """Without those who gave up: they stay in the queue until they are its first."""
+        """Not counting cancelled waiters, which stay in the queue until they reach its front."""
         self._inside: dict[Stage, int] = dict.fromkeys(Stage, 0)
         self._caps = {Stage.INIT: limits.init, Stage.RUN: limits.run, Stage.GRADE: limits.grade}
         self._pumping = False
@@ -124,14 +129,14 @@ class Admission:
         self.num_done = 0
         self.num_abandoned: Callable[[], int] = lambda: 0
         self.on_defect: Callable[[Exception], None] = _raise
-        """Told when the policy raises: nobody would ever be let in again."""
+        """Called when the policy raises: nothing would ever be admitted again."""
 
     def check(self, job: Job) -> None:
         """Refuse a job that could never be admitted."""
         check_job(job, self._limits)
 
     def check_need(self, what: str, need: Need) -> None:
-        """Refuse what could never be admitted, and would keep others out for as long as it waits."""
+        """Refuse what could never be admitted, and would block others while it waits."""
         refuse_too_heavy(what, need, self._limits)
 
     async def enter(self, stage: Stage, job: Job, *, need: Need = NOTHING) -> None:
@@ -158,7 +163,7 @@ class Admission:
         self._pump_soon()
 
     def give_back(self, need: Need) -> None:
-        """What a sandbox took that is closed now."""
+        """Return what a closed sandbox took."""
         self._live -= need
         self._pump_soon()
 
@@ -180,15 +185,15 @@ class Admission:
             heapq.heapify(queue)
 
     def took(self, stage: Stage, seconds: float) -> None:
-        """A stage of an attempt is about to be left, after so many seconds."""
+        """An attempt is about to leave a stage, after `seconds`."""
         self._memory = self._policy.observe(stage, seconds, self._inside[stage], self._memory)
 
     def held_s(self, key: JobKey) -> float:
-        """How long the agent of a job has been kept from going on."""
+        """How long the gate has held the agent of a job."""
         return self._gate.held_s(key)
 
     def run_over(self, key: JobKey, *, left_behind: bool) -> None:
-        """The agent of a job takes no more turns in this attempt, unless it is left behind."""
+        """The agent of a job takes no more turns in this attempt, unless its stage was abandoned (`left_behind`)."""
         self._gate.ended(key, left_behind=left_behind)
 
     def _rank(self, job: Job) -> tuple[int, float]:
@@ -212,20 +217,20 @@ class Admission:
         )
 
     def _pump_soon(self) -> None:
-        """Decide once what may be, after everything that happens at this instant: a job that gives its sandbox back
-        in order to be graded is in the queue by then."""
+        """Admit jobs once, after everything that happens at this instant: a job that gives its sandbox back in order to
+        be graded is in the queue by then."""
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Let in whoever may enter now."""
+        """Admit whatever may enter now."""
         self._pumping = False
         if not any(self._waiting.values()):
             return
         try:
             decision, self._memory = self._policy.decide(self.view(), self._memory)
-        except Exception as raised:  # called by the event loop: nobody else would hear of it
+        except Exception as raised:  # the event loop called us, so nothing else would notice
             self.on_defect(raised)
             return
         self._admit(Stage.GRADE, decision.grade)
@@ -234,14 +239,14 @@ class Admission:
             self._admit(Stage.INIT, decision.init)
 
     def _first(self, stage: Stage) -> _Waiter | None:
-        """Who is next, after those who gave up are gone."""
+        """The next waiter, skipping cancelled ones."""
         queue = self._queues[stage]
         while queue and queue[0].granted.cancelled():
             heapq.heappop(queue)
         return queue[0] if queue else None
 
     def _starved(self, stage: Stage) -> bool:
-        """Whether the first in the queue has room in its stage and lacks a sandbox only."""
+        """Whether the first in the queue has room in its stage and lacks only a sandbox."""
         first = self._first(stage)
         return first is not None and self._room(stage) > 0 and not self._fits(first.need)
 

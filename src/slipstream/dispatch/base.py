@@ -6,9 +6,9 @@ The promises, each tested on virtual time under injected faults:
 2. Never more live sandboxes, nor more jobs in a stage, than the limits say. An attempt holds at most one sandbox and
    waits for none while it holds one; sandboxes of graders count; ready grades go before new initialisations.
 3. A failure in one job never delays another and never ends the run; a mistake in user code that fails every attempt
-   of the first jobs alike does (`alike`), before any of them is recorded.
+   of the first jobs does (`common_failure`), before any of them is recorded.
 4. Every stage, job and run has a deadline, and cancellation reaches what runs in it.
-5. Infrastructure failures are tried again, then recorded as untrusted; never as reward 0.
+5. Infrastructure failures are retried, then recorded as untrusted; never as reward 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Attempt(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of everything that is left. Closing twice is fine."""
+        """Release everything that is left. Closing twice is fine."""
         ...
 
 
@@ -65,11 +65,11 @@ class Placement(Protocol):
     """Where attempts live. `open` is cheap and local: bringing things up is `Attempt.init`'s work."""
 
     def expect(self, job: Job) -> None:
-        """An attempt at this job will be opened, sooner or later. Said once of each job."""
+        """An attempt at this job will be opened sooner or later. Called once for each job."""
         ...
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> Attempt:
-        """`past`: what this attempt goes on from, in a resumed run. If its run has ended, `grade` alone is called."""
+        """`past`: what this attempt resumes from, in a resumed run. If its agent had ended, only `grade` is called."""
         ...
 
 
@@ -82,9 +82,13 @@ class DispatchLimits:
     memory_mb: int | None = None
     """Of live sandboxes, as the next."""
     cpus: float | None = None
+    """Cores of live sandboxes."""
     init: int | None = None
+    """Sandboxes being initialised."""
     run: int | None = None
+    """Agents running."""
     grade: int | None = None
+    """Gradings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +96,13 @@ class Deadlines:
     """Seconds after which a part is cancelled."""
 
     init_s: float = 300.0
+    """One initialisation of a sandbox."""
     run_s: float = 3_600.0
+    """One run of an agent."""
     grade_s: float = 900.0
+    """One grading."""
     release_s: float = 60.0
+    """One release of a sandbox."""
     job_s: float = 7_200.0
     """From a job's first admission to its end, retries included."""
     total_s: float = 7 * 86_400.0
@@ -105,7 +113,7 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often an infrastructure failure is tried again."""
+    """How often an infrastructure failure is retried."""
 
     attempts: int = 3
     """Attempts at a job, the first included."""
@@ -131,10 +139,10 @@ class DispatchView:
     """Units of live sandboxes."""
     done: int
     abandoned: int
-    """Tasks that outlived their cancellation."""
+    """Tasks that ignored their cancellation."""
     load: EngineLoad | None = None
     room: int | None = None
-    """New agents that the turn gate has room for; None: it holds nobody back."""
+    """New agents that the turn gate has room for; None if it holds nobody back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,32 +165,32 @@ class SchedulingPolicy(Protocol[Memory]):
     def decide(self, view: DispatchView, memory: Memory) -> tuple[Decision, Memory]: ...
 
     def observe(self, stage: Stage, seconds: float, inside: int, memory: Memory) -> Memory:
-        """A stage of an attempt is over: what it took, beside how many others in that stage, itself included."""
+        """A stage of an attempt is over: how long it took, and how many were inside it, itself included."""
         ...
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
         """Among the jobs of a step lower goes first, and equals go in the order they came. `seen_s`: how long the same
-        task ran on average so far; `mean_s`: all tasks. A job that waits to be initialised is ranked anew when its task
+        task ran on average so far; `mean_s`: all tasks. Jobs waiting to be initialised are ranked again when their task
         is seen."""
         ...
 
 
 class PacingGate(TurnGate, Protocol):
-    """A turn gate that the dispatcher asks and tells."""
+    """A turn gate that the dispatcher works with."""
 
     def room(self) -> int | None:
         """How many new agents could begin now; None: any number."""
         ...
 
     def held_s(self, key: JobKey) -> float:
-        """How long the agent of a job has been kept from going on so far. Its run's deadline does not count that."""
+        """How long the agent of a job has been held so far. Its run's deadline does not count that."""
         ...
 
     def ended(self, key: JobKey, *, left_behind: bool = False) -> None:
-        """The run stage of a job is over, however it ended. One that is left behind may still ask for turns: they go
-        through, and hold nobody up."""
+        """The run stage of a job is over, however it ended. An abandoned one (`left_behind`) may still ask for turns:
+        they pass at once, and delay no other agent."""
         ...
 
-    def on_room(self, told: Callable[[], None]) -> None:
-        """Whom to tell when there may be room for new agents."""
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever there may be room for new agents."""
         ...

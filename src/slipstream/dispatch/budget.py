@@ -1,9 +1,8 @@
-"""How many tokens of context may be in flight: what the engine's cache holds, or what experience says it does.
+"""How many tokens of context may be in flight: what the engine's cache holds, or what measurement says it does.
 
-An engine that reports its cache is believed, but for what it cannot know: while requests wait for room in it, the
-budget shrinks; while none does, it grows back. Where an engine reports nothing, the budget is found by its effect: how
-many turns a second were done is remembered for every size of what was in flight, and the budget is a little above the
-size at which the most is done.
+If the engine reports its cache, the budget is that, adjusted: while requests wait for cache it shrinks, while none do
+it grows back. If not, the budget is found by its effect: the rate of turns is remembered for every amount in flight,
+and the budget is a little above the amount with the best rate.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from collections.abc import Callable
 from slipstream.types import EngineLoad
 
 CUT, RAISE = 0.85, 1.05
-"""Down in proportion, up by a step."""
+"""The factors by which the share shrinks and grows."""
 SIZE = 1.15
-"""Sizes of what is in flight are told apart by this factor."""
+"""Amounts in flight are grouped in steps of this factor."""
 MIN_SHARE = 0.25
-"""Of what the engine reports: the budget is not cut below that."""
+"""Of the reported cache; the budget never falls below it."""
 MIN_WINDOW_S = 20.0
 MIN_TURNS = 100
-"""Where the rate of turns is all there is to go by: with fewer it is mostly chance."""
+"""For a measured rate; with fewer it is mostly noise."""
 
 
 class TokenBudget:
@@ -34,7 +33,7 @@ class TokenBudget:
         self._num_turns = 0
         self._turn_s = 0.0
         self._rates: dict[int, float] = {}
-        """Turns a second, by the size of what was in flight: the power of `SIZE` that is nearest."""
+        """Turns a second by the amount in flight, as the nearest power of `SIZE`."""
 
     def tokens(self) -> float | None:
         """None: no limit is known yet."""
@@ -44,7 +43,7 @@ class TokenBudget:
         return self._share * load.kv_tokens
 
     def note(self, now_s: float, start_s: float, num_in_flight: int) -> None:
-        """A turn is over that began at `start_s`, with so many tokens of context in flight."""
+        """A turn that began at `start_s` is over, with `num_in_flight` tokens of context in flight."""
         if self._window_start_s is None:
             self._window_start_s = now_s
             return
@@ -64,7 +63,7 @@ class TokenBudget:
         self._learn(rate, num_in_flight)
 
     def _learn(self, rate: float, num_in_flight: int) -> None:
-        """Stay where the most is done, and try a little more than that now and then."""
+        """Stay near the best rate, and probe a little above it now and then."""
         size = round(math.log(max(1, num_in_flight)) / math.log(SIZE))
         known = self._rates.get(size)
         self._rates[size] = rate if known is None else (known + rate) / 2

@@ -1,12 +1,12 @@
-"""The dispatcher: jobs go in with back-pressure, rollouts and whole groups come out as they finish.
+"""The dispatcher: jobs go in with back-pressure, rollouts come out as they finish.
 
     async with Dispatcher(placement, policy=Bounded(slots=8), journal=journal) as dispatcher:
         rollouts = await dispatcher.collect(jobs)
 
-Always holds: the promises of `dispatch.base`. A rollout is given out only after it is durable in the journal. Leaving
-the context with jobs under way cancels them, closes their sandboxes and records nothing of them, so that a resumed
-run does them again. A journal or a policy that fails ends the run, and so does user code that fails every attempt alike
-(`alike`): `finished` raises what it raised.
+Invariants: the promises of `dispatch.base`. A rollout is given out only after it is durable in the journal. Leaving
+the context with jobs under way cancels them, closes their sandboxes and records nothing of them, so a resumed run
+does them again. A journal or scheduling policy that fails ends the run, and so does user code that fails every attempt
+in the same way (`common_failure`): `finished` raises what it raised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from slipstream.dispatch.base import (
     Retries,
     SchedulingPolicy,
 )
-from slipstream.dispatch.common_failure import Alike
-from slipstream.dispatch.groups import FirstFinished, split
+from slipstream.dispatch.common_failure import CommonFailure
+from slipstream.dispatch.groups import FirstFinished
 from slipstream.dispatch.job_runner import JobRunner
 from slipstream.dispatch.stage import StageRunner
 from slipstream.errors import ConfigError, JournalError
 from slipstream.seams import JobAdmitted, Journal, PastAttempt, RolloutDone
-from slipstream.types import Ending, EndReason, EngineLoad, Group, Job, JobKey, Rollout
+from slipstream.types import Ending, EndReason, EngineLoad, Job, JobKey, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Dispatcher:
         is_proven: bool = False,
     ) -> None:
         """`capacity`: jobs submitted and not yet taken out, above which `submit` waits.
-        `resumed`: of a run that stopped, the last attempt at each job that has no rollout yet; it goes on.
-        `gate`: the one that the attempts' turns pass. `load`: what the engine says of itself. `is_proven`: attempts
-        have succeeded before, so that user code which fails every attempt alike does not end the run (`alike`)."""
+        `resumed`: of a stopped run, the last attempt at each job without a rollout; it is resumed.
+        `gate`: the one that the attempts' turns pass. `load`: what the engine reports. `is_proven`: attempts have
+        succeeded before, so user code that fails every attempt does not end the run (`common_failure`)."""
         self._placement = placement
         self._journal = journal
         self._deadlines = deadlines or Deadlines()
@@ -74,20 +74,21 @@ class Dispatcher:
         self._admission.on_defect = self._fail
         self._room = asyncio.Semaphore(capacity)
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
-        self._alike = Alike(is_proven=is_proven, num_live=lambda: len(self._tasks), on_certain=self._fail)
-        self._lives: dict[JobKey, JobRunner] = {}
-        self._asked: dict[JobKey, Ending] = {}
-        """Jobs to be ended before they began."""
-        self._enough: dict[JobKey, FirstFinished] = {}
-        self._num_kept: dict[tuple[str, int, str], int] = {}
+        self._common_failure = CommonFailure(
+            is_proven=is_proven, num_live=lambda: len(self._tasks), on_found=self._fail
+        )
+        self._runners: dict[JobKey, JobRunner] = {}
+        self._ended_early: dict[JobKey, Ending] = {}
+        """Jobs to end as soon as they are submitted."""
+        self._first_finished: dict[JobKey, FirstFinished] = {}
         self._submitted: set[JobKey] = set()
         self._expected: set[JobKey] = set()
-        """Jobs that were announced and have not come."""
-        self._at_the_door: set[JobKey] = set()
-        """Of these, those that wait for room."""
+        """Jobs that were announced and not submitted yet."""
+        self._waiting_for_room: set[JobKey] = set()
+        """Of these, those waiting for room."""
         self._finished: asyncio.Queue[Rollout | None] = asyncio.Queue()
         self._closed = False
-        self._leaving = False
+        self._exiting = False
         self._fatal: Exception | None = None
         self._watchdog: asyncio.Task[None] | None = None
         self._past_total = False
@@ -99,7 +100,7 @@ class Dispatcher:
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closed = self._leaving = True
+        self._closed = self._exiting = True
         tasks = [*self._tasks.values(), *([self._watchdog] if self._watchdog else [])]
         for task in tasks:
             task.cancel()
@@ -109,34 +110,34 @@ class Dispatcher:
             self._finished.put_nowait(None)
 
     async def submit(self, job: Job) -> None:
-        """Take a job in; waits while there is no room. Each key may be submitted once."""
+        """Take a job; waits while there is no room. Each key may be submitted once."""
         self._check_open(job)
         if job.key in self._submitted:
             raise ConfigError(f"job {job.key} was submitted twice")
         self._admission.check(job)
-        await self._take_in(job)
+        await self._wait_for_room(job)
         self._journal.append(JobAdmitted(job=job))
         self.expect([job])
         self._expected.discard(job.key)
-        self._alike.submitted(job)
-        self._lives[job.key] = life = self._life(job)
+        self._common_failure.submitted(job)
+        self._runners[job.key] = runner = self._make_runner(job)
         if self._past_total:
-            life.stop(_OUT_OF_TIME)
-        elif job.key in self._asked:
-            life.stop(self._asked.pop(job.key))
-        self._tasks[job.key] = asyncio.create_task(self._drive(job, life), name=f"job {job.key}")
+            runner.stop(_OUT_OF_TIME)
+        elif job.key in self._ended_early:
+            runner.stop(self._ended_early.pop(job.key))
+        self._tasks[job.key] = asyncio.create_task(self._drive(job, runner), name=f"job {job.key}")
 
     def expect(self, jobs: Iterable[Job]) -> None:
-        """These will be submitted: what they need may be made ready meanwhile."""
+        """Announce jobs, so that what they need can be prepared meanwhile."""
         for job in jobs:
             if job.key not in self._expected:
                 self._expected.add(job.key)
                 self._placement.expect(job)
 
-    async def _take_in(self, job: Job) -> None:
-        """Wait for room. A submission that is cancelled meanwhile was none."""
+    async def _wait_for_room(self, job: Job) -> None:
+        """Wait for room. A submission cancelled meanwhile never happened."""
         self._submitted.add(job.key)
-        self._at_the_door.add(job.key)
+        self._waiting_for_room.add(job.key)
         try:
             await self._room.acquire()
             if self._closed:
@@ -146,7 +147,7 @@ class Dispatcher:
             self._submitted.discard(job.key)
             raise
         finally:
-            self._at_the_door.discard(job.key)
+            self._waiting_for_room.discard(job.key)
 
     def _check_open(self, job: Job) -> None:
         if self._closed:
@@ -154,25 +155,24 @@ class Dispatcher:
 
     def cancel(self, key: JobKey, *, why: str = "cancelled") -> None:
         """End one job: its rollout comes out as cancelled, once, with the turns it has. A job that is not submitted yet
-        does so as soon as it is; one that has come to its own end keeps it."""
+        is cancelled when it is; one that has already ended keeps its ending."""
         ending = Ending(reason=EndReason.CANCELLED, detail=why)
-        if key in self._lives:
-            self._lives[key].stop(ending)
-        elif key not in self._submitted or key in self._at_the_door:
-            self._asked[key] = ending
+        if key in self._runners:
+            self._runners[key].stop(ending)
+        elif key not in self._submitted or key in self._waiting_for_room:
+            self._ended_early[key] = ending
 
     def keep_first(self, keys: Collection[JobKey], num: int, *, so_far: Iterable[Rollout] = ()) -> None:
-        """Of one group's jobs the first `num` with a verdict are enough: the others are cancelled then. To be called
-        before they are submitted; `so_far` came out before, in a run that was stopped."""
+        """Cancel the rest of a group once `num` of it have a verdict. Call it before they are submitted; `so_far` came
+        out in an earlier session."""
         enough = FirstFinished(keys, num)
         for key in keys:
-            self._enough[key] = enough
-            self._num_kept[_place(key)] = num
+            self._first_finished[key] = enough
         for rollout in so_far:
             self._note(rollout)
 
     def _note(self, rollout: Rollout) -> None:
-        enough = self._enough.pop(rollout.job.key, None)
+        enough = self._first_finished.pop(rollout.job.key, None)
         for key in enough.note(rollout) if enough is not None else ():
             self.cancel(key, why="enough of its group were in")
 
@@ -191,17 +191,6 @@ class Dispatcher:
                 return
             self._room.release()
             yield rollout
-
-    async def groups(self) -> AsyncGenerator[Group, None]:
-        """Whole groups, as their last member finishes; what `keep_first` left out stands apart."""
-        open_groups: dict[tuple[str, int, str], list[Rollout]] = {}
-        async with aclosing(self.finished()) as finished:
-            async for rollout in finished:
-                place = _place(rollout.job.key)
-                members = open_groups.setdefault(place, [])
-                members.append(rollout)
-                if len(members) == rollout.job.group_size:
-                    yield _group(open_groups.pop(place), self._num_kept.pop(place, len(members)))
 
     async def collect(self, jobs: Sequence[Job]) -> tuple[Rollout, ...]:
         """All of `jobs`, and one rollout for each, in their order."""
@@ -222,7 +211,7 @@ class Dispatcher:
         for job in jobs:
             await self.submit(job)
 
-    def _life(self, job: Job) -> JobRunner:
+    def _make_runner(self, job: Job) -> JobRunner:
         return JobRunner(
             job,
             placement=self._placement,
@@ -230,20 +219,20 @@ class Dispatcher:
             stages=self._stages,
             deadlines=self._deadlines,
             retries=self._retries,
-            alike=self._alike,
+            common_failure=self._common_failure,
             past=self._resumed.pop(job.key, None),
         )
 
-    async def _drive(self, job: Job, life: JobRunner) -> None:
-        """From submission to the journal. Whatever happens inside, one rollout comes out, or the run is over."""
+    async def _drive(self, job: Job, runner: JobRunner) -> None:
+        """Run a job and record its rollout. Whatever happens, one rollout comes out, or the run ends."""
         try:
-            rollout = await self._lived(job, life)
+            rollout = await self._run_job(job, runner)
             if rollout.ending.reason in _GIVEN_UP:
-                await self._alike.keep_back(job, at_most_s=self._deadlines.job_s)
+                await self._common_failure.hold_back(job, at_most_s=self._deadlines.job_s)
             self._journal.append(RolloutDone(rollout=rollout))
             await self._journal.flush()
         except asyncio.CancelledError:
-            if not self._leaving:
+            if not self._exiting:
                 self._fail(JournalError("the journal was cancelled while it was written"))
             raise
         except Exception as raised:
@@ -253,21 +242,21 @@ class Dispatcher:
             self._finished.put_nowait(rollout)
             self._note(rollout)
         finally:
-            del self._tasks[job.key], self._lives[job.key]
-            self._alike.left(job)
+            del self._tasks[job.key], self._runners[job.key]
+            self._common_failure.left(job)
             self._wake_if_over()
 
-    async def _lived(self, job: Job, life: JobRunner) -> Rollout:
+    async def _run_job(self, job: Job, runner: JobRunner) -> Rollout:
         try:
-            return await life.live()
+            return await runner.run()
         except JournalError:
             raise
         except Exception as raised:
-            logger.exception("job %s met a defect of the dispatcher or of its placement", job.key)
-            return life.nothing(Ending(reason=EndReason.INFRASTRUCTURE, detail=repr(raised)))
+            logger.exception("a bug in the dispatcher or its placement failed job %s", job.key)
+            return runner.nothing(Ending(reason=EndReason.INFRASTRUCTURE, detail=repr(raised)))
 
     def _fail(self, raised: Exception) -> None:
-        """The run cannot go on."""
+        """End the run."""
         self._fatal = self._fatal or raised
         self._finished.put_nowait(None)
 
@@ -278,17 +267,6 @@ class Dispatcher:
     async def _watch(self) -> None:
         await asyncio.sleep(self._deadlines.total_s)
         self._past_total = True
-        self._alike.release()
-        for life in list(self._lives.values()):
-            life.stop(_OUT_OF_TIME)
-
-
-def _place(key: JobKey) -> tuple[str, int, str]:
-    return key.phase, key.step, key.task_id
-
-
-def _group(members: Sequence[Rollout], num: int) -> Group:
-    parts = split(members, num)
-    kept, left_out = (tuple(sorted(part, key=lambda each: each.job.key)) for part in (parts.kept, parts.left_out))
-    phase, step, task_id = _place(members[0].job.key)
-    return Group(phase=phase, step=step, task_id=task_id, rollouts=kept, left_out=left_out)
+        self._common_failure.release()
+        for runner in list(self._runners.values()):
+            runner.stop(_OUT_OF_TIME)

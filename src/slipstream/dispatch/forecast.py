@@ -1,4 +1,4 @@
-"""What rollouts have been like so far, as a forecast for those to come. Pure counting: no clock, no randomness."""
+"""Forecasts from finished and running rollouts: a running mean, and how many turns agents take. Pure: no clock."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class Mean:
 
 
 class TurnForecast:
-    """How many turns agents take: learnt from those that are over, and from those that are not over yet.
+    """How many turns agents take, estimated from finished agents and from running ones.
 
-    An agent in its tenth turn says that agents can get that far, though not how far: it counts among those who could
-    have ended earlier and did not (the product-limit estimate).
+    A running agent in its tenth turn counts as one that did not end earlier (the Kaplan-Meier estimate).
     """
 
     def __init__(self) -> None:
@@ -59,8 +58,8 @@ class TurnForecast:
         self._shares = None
 
     def alive(self, turn: int, ahead: int) -> float:
-        """The share of agents in their turn number `turn` (0: not begun) that will be there `ahead` turns later.
-        Beyond what was ever seen, one half."""
+        """The share of agents in turn `turn` (0: not begun) still running `ahead` turns later; one half beyond what was
+        ever seen."""
         shares = self._survival()
         if turn >= len(shares) or shares[turn] == 0.0:
             return 0.5

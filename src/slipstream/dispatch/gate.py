@@ -1,4 +1,4 @@
-"""The turn gate that lets every turn through at once and counts those under way."""
+"""The turn gate that admits every turn at once and counts those under way."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class OpenGate:
 
     def ended(self, key: JobKey, *, left_behind: bool = False) -> None: ...
 
-    def on_room(self, told: Callable[[], None]) -> None: ...
+    def on_room(self, callback: Callable[[], None]) -> None: ...

@@ -1,13 +1,13 @@
-"""The rules for groups. Pure: rollouts enter in the order they came, and what is to be done with them leaves.
+"""The rules for groups. Pure: rollouts in the order they came in, what to do with them out.
 
-Plain: a group has `num` places, and is whole when all are in. With more jobs than places there are two ways:
+By default a group has `num` places, and is whole when all are in. With more jobs than places there are two ways:
 
 - over-sampling keeps the first `num` that come out with a verdict and cancels the rest (`FirstFinished`, `split`). It
   favours short rollouts, since those come first.
-- carrying cancels nothing: a step goes on when `num` of every group are in (`has_enough`), and what is still under way
-  counts for the next step. Every rollout is learnt from once, the long ones a step later.
+- carrying cancels nothing: a step proceeds when `num` of every group are in (`has_enough`), and what is still under
+  way counts for the next step. Every rollout is learnt from once, the long ones a step later.
 
-A group whose rewards are all equal teaches nothing (`is_flat`): a fresh task may take its place.
+A group whose rewards are all equal teaches nothing (`is_flat`): another task may take its place.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slipstream.types import EndReason, JobKey, Rollout
 
 
 class FirstFinished:
-    """Of some jobs the first `num` with a verdict are enough: says, once, which of them to cancel."""
+    """Says which jobs of a group to cancel once `num` of them have a verdict."""
 
     def __init__(self, keys: Collection[JobKey], num: int) -> None:
         self._under_way = set(keys)
         self._num_missing = num
 
     def note(self, rollout: Rollout) -> tuple[JobKey, ...]:
-        """A rollout has come out. Returns those that are no longer needed, when it was the last that was."""
+        """A rollout came out. If it was the last one needed, returns the jobs that no longer are."""
         key = rollout.job.key
         if key not in self._under_way:
             return ()
@@ -46,8 +46,8 @@ class Split:
 
 
 def split(members: Iterable[Rollout], num: int) -> Split:
-    """Keep the first `num` with a verdict, and those that have none through no rule of ours: they are counted as in any
-    group. Left out are the cancelled, and those that came out too late to be needed."""
+    """Keep the first `num` with a verdict, and those that failed, which count as in any group. Leave out the cancelled,
+    and those that came too late to be needed."""
     kept: list[Rollout] = []
     left_out: list[Rollout] = []
     num_graded = 0

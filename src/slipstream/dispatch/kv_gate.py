@@ -1,20 +1,17 @@
 """The turn gate of the adaptive policy: agents take turns as long as the engine's cache holds their contexts.
 
-Enters: every agent before each of its turns, with the tokens of its context. Leaves: those that may go on, at once;
-the others when there is room.
-
-An agent whose context was pushed out of the cache must compute all of it again. So the contexts of all agents that take
-turns (the residents) have to fit, those that wait for a tool included; and they grow. The gate decides in two ways:
+An agent whose context was evicted from the cache must have all of it computed again. So the contexts of all agents
+that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Two rules:
 
 - A resident that asks for its next turn gets it if all residents fit with what each is expected to grow by until it
-  asks again. If not, the youngest give way: first those that wait for their tools, then whoever asks and is the
+  asks again. If not, the youngest give way: first those waiting for their tools, then whichever asks and is the
   youngest. The young have the smallest contexts, so coming back costs least; the old are nearest to their end, so
   they free their room soonest.
-- Whoever is not resident, new or held before, comes in only if all are forecast to fit for as far ahead as lives are
-  known: agents grow by the mean, and end as agents ended so far. Otherwise it would soon be held again, and every time
-  costs its whole context.
+- An agent that is no resident, new or held before, is admitted only if all are forecast to fit as far ahead as turn
+  counts are known: agents grow by the mean, and end as agents ended so far. Otherwise it would soon be held again, at
+  the cost of its whole context each time.
 
-Always holds: somebody may always go on; an agent is held between turns and never within one.
+Invariants: some agent may always run; an agent is held between turns and never within one.
 """
 
 from __future__ import annotations
@@ -32,9 +29,9 @@ from slipstream.seams import TurnPass
 from slipstream.types import EngineLoad, JobKey
 
 SPARE_DEVIATIONS = 2.0
-"""By how many deviations all residents together may grow more than expected within a turn before one gives way."""
+"""Deviations above the expected growth of all residents within a turn before one gives way."""
 CAUTION = 1.5
-"""By how many deviations the forecast may be wrong before somebody is let in: agents may live longer than expected."""
+"""Deviations of margin before a new agent is admitted: agents may run longer than expected."""
 
 
 @dataclass(order=True, slots=True)
@@ -47,10 +44,10 @@ class _Agent:
     is_busy: bool = field(default=False, compare=False)
     """In a turn, or asking for one."""
     asks: asyncio.Future[None] | None = field(default=None, compare=False)
-    """Set while it waits for its turn."""
+    """Set while it waits."""
     asks_since_s: float = field(default=0.0, compare=False)
     held_s: float = field(default=0.0, compare=False)
-    """How long it waited for the turns that it has had."""
+    """Time waited for the turns it has had."""
 
 
 class KvGate:
@@ -71,20 +68,20 @@ class KvGate:
         self._first = Mean()
         self._growth = Mean()
         """Of a context, from one turn to the next."""
-        self._lives = TurnForecast()
+        self._turn_counts = TurnForecast()
         self._on_room: Callable[[], None] = lambda: None
 
     # ---------------------------------------------------------------- what the dispatcher asks and tells
 
     def room(self) -> int | None:
-        """How many new agents could begin now; None: any number, as nothing is known of a cache."""
+        """How many new agents could start now; None if any number, as no cache is known."""
         budget = self._budget.tokens()
         if budget is None:
             return None
         if self._asking:
             return 0
         if not self._first.num:
-            return 1  # and then we know what a first prompt is like
+            return 1  # one, to learn how long a first prompt is
         room = self._room_for(0, self._first.mean, budget)
         return None if room == inf else int(room)
 
@@ -103,18 +100,18 @@ class KvGate:
         agent = self._agents.pop(key, None)
         if agent is None:
             return
-        self._lives.ended(agent.turns)
+        self._turn_counts.ended(agent.turns)
         if agent.is_resident:
             _take_out(self._idle, agent)
             self._dismiss(agent)
         _take_out(self._asking, agent)
         if agent.asks is not None and not agent.asks.done():
-            agent.asks.set_result(None)  # nobody would say that it left: it goes on without being counted
+            agent.asks.set_result(None)  # let it through uncounted: it will not report its end
         self._serve()
 
-    def on_room(self, told: Callable[[], None]) -> None:
-        """Whom to tell when there may be room for new agents."""
-        self._on_room = told
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever there may be room for new agents."""
+        self._on_room = callback
 
     # ---------------------------------------------------------------- turns
 
@@ -122,7 +119,7 @@ class KvGate:
     async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         agent = self._agents.get(key)
         if nested or key in self._left_behind or (agent is not None and agent.is_busy):
-            # A tool waits for a nested one, and its time runs. Or another branch of it has a turn or asks for one.
+            # Nested: a tool waits for it, on its own clock. Busy: another branch of the agent has or asks for a turn.
             self._num_under_way += 1
             try:
                 yield TurnPass(num_under_way=self._num_under_way)
@@ -158,7 +155,7 @@ class KvGate:
             self._count(agent, -1)
         agent.context = num_context_tokens
         agent.turns += 1
-        self._lives.took(agent.turns)
+        self._turn_counts.took(agent.turns)
         if agent.is_resident:
             self._count(agent, 1)
 
@@ -171,7 +168,7 @@ class KvGate:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self._rest(agent)  # it was let in just then
+                self._rest(agent)  # it was admitted just then
             else:
                 _take_out(self._asking, agent)
                 if agent.is_resident:
@@ -183,26 +180,26 @@ class KvGate:
             agent.held_s += loop.time() - agent.asks_since_s
 
     def _rest(self, agent: _Agent) -> None:
-        """Its turn is over: it stays a resident, and can be asked to give way; unless it ended meanwhile."""
+        """Its turn is over: it stays a resident, and may have to give way."""
         if agent.is_resident:
             insort(self._idle, agent)
         self._serve()
 
-    # ---------------------------------------------------------------- who may go on
+    # ---------------------------------------------------------------- who may take a turn
 
     def _serve(self) -> None:
-        """Let those in who may go on, the oldest first; the others give up their places until they may."""
+        """Admit agents that may take a turn, oldest first; the others give up their residency until they may."""
         budget = self._budget.tokens()
-        self._let_in(budget)
+        self._admit(budget)
         while held := [agent for agent in self._asking if agent.is_resident]:
             for agent in held:
                 self._dismiss(agent)
-            self._let_in(budget)  # their room may be what an older one waits for, and nobody else may be there
+            self._admit(budget)  # their room may be what an older one is waiting for
         if not self._asking:
             self._on_room()
 
-    def _let_in(self, budget: float | None) -> None:
-        while self._asking and (budget is None or self._may_go_on(self._asking[0], budget)):
+    def _admit(self, budget: float | None) -> None:
+        while self._asking and (budget is None or self._may_proceed(self._asking[0], budget)):
             agent = self._asking.pop(0)
             if not agent.is_resident:
                 agent.is_resident = True
@@ -211,7 +208,7 @@ class KvGate:
             if agent.asks is not None and not agent.asks.done():
                 agent.asks.set_result(None)
 
-    def _may_go_on(self, agent: _Agent, budget: float) -> bool:
+    def _may_proceed(self, agent: _Agent, budget: float) -> bool:
         if not agent.is_resident:
             return self._num_residents == 0 or self._room_for(agent.turns, agent.context, budget) >= 1
         while self._num_tokens + self._growth_of(self._num_residents) > budget:
@@ -221,15 +218,15 @@ class KvGate:
         return True
 
     def _growth_of(self, num: int) -> float:
-        """What so many agents will have grown by when each has asked once more, and a little more."""
+        """Expected growth of `num` agents by their next turns, with a margin."""
         return num * self._growth.mean + SPARE_DEVIATIONS * sqrt(num) * self._growth.deviation
 
     def _room_for(self, turns: int, context: float, budget: float) -> float:
-        """How many agents with so many turns behind them and such a context fit beside the residents: now, and as far
-        ahead as lives are known."""
-        alive, growth = self._lives.alive, self._growth.mean
+        """How many agents with this many turns and this context fit beside the residents: now, and as far
+        ahead as turn counts are known."""
+        alive, growth = self._turn_counts.alive, self._growth.mean
         room, ahead = inf, 1
-        while ahead == 1 or ahead <= self._lives.longest:
+        while ahead == 1 or ahead <= self._turn_counts.longest:
             there = variance = 0.0
             for passed, (num, tokens) in self._by_turns.items():
                 left = alive(passed, ahead - 1) if ahead > 1 else 1.0
@@ -251,7 +248,7 @@ class KvGate:
             del self._by_turns[agent.turns]
 
     def _dismiss(self, agent: _Agent) -> None:
-        """It is no resident any more: the engine may forget its context."""
+        """End its residency: the engine may evict its context."""
         agent.is_resident = False
         self._num_residents -= 1
         self._count(agent, -1)

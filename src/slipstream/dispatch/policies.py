@@ -1,4 +1,4 @@
-"""The fixed policies: everything at once, one slot for a whole life, one pool for each stage."""
+"""The fixed scheduling policies: everything at once, one slot for a whole job, one pool per stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.types import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All jobs at once. By definition without limits: give it none."""
+    """All jobs at once, by definition without limits."""
 
     def start(self, limits: DispatchLimits) -> None:
         return None
@@ -27,7 +27,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounded:
-    """One slot covers a job's whole life."""
+    """One slot covers a job from its initialisation to its end."""
 
     slots: int
 
@@ -46,8 +46,8 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pool of workers for each stage, as the paper describes it. How many initialised sandboxes may pile up before
-    the run pool is a matter of the limits alone."""
+    """A pool of workers for each stage, as the paper describes it. Only the limits bound how many initialised sandboxes
+    pile up before the run pool."""
 
     init: int
     run: int

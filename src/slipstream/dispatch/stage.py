@@ -1,7 +1,7 @@
 """Runs one stage of one attempt to its end, its deadline, or its abandonment.
 
-Always holds: `run` returns or raises within its deadline plus the grace, whatever the stage does. A stage that
-ignores its cancellation is left behind and counted; this is the one place where a task may outlive its parent.
+Invariants: `run` returns or raises within its deadline plus the grace period, whatever the stage does. A stage that
+ignores its cancellation is abandoned and counted; this is the one place where a task may outlive its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StageDeadline(InfrastructureError):
 
 
 class StageAbandoned(StageDeadline):
-    """It passed, and the stage ignored its cancellation: it may still be at work."""
+    """The deadline passed and the stage ignored its cancellation: it may still be running."""
 
 
 class StageRunner:
@@ -44,8 +44,7 @@ class StageRunner:
     ) -> T:
         """The stage's result. Raises StageDeadline, InfrastructureError, or whatever the stage raised.
 
-        `held_s` says for how long it was kept from going on, which does not count; `most_s` is the deadline that counts
-        it all.
+        `held_s`: how long the gate has held it, which does not count; `most_s`: the deadline that counts everything.
         """
         task = asyncio.create_task(_contained(stage), name=name)
         timeout_s = timeout_s if most_s is None else min(timeout_s, most_s)
@@ -78,10 +77,10 @@ class StageRunner:
         return any(task.get_name() == name for task in self._abandoned)
 
     async def _end(self, task: asyncio.Task[Any]) -> bool:
-        """Cancel, wait for the grace, and say whether it ended; if not, leave it behind."""
+        """Cancel, wait for the grace period, and say whether it ended; if not, abandon it."""
         task.cancel()
         try:
-            # Whoever is cancelled again meanwhile waits for the grace all the same: what is alive holds its place.
+            # Even if cancelled again meanwhile: what is alive still holds its place.
             await outlast([asyncio.ensure_future(asyncio.wait({task}, timeout=self._grace_s))])
         finally:
             if not task.done():
@@ -90,7 +89,7 @@ class StageRunner:
                 task.add_done_callback(self._forget)
                 logger.warning("%s ignored its cancellation and was abandoned", task.get_name())
             elif not task.cancelled():
-                task.exception()  # seen, so that asyncio does not report it again
+                task.exception()  # retrieved, so that asyncio does not report it
         return task.done()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -100,7 +99,7 @@ class StageRunner:
 
 
 async def _contained(stage: Callable[[], Awaitable[T]]) -> T:
-    """Keep what would end the event loop, or look like a cancellation from outside, inside the stage."""
+    """Turn what would end the event loop, or look like a cancellation from outside, into a failure of the stage."""
     task = asyncio.current_task()
     try:
         return await stage()

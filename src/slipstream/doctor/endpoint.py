@@ -2,7 +2,7 @@
 
 Input: the endpoint's config and the renderer that runs would use. Output: one Check for each question.
 Invariants: the samples are asked for just as `OpenAICompleter.complete` does; what the server does not take part in
-is skipped with what it said; every request has a deadline, and so has the whole. Where a check failed, those that
+is skipped with its message; every request has a deadline, and so has the whole. Where a check failed, those that
 would fail with it are skipped: one fault is one failure.
 
 A second scoring is the judge: prompt and sample go back as a prompt with `prompt_logprobs`, which vLLM computes at
@@ -45,7 +45,7 @@ from slipstream.types import Message, Role, SampleParams, ToolCall
 REACHABLE = "endpoint.reachable"
 NUM_CONCURRENT = 32
 RETRIES = Retries(max_retries=2, backoff_cap_s=2.0, retry_after_cap_s=10.0)
-"""Few: a server that does not answer is something to be told, not to be waited for."""
+"""Few: a server that does not answer is reported, not waited for."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -146,7 +146,7 @@ class _Samples:
     """At temperature 1, which is the model's own distribution."""
     tempered: list[Reply]
     again: list[Reply]
-    """The first of each prompt in `own`, asked for anew."""
+    """The first of each prompt in `own`, asked for again."""
     greedy: list[Reply]
     closing: list[Reply]
     """To a prompt in which the reply is complete but for its stop token."""
@@ -193,8 +193,10 @@ class _Examination:
 
     def _reached(self) -> None:
         window = self.client.context_tokens
-        told = "says nothing of its window" if window is None else f"has a window of {window} tokens"
-        self.checks.append(passed(REACHABLE, f"{self.client.config.base_url} serves {self.client.model!r} and {told}"))
+        window_is = "says nothing of its window" if window is None else f"has a window of {window} tokens"
+        self.checks.append(
+            passed(REACHABLE, f"{self.client.config.base_url} serves {self.client.model!r} and {window_is}")
+        )
 
     def _add(self, check: Check) -> None:
         """A check without which the next ones mean nothing."""
@@ -244,7 +246,7 @@ class _Examination:
         return Ask(prompt=name, sent=sent, params=params)
 
     def _rendered(self, prompts: Sequence[Conversation]) -> list[tuple[str, tuple[int, ...]]]:
-        """Those that the family can write: the others are told of by the checks of the renderer."""
+        """Those that the family can write: the checks of the renderer report the others."""
         rendered = []
         for prompt in prompts:
             with suppress(ConfigError):

@@ -80,7 +80,9 @@ def _grows_as_rendered(renderer: Renderer, faithful: Renderer, traits: Traits) -
             yield failed(name, str(refused))
             continue
         if grown is None:
-            yield skipped(name, "the format cannot go on from such a reply: it is rendered anew, and forks")
+            yield skipped(
+                name, "the format cannot continue from such a reply: the conversation is rendered again, and forks"
+            )
         elif rewrites := _rewrites(faithful, conversation):
             kept = difference(renderer, renderer.render(conversation.messages, conversation.tools), grown)
             says = f"the template itself does not keep what was sampled: {rewrites}"
@@ -95,11 +97,11 @@ def _grown(renderer: Renderer, conversation: Conversation) -> TokenIds | None:
     """The conversation turn by turn, as a rollout would."""
     ids = tail = renderer.render(conversation.opening, conversation.tools)
     for reply, following in conversation.rounds():
-        said = renderer.encode_reply(reply)
-        extension = renderer.extend(tail, said, following, conversation.tools)
+        reply_ids = renderer.encode_reply(reply)
+        extension = renderer.extend(tail, reply_ids, following, conversation.tools)
         if extension is None or extension.num_dropped:
             return None
-        ids, tail = ids + said + extension.added, extension.added
+        ids, tail = ids + reply_ids + extension.added, extension.added
     return ids
 
 
@@ -115,14 +117,14 @@ def _rewrites(faithful: Renderer, conversation: Conversation) -> str:
         if whole[: len(prompt)] != prompt:
             return difference(faithful, prompt, whole[: len(prompt)])
         reply = conversation.messages[place]
-        said = faithful.encode_reply(reply)
-        written = whole[len(prompt) : len(prompt) + len(said)]
-        if written == said:
+        reply_ids = faithful.encode_reply(reply)
+        written = whole[len(prompt) : len(prompt) + len(reply_ids)]
+        if written == reply_ids:
             continue
         ended = next((at for at, index in enumerate(written) if index in faithful.stop_ids), len(written) - 1)
-        heard = faithful.parse(written[: ended + 1], prompt, conversation.tools, call_prefix="c")
-        if not same_reply(heard, reply) or written[:-1] == said[:-1]:
-            return difference(faithful, said, written)
+        parsed = faithful.parse(written[: ended + 1], prompt, conversation.tools, call_prefix="c")
+        if not same_reply(parsed, reply) or written[:-1] == reply_ids[:-1]:
+            return difference(faithful, reply_ids, written)
     return ""
 
 
@@ -140,15 +142,15 @@ def _read_back(renderer: Renderer, conversation: Conversation, name: str) -> Che
     num_replies = 0
     for reply, following in conversation.rounds():
         try:
-            said = renderer.encode_reply(reply)
+            reply_ids = renderer.encode_reply(reply)
         except ConfigError as refused:
             return failed(name, str(refused))
-        heard = renderer.parse(said, tail, conversation.tools, call_prefix="c")
-        if not same_reply(heard, reply):
-            return failed(name, f"{renderer.decode(said)!r} was to say {reply}, and is read as {heard}")
-        if not said or said[-1] not in renderer.stop_ids:
-            return failed(name, f"{renderer.decode(said)!r} does not end in a token that stops the model")
-        extension = renderer.extend(tail, said, following, conversation.tools)
+        parsed = renderer.parse(reply_ids, tail, conversation.tools, call_prefix="c")
+        if not same_reply(parsed, reply):
+            return failed(name, f"{renderer.decode(reply_ids)!r} was to say {reply}, and is read as {parsed}")
+        if not reply_ids or reply_ids[-1] not in renderer.stop_ids:
+            return failed(name, f"{renderer.decode(reply_ids)!r} does not end in a token that stops the model")
+        extension = renderer.extend(tail, reply_ids, following, conversation.tools)
         tail = renderer.render(conversation.messages, conversation.tools) if extension is None else extension.added
         num_replies += 1
     return passed(name, f"{num_replies} replies are read as they were written, and each ends in a stop token")
@@ -168,7 +170,7 @@ def _keeps_what_was_sampled(renderer: Renderer) -> Check:
     prompt = renderer.render([Message(role=Role.USER, content="Say hello.")], ())
     extension = renderer.extend(prompt, sampled, [Message(role=Role.USER, content="Again.")], ())
     if extension is None:
-        return failed(name, f"the format cannot go on from {renderer.decode(sampled)!r}")
+        return failed(name, f"the format cannot continue from {renderer.decode(sampled)!r}")
     if extension.num_dropped:
         return failed(name, f"{extension.num_dropped} of {len(sampled)} sampled tokens were changed")
     return passed(name, f"{len(sampled)} oddly spelt tokens stand as they were sampled")
@@ -180,16 +182,16 @@ def _text_stays_text(renderer: Renderer) -> Check:
     marks = [mark for mark in renderer.special_tokens if mark.strip()]
     if not marks:
         return skipped(name, "the tokenizer has no special tokens")
-    spoken = " ".join(marks)
+    spelt_marks = " ".join(marks)
     plain, spelt = (
-        renderer.render([Message(role=Role.USER, content=f"Read: {text} end")], ()) for text in ("nothing", spoken)
+        renderer.render([Message(role=Role.USER, content=f"Read: {text} end")], ()) for text in ("nothing", spelt_marks)
     )
     special = {renderer.encode_text(mark)[0] for mark in marks if len(renderer.encode_text(mark)) == 1}
     added = sum(index in special for index in spelt) - sum(index in special for index in plain)
     if added:
-        return failed(name, f"{added} special tokens were made of the plain text {spoken[:200]!r}")
-    if spoken not in renderer.decode(spelt):
-        return failed(name, f"{spoken[:200]!r} does not come out as it went in")
+        return failed(name, f"{added} special tokens were made of the plain text {spelt_marks[:200]!r}")
+    if spelt_marks not in renderer.decode(spelt):
+        return failed(name, f"{spelt_marks[:200]!r} does not come out as it went in")
     return passed(name, f"the names of all {len(marks)} special tokens stay text")
 
 

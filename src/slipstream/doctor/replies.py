@@ -1,4 +1,4 @@
-"""What a server answered to one request for tokens, and what can be told from it without a second opinion.
+"""What a server answered to one request for tokens, and what can be concluded from it alone.
 
 Input: choices as they came. Output: Replies, and Checks of their ids, their ends and their seeds.
 Invariants: the ids and logprobs of a Reply are those that the client would train on.
@@ -117,8 +117,8 @@ def _count_problem(reply: Reply) -> str:
     if reply.logprobs is not None:
         counts["logprobs"] = len(reply.logprobs)
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{number} {what}" for what, number in counts.items())
-        return f"the counts of what was sampled differ: {told}"
+        counts_differ = ", ".join(f"{number} {what}" for what, number in counts.items())
+        return f"the counts of what was sampled differ: {counts_differ}"
     if len(reply.ids) > reply.ask.params.max_tokens:
         return f"{len(reply.ids)} tokens were sampled where {reply.ask.params.max_tokens} were allowed"
     return ""
@@ -162,7 +162,7 @@ def shown(renderer: Renderer, ids: Sequence[int]) -> str:
 
 
 def stop_early(reply: Reply) -> Ask | None:
-    """The same request, told to stop at a token that it sampled only once it was under way."""
+    """The same request, with a stop at a token that it sampled only once it was under way."""
     stop_ids = reply.ask.params.stop_ids
     for place in range(2, len(reply.ids) - 1):
         index = reply.ids[place]
@@ -188,7 +188,7 @@ def check_stop(replies: Sequence[Reply], renderer: Renderer) -> Check:
         return skipped(
             STOP,
             f"the model sampled none of its stop tokens {names} in {sum(len(reply.ids) for reply in replies)} tokens, "
-            f"so it was not seen to stop there; {num_stopped} replies stopped at other tokens that they were told of",
+            f"so it was not seen to stop there; {num_stopped} replies stopped at other tokens that they were given",
         )
     return passed(
         STOP,
@@ -201,7 +201,7 @@ def _stop_problem(reply: Reply, renderer: Renderer) -> str:
     stop_ids = reply.ask.params.stop_ids
     early = next((index for index in reply.ids[:-1] if index in stop_ids), None)
     if early is not None:
-        return f"the reply went on after {shown(renderer, [early])}; the server does not obey stop_token_ids"
+        return f"the reply continued after {shown(renderer, [early])}; the server does not obey stop_token_ids"
     if reply.stopped and (not reply.ids or reply.ids[-1] not in stop_ids):
         return (
             f"the reply stopped, but its last id is {shown(renderer, reply.ids[-1:])}, none of the stop tokens "

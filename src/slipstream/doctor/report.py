@@ -47,7 +47,7 @@ class DoctorReport:
 def examine_model(
     folder: Path | None, *, family: str = "auto", args: Mapping[str, Json] | None = None
 ) -> tuple[Renderer, list[Check]]:
-    """The renderer of a model's folder, or of a family's bytes, and what is to be said of it."""
+    """The renderer of a model's folder, or of a family's bytes, and the checks of it."""
     renderer = open_renderer(folder, family=family, args=args)
     faithful = open_renderer(folder, family=family, args=args, thinking="template")
     template = ChatTemplate.load(folder) if folder is not None and folder.is_dir() else None

@@ -77,7 +77,7 @@ def logprobs_name(temperature: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """One sampled token: what the server said with the sample, and what the scores allow."""
+    """One sampled token: the logprob the server gave with it, and what the scores allow."""
 
     scored: Scored
     place: int

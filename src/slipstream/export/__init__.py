@@ -1,7 +1,7 @@
-"""A run for others: its samples as JSONL or Parquet for any trainer, its rollouts as ATIF for any viewer, its spans as
-a trace that Perfetto opens.
+"""Exports of a run: samples as JSONL or Parquet for any trainer, rollouts as ATIF for any viewer, spans as a trace for
+Perfetto.
 
-`export_run` writes; `read_jsonl`, `read_parquet` and `read_atif` give back what was written. pyarrow and atif are
+`export_run` writes; `read_jsonl`, `read_parquet` and `read_atif` read back what was written. pyarrow and atif are
 imported by the functions that need them.
 """
 

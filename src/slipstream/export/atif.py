@@ -1,8 +1,8 @@
 """Rollouts as files in the Agent Trajectory Interchange Format, ATIF-v1.8: a folder with one JSON file for each.
 
-Beside them lies `manifest.jsonl`, a line for each rollout: its file, its key, how it ended, its reward. Always holds:
-every file passes the `atif` package's check before the folder is at its place, and reading one gives its rollout back,
-spans and failures included. The package is imported by the functions that need it.
+The folder also has a `manifest.jsonl`, with a line for each rollout: its file, key, ending and reward. Invariants:
+every file passes the `atif` package's validation before the folder appears, and reading one gives its rollout back,
+including spans and failures. The package is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from slipstream.bounded import too_large
 from slipstream.errors import ConfigError
-from slipstream.export.chat import Fields
-from slipstream.export.files import MANIFEST, folder_written_beside, reading
+from slipstream.export.files import MANIFEST, exported_folder, reading
 from slipstream.export.portable import json_line, read_json
 from slipstream.export.trajectories import rollout_of, trajectory_of
+from slipstream.messages import ReadFields
 from slipstream.types import Rollout
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -25,10 +25,10 @@ _MAX_NAME_CHARS = 100
 MAX_FILE_BYTES = 256 << 20
 
 
-def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: Fields, force: bool = False) -> None:
+def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: ReadFields, force: bool = False) -> None:
     """Write a folder; `agent` is ATIF's object of that name."""
     trajectory = _trajectory_model()
-    with folder_written_beside(path, force=force) as folder, (folder / MANIFEST).open("wb") as manifest:
+    with exported_folder(path, force=force) as folder, (folder / MANIFEST).open("wb") as manifest:
         for number, rollout in enumerate(rollouts):
             name = _file_name(number, rollout)
             text = json_line(trajectory_of(rollout, run=run, agent=agent))
@@ -38,7 +38,7 @@ def write_atif(path: Path, rollouts: Iterable[Rollout], *, run: str, agent: Fiel
 
 
 def read_atif(path: str | Path) -> Iterator[Rollout]:
-    """The rollouts of a folder that `export_run` wrote, in its order, or of one of its files."""
+    """The rollouts of a folder that `export_run` wrote, in order, or of one of its files."""
     path = Path(path)
     trajectory = _trajectory_model()
     with reading(path):
@@ -53,7 +53,7 @@ def read_atif(path: str | Path) -> Iterator[Rollout]:
             document: Any = read_json(text)
             rollout = rollout_of(document)
         except (ValueError, LookupError, TypeError, OverflowError) as raised:
-            raise ConfigError(f"{file} is no exported rollout ({raised}): export the run again") from raised
+            raise ConfigError(f"{file} is not an exported rollout ({raised}): export the run again") from raised
         yield rollout
 
 
@@ -63,7 +63,7 @@ def check_installed() -> None:
 
 
 def _trajectory_model() -> Any:
-    """The package's model of a trajectory; Any, since it is imported here alone."""
+    """The package's model of a trajectory; Any, since it is imported only here."""
     try:
         from atif import Trajectory
     except ImportError as raised:
@@ -72,7 +72,7 @@ def _trajectory_model() -> Any:
 
 
 def _file_name(number: int, rollout: Rollout) -> str:
-    """In the order of the run, and with the rollout's key as far as a file can be called so."""
+    """A number in the order of the run, then the rollout's key, as far as a file name can hold it."""
     key = _UNSAFE.sub("-", str(rollout.job.key))[:_MAX_NAME_CHARS]
     return f"{number:06d}-{key}.json"
 

@@ -1,11 +1,11 @@
 """A run's spans as a trace in Chrome's format, which Perfetto and chrome://tracing open.
 
-Input: rollouts, read twice, and samples of the machine. Output: one JSON object with an event for every span. Always
-holds: in a lane two slices are apart or one holds the other; a lane belongs to one job at a time and goes to another
-when it ends; times are microseconds since the first span, exact to the nanosecond.
+Input: rollouts, read twice, and samples of the machine. Output: one JSON object with an event for every span.
+Invariants: two slices in a lane are disjoint or nested; a lane belongs to one job at a time and is reused after it
+ends; times are microseconds since the first span, exact to the nanosecond.
 
-Three processes: `jobs`, with a lane for each job that is alive at once (and lanes beside it where a job did several
-things at the same time); `queue`, with the waits before a job's first stage; `in use`, with counters over time.
+There are three processes: `jobs`, with a lane for each concurrent job (and further lanes where a job did several things
+at once); `queue`, with the waits before a job's first stage; `in use`, with counters over time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from slipstream.export.files import written_beside
+from slipstream.export.files import exported_file
 from slipstream.export.portable import json_line
 from slipstream.record.hardware import HardwareSample
 from slipstream.telemetry.levels import machine_lines
@@ -36,12 +36,12 @@ _COUNTERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a trace holds."""
+    """What a trace contains."""
 
     num_rollouts: int
     num_spans: int
     num_lanes: int
-    """Of jobs: the most that were alive at once."""
+    """The maximum of jobs alive at once."""
 
 
 def write_chrome(
@@ -52,10 +52,10 @@ def write_chrome(
     samples: Iterable[HardwareSample] = (),
     force: bool = False,
 ) -> Written:
-    """Write a trace of what `read` gives, twice: first for the lanes, then for the spans.
+    """Write a trace of the rollouts of `read`, which is called twice: for the lanes, then for the spans.
 
-    Rollouts that the first reading did not see are left out, and so is what `samples`, which are in order of time, tell
-    of the time before the first span.
+    Rollouts that the first reading did not see are left out, and so are `samples`, which are in order of time, from
+    before the first span.
     """
     plan = _Plan()
     lines = time_lines(plan.watched(read()))
@@ -64,7 +64,7 @@ def write_chrome(
     if plan.has_spans:
         counters |= machine_lines(samples, from_s=plan.start_s)
     num_rollouts = num_spans = 0
-    with written_beside(path, force=force) as beside, beside.open("wb") as stream:
+    with exported_file(path, force=force) as beside, beside.open("wb") as stream:
         head: Json = {"run": run, "start_epoch_s": plan.start_s}
         stream.write(f'{{"displayTimeUnit":"ms","otherData":{json_line(head)},"traceEvents":[\n'.encode())
         _write(stream, plan.names(), last="")
@@ -82,7 +82,7 @@ def write_chrome(
 
 
 def _write(stream: BinaryIO, events: Iterable[Json], last: str = ",\n") -> None:
-    """Each event but the very first of the file comes after a comma."""
+    """Each event but the first of the file comes after a comma."""
     for event in events:
         stream.write(f"{last}{json_line(event)}".encode())
         last = ",\n"
@@ -93,7 +93,7 @@ def _write(stream: BinaryIO, events: Iterable[Json], last: str = ",\n") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """The time in which something wants a lane, and how many beside each other it needs."""
+    """The time in which a job needs lanes, and how many side by side."""
 
     key: JobKey
     start_s: float
@@ -102,43 +102,43 @@ class _Stretch:
 
 
 class _Plan:
-    """Which job lies in which lane."""
+    """Which lane each job has."""
 
     def __init__(self) -> None:
         self.start_s = 0.0
         self.has_spans = False
         self.num_lanes = 0
         self.lanes: dict[JobKey, int | None] = {}
-        """The lane of a job; None for one that never got as far as a stage."""
+        """The lane of a job; None for one that never reached a stage."""
         self._queue_lanes: dict[JobKey, int] = {}
-        self._lives: list[_Stretch] = []
+        self._jobs: list[_Stretch] = []
         self._waits: list[_Stretch] = []
         self._num_tracks = 1
 
     def watched(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
-        """The rollouts themselves; what the lanes have to be wide and long enough for is noted on the way."""
+        """The rollouts, unchanged; notes what lanes they need on the way."""
         for rollout in rollouts:
-            key, (waits, life) = rollout.job.key, _parts(rollout.spans)
+            key, (waits, stages) = rollout.job.key, _parts(rollout.spans)
             self.lanes[key] = None
             if waits:
                 self._waits.append(_stretch(key, waits))
-            if life:
-                self._lives.append(_stretch(key, life, num_tracks=max(track for track, _ in _tracked(life)) + 1))
+            if stages:
+                self._jobs.append(_stretch(key, stages, num_tracks=max(track for track, _ in _tracked(stages)) + 1))
             yield rollout
 
     def settle(self) -> None:
-        stretches = [*self._waits, *self._lives]
+        stretches = [*self._waits, *self._jobs]
         self.has_spans = bool(stretches)
         self.start_s = min((stretch.start_s for stretch in stretches), default=0.0)
-        self._num_tracks = max((stretch.num_tracks for stretch in self._lives), default=1)
-        found = _lanes(self._lives)
+        self._num_tracks = max((stretch.num_tracks for stretch in self._jobs), default=1)
+        found = _lanes(self._jobs)
         self.lanes |= found
         self.num_lanes = max(found.values(), default=-1) + 1
         self._queue_lanes = _lanes(self._waits)
-        self._lives, self._waits = [], []
+        self._jobs, self._waits = [], []
 
     def names(self) -> Iterator[Json]:
-        """What processes and lanes are called."""
+        """The names of processes and lanes."""
         for process, name in ((JOBS, "jobs"), (QUEUE, "queue"), (IN_USE, "in use")):
             yield _name("process_name", process, 0, name)
         for lane in range(self.num_lanes):
@@ -149,12 +149,12 @@ class _Plan:
     def events(self, rollout: Rollout) -> Iterator[Json]:
         """A slice for the job, and one for every span."""
         key, lane = rollout.job.key, self.lanes[rollout.job.key]
-        waits, life = _parts(rollout.spans)
+        waits, stages = _parts(rollout.spans)
         for span in waits:
             yield self._slice(span, QUEUE, self._queue_lanes[key] + 1, key)
         if lane is None:
             return
-        start_s, end_s = _bounds(life)
+        start_s, end_s = _bounds(stages)
         yield {
             **self._times(start_s, end_s),
             "name": str(key),
@@ -163,7 +163,7 @@ class _Plan:
             "tid": self._thread(lane, 0),
             "args": _job_args(rollout),
         }
-        for track, span in _tracked(life):
+        for track, span in _tracked(stages):
             yield self._slice(span, JOBS, self._thread(lane, track), key)
 
     def micros(self, time_s: float) -> float:
@@ -200,7 +200,7 @@ def _bounds(spans: Sequence[Span]) -> tuple[float, float]:
 
 
 def _parts(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-    """The wait before a job's first stage, and its life from then on, a span before those that it holds."""
+    """The wait before a job's first stage, and its spans from then on, each before those that it contains."""
     ordered = sorted(spans, key=lambda span: (span.start_s, -span.end_s))
     first = min(ordered, key=lambda span: (span.start_s, span.end_s), default=None)
     if first is None or first.kind is not SpanKind.WAIT_INIT:
@@ -209,9 +209,9 @@ def _parts(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
 
 
 def _tracked(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """Each span with the first track in which it overlaps no other, unless one holds the other. In order of start."""
+    """Each span with the first track in which it overlaps no other, except by nesting. In order of start."""
     tracks: list[list[float]] = []
-    """Of every track, when the slices end that are open in it, innermost last."""
+    """For every track, the ends of its open slices, innermost last."""
     for span in spans:
         track = next((number for number, ends_s in enumerate(tracks) if _has_room(ends_s, span)), len(tracks))
         if track == len(tracks):
@@ -221,14 +221,14 @@ def _tracked(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
 
 
 def _has_room(ends_s: list[float], span: Span) -> bool:
-    """Whether a span that begins after all before it can lie in a track; slices that are over by then are closed."""
+    """Whether a span, which starts after all earlier ones, fits a track; closes slices that are over by then."""
     while ends_s and ends_s[-1] <= span.start_s:
         ends_s.pop()
     return not ends_s or span.end_s <= ends_s[-1]
 
 
 def _lanes(stretches: Iterable[_Stretch]) -> dict[JobKey, int]:
-    """The lowest lane that is free when a stretch begins."""
+    """The lowest lane that is free at the start of an interval."""
     found: dict[JobKey, int] = {}
     free: list[int] = []
     busy: list[tuple[float, int]] = []

@@ -1,8 +1,7 @@
 """An exported sample as columns, the same in JSONL and in Parquet, and back.
 
-Input: an `ExportedSample`. Output: a dict of JSON with every column in its place; but token columns are arrays, and
-text and numbers are not portable yet. Invariants: the columns and their order are `COLUMNS`; reading back gives
-an equal sample.
+The columns and their order are `COLUMNS`. Token columns are arrays, and text and numbers are not portable yet (see
+`portable`). Invariant: reading back gives an equal sample.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from slipstream.export.chat import Fields, message_fields, message_of
 from slipstream.export.samples import ExportedSample
+from slipstream.messages import ReadFields, from_chat, to_chat
 from slipstream.types import EndReason, ForkReason, Trust, token_ids
 
 COLUMNS = (
@@ -29,12 +28,12 @@ def fields_of(sample: ExportedSample) -> dict[str, Any]:
         "trust": sample.trust.value,
         "reward_components": [{"name": name, "value": value} for name, value in sample.reward_components.items()],
         "turns": list(sample.turns),
-        "messages": [message_fields(message) for message in sample.messages],
+        "messages": [to_chat(message) for message in sample.messages],
     }
 
 
-def sample_of(fields: Fields) -> ExportedSample:
-    """What `fields_of` was given. LookupError, ValueError or TypeError if it is no such thing."""
+def sample_of(fields: ReadFields) -> ExportedSample:
+    """The inverse of `fields_of`. Raises LookupError, ValueError or TypeError for anything else."""
     if fields.keys() != set(COLUMNS):
         differing = ", ".join(sorted(fields.keys() ^ set(COLUMNS)))
         raise ValueError(f"the columns are not those of an export: {differing}")
@@ -50,6 +49,6 @@ def sample_of(fields: Fields) -> ExportedSample:
             "logprobs": None if fields["logprobs"] is None else array("f", fields["logprobs"]),
             "versions": None if fields["versions"] is None else array("i", fields["versions"]),
             "turns": tuple(fields["turns"]),
-            "messages": tuple(message_of(message) for message in fields["messages"]),
+            "messages": tuple(from_chat(message) for message in fields["messages"]),
         }
     )

@@ -1,6 +1,6 @@
-"""Exported samples as JSONL: one sample a line, UTF-8, strict JSON.
+"""Exported samples as JSONL: one sample per line, UTF-8, strict JSON.
 
-Invariants: what is read back equals what was written, float32 logprobs and text that is no Unicode included. A
+Invariants: what is read back equals what was written, including float32 logprobs and text with lone surrogates. A
 damaged line is a ConfigError that names it.
 """
 
@@ -14,7 +14,7 @@ from typing import IO
 from slipstream.bounded import TooLarge, lines
 from slipstream.errors import ConfigError
 from slipstream.export.columns import fields_of, sample_of
-from slipstream.export.files import reading, written_beside
+from slipstream.export.files import exported_file, reading
 from slipstream.export.portable import float32_list, json_line, read_json
 from slipstream.export.samples import ExportedSample
 
@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 256 << 20
 
 
 def write_jsonl(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
-    with written_beside(path, force=force) as beside, beside.open("wb") as stream:
+    with exported_file(path, force=force) as beside, beside.open("wb") as stream:
         for sample in samples:
             stream.write(f"{sample_line(sample)}\n".encode())
 
@@ -45,16 +45,16 @@ def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
             try:
                 fields = read_json(line.decode("utf-8"))
                 if not isinstance(fields, dict):
-                    raise ValueError("it is no object")
+                    raise ValueError("it is not an object")
                 sample = sample_of(fields)
             except json.JSONDecodeError as raised:
                 raise ConfigError(
-                    f"line {number} of {path} is no exported sample ({raised.msg} at column {raised.colno}): "
+                    f"line {number} of {path} is not an exported sample ({raised.msg} at column {raised.colno}): "
                     "export the run again"
                 ) from raised
             except (ValueError, LookupError, TypeError, OverflowError) as raised:
                 raise ConfigError(
-                    f"line {number} of {path} is no exported sample ({raised}): export the run again"
+                    f"line {number} of {path} is not an exported sample ({raised}): export the run again"
                 ) from raised
             yield sample
 

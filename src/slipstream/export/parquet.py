@@ -1,8 +1,8 @@
 """Exported samples as Parquet: the columns of the JSONL, typed, in row groups of bounded size.
 
 Token columns are lists of int32, int8 and float32; messages are lists of structs, so that pandas, DuckDB and datasets
-read them as they are. Invariants: what is read back equals what was written; text that is no Unicode is spelled out
-as in the JSONL. pyarrow is imported by the functions that need it.
+read them directly. Invariants: what is read back equals what was written; text with lone surrogates is escaped as in
+the JSONL. pyarrow is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 from slipstream.bounded import too_large
 from slipstream.errors import ConfigError
 from slipstream.export.columns import COLUMNS, fields_of, sample_of
-from slipstream.export.files import reading, written_beside
+from slipstream.export.files import exported_file, reading
 from slipstream.export.portable import portable_text, restored_text
 from slipstream.export.samples import ExportedSample
 
 GROUP_TOKENS = 1_000_000
 GROUP_ROWS = 1_000
-"""A row group ends at whichever it reaches first: it is what is held in memory, here and by a reader."""
+"""A row group ends at whichever limit it reaches first. It is what writers and readers hold in memory."""
 
 READ_ROWS = 32
 MAX_GROUP_BYTES = 2 << 30
 MAX_GROUP_VALUES = 100_000_000
-"""Of a row group that is read: what a small file says twice can be very large."""
+"""Limit of a row group that is read: a small file with much repetition can be very large unpacked."""
 
 
 def write_parquet(path: Path, samples: Iterable[ExportedSample], *, force: bool = False) -> None:
     arrow, parquet = _pyarrow()
     schema = _schema(arrow)
     with (
-        written_beside(path, force=force) as beside,
+        exported_file(path, force=force) as beside,
         beside.open("wb") as stream,
         parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
     ):
@@ -41,7 +41,7 @@ def write_parquet(path: Path, samples: Iterable[ExportedSample], *, force: bool 
 
 
 def read_parquet(path: str | Path) -> Iterator[ExportedSample]:
-    """The samples of a file that `export_run` wrote, some rows at a time."""
+    """The samples of a file that `export_run` wrote, a few rows at a time."""
     path = Path(path)
     arrow, parquet = _pyarrow()
     with reading(path), path.open("rb") as stream:
@@ -52,11 +52,11 @@ def read_parquet(path: str | Path) -> Iterator[ExportedSample]:
                     for row in batch.to_pylist():
                         yield sample_of(_texts(row, restored_text))
         except (arrow.ArrowException, ValueError, LookupError, TypeError) as raised:
-            raise ConfigError(f"{path} is no Parquet of exported samples ({raised}): export the run again") from raised
+            raise ConfigError(f"{path} is not Parquet of exported samples ({raised}): export the run again") from raised
 
 
 def _check_size(metadata: Any) -> None:
-    """Raises ValueError for a file that would become more than any export is. Any: pyarrow has no types."""
+    """Raises ValueError for a file that would be larger in memory than any export. Any: pyarrow has no types."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if group.total_byte_size > MAX_GROUP_BYTES:
@@ -98,7 +98,7 @@ _TOKENS = frozenset({"input_ids", "loss_mask", "logprobs", "versions", "turns"})
 
 
 def _texts(row: dict[str, Any], change: Any) -> dict[str, Any]:
-    """`row` with every text in it changed."""
+    """`row` with `change` applied to every text in it."""
     return {name: value if name in _TOKENS else _changed(value, change) for name, value in row.items()}
 
 

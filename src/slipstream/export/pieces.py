@@ -1,7 +1,7 @@
-"""Turns and messages as pieces of ATIF: steps of a trajectory, and results of an observation. Both directions.
+"""Turns and messages as pieces of ATIF (steps of a trajectory, results of an observation), and back.
 
-Invariants: a piece that stands for a message of a turn names turn and place under `extra.slipstream`, and reading it
-gives an equal message: where ATIF's own fields cannot say it all, the message stands there too, in chat form.
+Invariants: a piece for a message of a turn names the turn and the message's place under `extra.slipstream`, and reading
+it gives an equal message: if ATIF's own fields cannot hold all of it, the message is there too, in chat form.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slipstream.export.chat import Fields, image_of, image_url, message_fields, message_of
 from slipstream.export.portable import float32_list
+from slipstream.messages import ReadFields, from_chat, image_from_url, image_to_url, read_call, to_chat
 from slipstream.types import (
-    CallProblem,
     ForkReason,
     Image,
     Message,
@@ -28,25 +27,25 @@ from slipstream.types import (
 )
 
 OURS = "slipstream"
-"""The key under `extra` for all that ATIF has no field for."""
+"""The key under `extra` for everything that ATIF has no field for."""
 
 _SOURCES: Mapping[Role, str] = {Role.SYSTEM: "system", Role.USER: "user", Role.ASSISTANT: "agent"}
 _ROLES = {source: role for role, source in _SOURCES.items()}
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
-def ours_of(piece: Fields) -> Fields:
-    """What is ours in a piece; nothing if it stands for no message of a turn."""
-    extra: Fields = piece.get("extra") or {}
-    ours: Fields = extra.get(OURS) or {}
+def ours_of(piece: ReadFields) -> ReadFields:
+    """Our fields of a piece; empty if it is not for a message of a turn."""
+    extra: ReadFields = piece.get("extra") or {}
+    ours: ReadFields = extra.get(OURS) or {}
     return ours
 
 
 # ---------------------------------------------------------------- messages
 
 
-def step_of(message: Message, ours: Fields) -> dict[str, Any]:
-    """A message of anyone but a tool as a step."""
+def step_of(message: Message, ours: ReadFields) -> dict[str, Any]:
+    """A message as a step, unless it is a tool's."""
     step: dict[str, Any] = {"source": _SOURCES[message.role], "message": _content(message)}
     if message.role is Role.ASSISTANT:
         if message.thinking:
@@ -56,21 +55,21 @@ def step_of(message: Message, ours: Fields) -> dict[str, Any]:
     return _with_ours(step, message, ours)
 
 
-def result_of(message: Message, ours: Fields, *, answers_call: bool) -> dict[str, Any]:
-    """A tool's message as a result of an observation; `answers_call` if its call stands in the same step."""
+def result_of(message: Message, ours: ReadFields, *, answers_call: bool) -> dict[str, Any]:
+    """A tool's message as a result of an observation; `answers_call` if its call is in the same step."""
     result: dict[str, Any] = {"content": _content(message)}
     if answers_call:
         result["source_call_id"] = message.call_id
     return _with_ours(result, message, ours)
 
 
-def message_of_piece(piece: Fields) -> Message:
-    """The message that a step or a result stands for."""
+def message_of_piece(piece: ReadFields) -> Message:
+    """The message of a step or a result."""
     ours = ours_of(piece)
-    return message_of(ours["message"]) if "message" in ours else _plain_message(piece, ours)
+    return from_chat(ours["message"]) if "message" in ours else _plain_message(piece, ours)
 
 
-def _with_ours(piece: dict[str, Any], message: Message, ours: Fields) -> dict[str, Any]:
+def _with_ours(piece: dict[str, Any], message: Message, ours: ReadFields) -> dict[str, Any]:
     named: dict[str, Any] = {"name": message.name} if message.name else {}
     if message.hints:
         named["hints"] = list(message.hints)
@@ -78,12 +77,12 @@ def _with_ours(piece: dict[str, Any], message: Message, ours: Fields) -> dict[st
         named["is_error"] = True
     ours = {**ours, **named}
     if _plain_message(piece, ours) != message:
-        ours = {**ours, "message": message_fields(message)}
+        ours = {**ours, "message": to_chat(message)}
     return {**piece, "extra": {OURS: ours}} if ours else piece
 
 
-def _plain_message(piece: Fields, ours: Fields) -> Message:
-    """As far as ATIF's own fields tell."""
+def _plain_message(piece: ReadFields, ours: ReadFields) -> Message:
+    """The message, as far as ATIF's own fields hold it."""
     is_step = "source" in piece
     text, images = _content_of(piece["message" if is_step else "content"])
     return Message(
@@ -105,7 +104,7 @@ def _content(message: Message) -> Any:
         return message.content
     parts: list[Any] = [{"type": "text", "text": message.content}] if message.content else []
     for image in images:
-        parts.append({"type": "image", "source": {"media_type": image.media_type, "path": image_url(image)}})
+        parts.append({"type": "image", "source": {"media_type": image.media_type, "path": image_to_url(image)}})
     return parts
 
 
@@ -113,7 +112,7 @@ def _content_of(content: Any) -> tuple[str, tuple[Image, ...]]:
     if isinstance(content, str):
         return content, ()
     text = "".join(part["text"] for part in content if part["type"] == "text")
-    return text, tuple(image_of(part["source"]["path"]) for part in content if part["type"] == "image")
+    return text, tuple(image_from_url(part["source"]["path"]) for part in content if part["type"] == "image")
 
 
 def _call_fields(call: ToolCall) -> dict[str, Any]:
@@ -123,23 +122,15 @@ def _call_fields(call: ToolCall) -> dict[str, Any]:
     return fields
 
 
-def _call_of(fields: Fields) -> ToolCall:
-    ours = ours_of(fields)
-    problem = ours.get("problem")
-    return ToolCall(
-        id=fields["tool_call_id"],
-        name=fields["function_name"],
-        arguments=fields["arguments"],
-        problem=None if problem is None else CallProblem(problem),
-        raw=ours.get("raw", ""),
-    )
+def _call_of(fields: ReadFields) -> ToolCall:
+    return read_call(fields["tool_call_id"], fields["function_name"], fields["arguments"], ours_of(fields))
 
 
 # ---------------------------------------------------------------- turns
 
 
 def reply_step_of(turn: Turn, prompt: TokenIds, reply: Message | None) -> dict[str, Any]:
-    """The step of a model call: the reply, which a turn may lack, with its tokens."""
+    """The step of a model call: the reply, if the turn has one, with its tokens."""
     ours = {
         "turn": turn.index,
         "place": None if reply is None else len(turn.messages) - 1,
@@ -156,12 +147,12 @@ def reply_step_of(turn: Turn, prompt: TokenIds, reply: Message | None) -> dict[s
     return step
 
 
-def is_reply_step(piece: Fields) -> bool:
+def is_reply_step(piece: ReadFields) -> bool:
     return "num_kept" in ours_of(piece)
 
 
-def turn_of(step: Fields, messages: Sequence[Message]) -> Turn:
-    """The turn that `reply_step_of` was given."""
+def turn_of(step: ReadFields, messages: Sequence[Message]) -> Turn:
+    """The inverse of `reply_step_of`."""
     ours = ours_of(step)
     metrics = step.get("metrics")
     prompt = token_ids() if metrics is None else token_ids(metrics["prompt_token_ids"])
@@ -194,7 +185,7 @@ def _metrics(sampled: Sampled | None, prompt: TokenIds) -> dict[str, Any]:
     return metrics
 
 
-def _sampled(metrics: Fields) -> Sampled:
+def _sampled(metrics: ReadFields) -> Sampled:
     ours = ours_of(metrics)
     logprobs = metrics.get("logprobs", ours.get("logprobs"))
     return Sampled(

@@ -1,8 +1,7 @@
-"""What every reader of JSON and Parquet can take, and back.
+"""Escapes what strict readers of JSON and Parquet refuse: lone surrogates, and numbers that are not finite.
 
-Input: any text and any JSON of ours. Output: the same with what strict readers refuse, lone surrogates and numbers
-that are not finite, spelled out as text: `python:` and then as Python writes it, `python:'\\ud800'` or `python:nan`.
-Invariants: restoring gives back exactly what entered; ordinary text stays as it is.
+They become text: `python:` and then Python's spelling, as in `python:'\\ud800'` or `python:nan`.
+Invariants: restoring gives back exactly what was escaped; ordinary text stays as it is.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ MARK = "python:"
 
 _NOT_FINITE = ("nan", "inf", "-inf")
 _LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""Characters that JSON allows in a line and that naive readers take for the end of it."""
+"""Characters that JSON allows in a line but that naive readers treat as its end."""
 
 
 def json_line(value: Json) -> str:
-    """One line of JSON that any reader takes."""
+    """One line of JSON that any reader accepts."""
     try:
         text = _dumps(value)
         text.encode()
@@ -35,13 +34,13 @@ def json_line(value: Json) -> str:
 
 
 def read_json(text: str) -> Json:
-    """What `json_line` was given."""
+    """The inverse of `json_line`."""
     value: Json = json.loads(text)
     return restored(value) if MARK in text else value
 
 
 def portable(value: Json) -> Json:
-    """`value` with all that strict readers refuse spelled out."""
+    """`value` with everything escaped that strict readers refuse."""
     match value:
         case str():
             return portable_text(value)
@@ -81,12 +80,12 @@ def portable_text(text: str) -> str:
 def restored_text(text: str) -> str:
     meant = _meant(text)
     if not isinstance(meant, str):
-        raise ValueError(f"{text!r} stands where text belongs")
+        raise ValueError(f"{text!r} is not text")
     return meant
 
 
 def float32_list(values: Iterable[float]) -> list[Json]:
-    """float32 values in nine digits, which say exactly which float32 is meant, and are half as long as all."""
+    """float32 values in nine digits, which identify the float32 exactly and are half as long as all digits."""
     return [float(f"{value:.9g}") for value in values]
 
 
@@ -105,5 +104,5 @@ def _meant(text: str) -> str | float:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         meant = None
     if not isinstance(meant, str):
-        raise ValueError(f"{text[:80]!r} is no spelling of Python's")
+        raise ValueError(f"{text[:80]!r} is not Python's spelling of a value")
     return meant

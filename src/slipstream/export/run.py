@@ -1,7 +1,7 @@
-"""The export of a run: the run's reader enters, a file or folder and what it holds leave.
+"""Exports a run to a file or a folder.
 
-Invariants: a run is read twice, first its rewards and then its turns, so that no more than a rollout and a row group
-are held at a time; rollouts that end between the two readings are left out, since no advantage counted them.
+Invariants: a run is read twice, first its rewards and then its turns, so that only one rollout and one row group are
+held at a time; rollouts that end between the two readings are left out, since no advantage counted them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from slipstream.record import RunReader
 from slipstream.types import Json, Rollout
 
 DEFAULT_ADVANTAGES = "leave_one_out"
-"""Of runs that learnt nothing."""
+"""For runs that do not train."""
 
 
 class ExportFormat(StrEnum):
@@ -43,7 +43,7 @@ DEFAULT_NAMES: Mapping[ExportFormat, str] = {
     ExportFormat.ATIF: "atif",
     ExportFormat.CHROME: "trace.json",
 }
-"""In the run's folder."""
+"""File names in the run's folder."""
 
 _WITHOUT_SAMPLES: Mapping[ExportFormat, str] = {
     ExportFormat.ATIF: "ATIF holds whole rollouts without advantages",
@@ -69,8 +69,8 @@ def export_run(
 ) -> Exported:
     """Write a run's samples, or with ATIF its rollouts, or for Chrome its spans, to `out` or into the run's folder.
 
-    `advantages` names one of `batch.advantages.ESTIMATORS`; samples are cut, between turns, to `max_tokens`. Both are
-    for samples alone, and by default what the run itself had, so that the rows in the loss are those its learner got.
+    `advantages` names one of `batch.advantages.ESTIMATORS`; samples are truncated, between turns, to `max_tokens`. Both
+    apply to samples only, and default to the run's own settings, so that the rows in the loss are its learner's.
     """
     path = (out or reader.folder / DEFAULT_NAMES[kind]).absolute()
     if kind in _WITHOUT_SAMPLES and (advantages is not None or max_tokens is not None):
@@ -78,7 +78,7 @@ def export_run(
     learnt = _learnt_with(reader.config(), advantages, max_tokens)
     if learnt.estimator not in ESTIMATORS:
         known, close = ", ".join(ESTIMATORS), did_you_mean(learnt.estimator, ESTIMATORS)
-        raise ConfigError(f'there are no advantages "{learnt.estimator}"{close}; use {known}')
+        raise ConfigError(f'there is no estimator of advantages "{learnt.estimator}"{close}; use {known}')
     if max_tokens is not None and max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens}: give a number above 0")
     run, counts = reader.folder.absolute().name, Counter[str]()
@@ -106,7 +106,7 @@ def export_run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LearntWith:
-    """The settings that decide what a learner gets of a run's rollouts."""
+    """The settings that decide what a learner gets from a run's rollouts."""
 
     estimator: str
     max_tokens: int | None
@@ -114,7 +114,7 @@ class _LearntWith:
 
 
 def _learnt_with(config: Json, advantages: str | None, max_tokens: int | None) -> _LearntWith:
-    """As the run's own settings have it, but for what was asked for."""
+    """The run's own settings, except those that were given."""
     settings = _object(_object(config).get("settings"))
     own, cut, seed = (settings.get(name) for name in ("advantages", "max_sample_tokens", "seed"))
     return _LearntWith(
@@ -125,7 +125,7 @@ def _learnt_with(config: Json, advantages: str | None, max_tokens: int | None) -
 
 
 def _samples(reader: RunReader, run: str, learnt: _LearntWith, counts: Counter[str]) -> Iterator[ExportedSample]:
-    steps = reader.steps()  # first: what a batch took is among the rollouts read after it
+    steps = reader.steps()  # before the rollouts, so that those of every batch are among them
     found = advantages_of(
         reader.rollouts(with_turns=False),
         ESTIMATORS[learnt.estimator],
@@ -168,7 +168,7 @@ def _counted_rollouts(rollouts: Iterable[Rollout], counts: Counter[str]) -> Iter
 
 
 def _agent(config: Json) -> dict[str, Any]:
-    """ATIF's agent, as far as the settings that the run began with tell."""
+    """ATIF's `agent` object, from the settings that the run started with."""
     settings = _object(_object(config).get("settings"))
     model = _object(settings.get("model"))
     agent: dict[str, Any] = {"name": "slipstream", "version": __version__}

@@ -1,8 +1,8 @@
-"""Rollouts to exported samples: one flat value for each token sequence, with the rollout that it is part of.
+"""Turns rollouts into exported samples: one flat value for each token sequence, with facts about its rollout.
 
-Input: rollouts and the advantages within their groups. Output: an `ExportedSample` for each sample that `batch.merge`
-makes. Invariants: a rollout leaves at least one, without tokens if nothing of it can be trained on; those in the
-loss are exactly the rows in the loss that `batch.rows` makes of the same groups, with the same tokens and advantage.
+Input: rollouts and their advantages. Output: an `ExportedSample` for each sample of `batch.merge`. Invariants: a
+rollout has at least one, without tokens if it cannot be trained on; those in the loss are exactly the rows in the loss
+that `batch.rows` makes of the same groups, with the same tokens and advantages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 
 from slipstream.batch.advantages import Estimator, deal_anew
 from slipstream.batch.merge import Merged, merge
-from slipstream.batch.rows import FEWEST_IN_BASELINE
+from slipstream.batch.rows import MIN_IN_BASELINE
 from slipstream.export.turns import checked_turns, conversation, conversation_turns, last_turn
 from slipstream.record import StepRecord
 from slipstream.types import (
@@ -35,9 +35,10 @@ _FLOAT_BYTES = array("f").itemsize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedSample:
-    """A row of an export: a token sequence, and what became of the rollout that it is part of.
+    """A row of an export: a token sequence, and facts about its rollout.
 
-    Train on the tokens where `loss_mask` is 1, in rows where `in_loss` is true, weighted by `advantage`; on no other.
+    Train on the tokens where `loss_mask` is 1, in rows where `in_loss` is true, weighted by `advantage`; on nothing
+    else.
     """
 
     run: str
@@ -46,40 +47,40 @@ class ExportedSample:
     step: int
     task_id: str
     sample: int
-    """The rollout's place in its group. A group is the rollouts of one phase, step and task."""
+    """The rollout's index in its group. A group is the rollouts of one phase, step and task."""
     attempt: int
     part: int
-    """Which of its rollout's rows it is, from 0; forks and sub-agents make several."""
+    """The index among its rollout's rows, from 0; forks and sub-agents add rows."""
     branch: int | None
-    """Of the last turn it shows; None if there is no turn."""
+    """Of its last turn; None if there is no turn."""
     fork: ForkReason | None
-    """Why it is a sample of its own; None for the one that the rollout began with."""
+    """Why it is a separate sample; None for the rollout's first."""
     end_reason: EndReason
     end_detail: str
     trust: Trust
     answer: str | None
     in_loss: bool
-    """Whether it is trained on: its rollout is trusted and was not left out of its batch, its group has a baseline,
+    """Whether to train on it: its rollout is trusted and was not left out of its batch, its group has a baseline, and
     its tokens have logprobs."""
     reward: float | None
-    """None if nothing was graded, which is not a reward of 0."""
+    """None if the rollout was not graded, which is not a reward of 0."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
     reward_detail: str = ""
     advantage: float | None
-    """Of the rollout in its group, the same in all its rows; None if it is in no baseline, as what was left out of its
-    batch and what was evaluated beside training is."""
+    """Of the rollout in its group, the same in all its rows; None if it is in no baseline, such as rollouts left out
+    of their batch and evaluations during training."""
     input_ids: TokenIds | None
-    """Prompts, replies and tool answers, one after the other; None if no sequence could be made."""
+    """Prompts, replies and tool answers in order; None if the rollout has no tokens."""
     loss_mask: array[int] | None
-    """1 where the policy sampled the token, and this row is the one to train it."""
+    """1 where the policy sampled the token, and it is trained on in this row."""
     logprobs: array[float] | None
-    """At sampling time, 0.0 where `loss_mask` is 0; None if the server gave none."""
+    """At sampling time, 0.0 where `loss_mask` is 0; None if the server returned none."""
     versions: array[int] | None
     """The policy's version that sampled the token, -1 where `loss_mask` is 0."""
     num_truncated: int
-    """Sampled tokens that were cut off its end."""
+    """Sampled tokens that were truncated at its end."""
     turns: tuple[int, ...]
-    """The turns of the rollout that it shows, by index."""
+    """The indexes of its turns."""
     messages: tuple[Message, ...]
     """The conversation up to its last turn."""
 
@@ -95,12 +96,13 @@ def advantages_of(
     steps: Sequence[StepRecord] = (),
     shuffle_seed: int | None = None,
 ) -> dict[JobKey, float | None]:
-    """The advantage of each rollout; None for those in no baseline. Rollouts come by key, turns are not needed.
+    """The advantage of each rollout; None for those in no baseline. Rollouts come in order of key; turns are not
+    needed.
 
-    With the steps of a training run the batches are those on record, so that what was left out of them, and what they
-    were compared with, is as it was for the learner. Without, a batch, over which an estimator may take its mean, is
-    all that one phase and step made. What a training run evaluates itself on is in no batch. With `shuffle_seed`, the
-    seed of a run with `shuffle_rewards`, the rewards of each batch are those that were dealt to its members.
+    With the `steps` of a training run, its recorded batches are used, so that members left out and baselines are those
+    that the learner had. Without, all rollouts of a phase and step are one batch, over which an estimator may average.
+    Evaluations during training are in no batch. With `shuffle_seed`, the seed of a run with `shuffle_rewards`, the
+    rewards of each batch are shuffled as they were in the run.
     """
     rewards = {
         rollout.job.key: rollout.verdict.reward if rollout.verdict is not None and rollout.trust.in_baseline else None
@@ -112,7 +114,7 @@ def advantages_of(
         compared = [
             [(key, reward) for key in group if (reward := counted.get(key)) is not None] for group in batch.groups
         ]
-        kept = [group for group in compared if len(group) >= FEWEST_IN_BASELINE]
+        kept = [group for group in compared if len(group) >= MIN_IN_BASELINE]
         values = estimator([[reward for _, reward in group] for group in kept])
         for group, advantages in zip(kept, values, strict=True):
             found.update(
@@ -126,7 +128,7 @@ def advantages_of(
 def _dealt(
     batch: _KeyBatch, rewards: Mapping[JobKey, float | None], shuffle_seed: int | None
 ) -> Mapping[JobKey, float | None]:
-    """The rewards that the learner was told of: those of the batch's own members may have been shuffled."""
+    """The rewards that the learner got: those of the batch's own members may have been shuffled."""
     if shuffle_seed is None or batch.step is None:
         return rewards
     own = [key for group in batch.groups for key in group if key not in batch.earlier and rewards.get(key) is not None]
@@ -141,13 +143,13 @@ class _KeyBatch:
     step: int | None = None
     """Of a batch on record."""
     groups: tuple[Sequence[JobKey], ...]
-    """Who is compared with each other."""
+    """The rollouts that are compared with each other."""
     earlier: frozenset[JobKey] = frozenset()
-    """Of these, those that the batch before learnt from."""
+    """Those of them that an earlier batch learned from."""
 
 
 def _batches(keys: Iterable[JobKey], steps: Sequence[StepRecord]) -> Iterator[_KeyBatch]:
-    """The batches that these rollouts made, or would make."""
+    """The batches of these rollouts, recorded or derived."""
     in_order = sorted(keys)
     trains = any(key.phase == TRAIN for key in in_order)
     for (phase, _), members in groupby(in_order, key=lambda key: (key.phase, key.step)):
@@ -216,7 +218,7 @@ def _with_tokens(
 
 
 def _merged(rollout: Rollout, max_tokens: int | None) -> Merged:
-    """The samples of all that has tokens. Missing logprobs are filled with zeros, which the caller takes out again."""
+    """The samples of all turns with tokens. Missing logprobs become zeros, which the caller removes again."""
     with_tokens: dict[int, Turn] = {}
     for turn in rollout.turns:
         if turn.sampled is None:
@@ -230,7 +232,7 @@ def _merged(rollout: Rollout, max_tokens: int | None) -> Merged:
 
 
 def _row(rollout: Rollout, *, run: str, advantage: float | None) -> ExportedSample:
-    """What all rows of a rollout share."""
+    """The columns that all rows of a rollout share."""
     key, verdict = rollout.job.key, rollout.verdict
     return ExportedSample(
         run=run,
@@ -262,7 +264,7 @@ def _row(rollout: Rollout, *, run: str, advantage: float | None) -> ExportedSamp
 
 
 def _without_tokens(row: ExportedSample, by_index: Mapping[int, Turn], num_truncated: int) -> ExportedSample:
-    """The one row of a rollout of which nothing can be trained on, with the conversation that it ended with."""
+    """The only row of a rollout that cannot be trained on, with its final conversation."""
     row = replace(row, in_loss=False, num_truncated=num_truncated)
     last = last_turn(by_index)
     if last is None:

@@ -1,10 +1,10 @@
 """A rollout as an ATIF trajectory: steps, tool calls with their observations, tokens, sub-agents.
 
-Input: a rollout. Output: the JSON of one document of ATIF-v1.8; and back. Invariants: every message of every turn
-stands in exactly one step or observation that names its turn and place under `extra.slipstream`, so that `rollout_of`
-gives the rollout back; what repeats earlier messages is marked as copied context; a turn's prompt and reply tokens
-stand at the agent's step. A rewritten conversation is a system step that says so, and goes on in the same document; a
-sub-agent's, a nested call's or a parallel branch is a document within.
+Input: a rollout. Output: the JSON of one ATIF-v1.8 document; and back. Invariants: every message of every turn is in
+exactly one step or observation, which names its turn and place under `extra.slipstream`, so that `rollout_of` gives the
+rollout back; repeated messages are marked as copied context; a turn's prompt and reply tokens are in the agent's step.
+A rewritten conversation continues in the same document after a system step that says so; a sub-agent, a nested call or
+a parallel branch is a document within it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipstream.export.chat import Fields
 from slipstream.export.pieces import (
     OURS,
     is_reply_step,
@@ -26,6 +25,7 @@ from slipstream.export.pieces import (
     turn_of,
 )
 from slipstream.export.turns import ASIDE, checked_turns, conversation, starts_over
+from slipstream.messages import ReadFields
 from slipstream.types import (
     Ending,
     EndReason,
@@ -48,7 +48,7 @@ SCHEMA_VERSION = "ATIF-v1.8"
 _REWRITTEN = "The conversation was rewritten: what follows takes the place of all before."
 
 
-def trajectory_of(rollout: Rollout, *, run: str, agent: Fields) -> dict[str, Any]:
+def trajectory_of(rollout: Rollout, *, run: str, agent: ReadFields) -> dict[str, Any]:
     """The document of a rollout; `agent` is ATIF's object of that name."""
     turns = checked_turns(rollout)
     root = _Document(id=f"{run}/{rollout.job.key}#{rollout.attempt}")
@@ -71,20 +71,20 @@ def trajectory_of(rollout: Rollout, *, run: str, agent: Fields) -> dict[str, Any
 
 @dataclass(slots=True)
 class _Document:
-    """A trajectory being put together."""
+    """A trajectory that is being built."""
 
     id: str
     steps: list[dict[str, Any]] = field(default_factory=list)
     inner: list[_Document] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     last: int | None = None
-    """The turn that it ends with so far."""
+    """The last turn so far."""
     known: list[Message] = field(default_factory=list)
-    """What was said here, or before it began."""
+    """All messages in it, or before it began."""
     context_begins: int = 0
     """The first step that the model still sees."""
     is_rewritten: bool = False
-    """Whether the next turn brings messages that may have been said before."""
+    """Whether the next turn may repeat earlier messages."""
 
     def rewrite(self) -> None:
         management = {"context_management": {"type": "compaction", "boundary": "replace"}}
@@ -92,7 +92,7 @@ class _Document:
         self.context_begins, self.is_rewritten = len(self.steps), True
 
     def take(self, turn: Turn, prompt: TokenIds) -> None:
-        """Add a turn: what came in with it, then the step of the reply."""
+        """Add a turn: its incoming messages, then the step of the reply."""
         has_reply = bool(turn.messages) and turn.messages[-1].role is Role.ASSISTANT
         incoming = turn.messages[:-1] if has_reply else turn.messages
         for place, message in enumerate(incoming):
@@ -104,7 +104,7 @@ class _Document:
             self.known.append(reply)
         self.last, self.is_rewritten = turn.index, False
 
-    def say(self, message: Message, ours: Fields, *, is_copied: bool) -> None:
+    def say(self, message: Message, ours: ReadFields, *, is_copied: bool) -> None:
         """Add a message that the model reads."""
         self.known.append(message)
         if message.role is Role.TOOL:
@@ -123,8 +123,8 @@ class _Document:
         if began_at:
             _results(began_at[-1]).append({"subagent_trajectory_ref": [{"trajectory_id": other.id}]})
 
-    def _observe(self, message: Message, ours: Fields) -> None:
-        """A tool's answer belongs to the latest step that made its call, or else to the latest of the agent's."""
+    def _observe(self, message: Message, ours: ReadFields) -> None:
+        """A tool's answer belongs to the latest step that made its call, or else to the agent's latest step."""
         agents = [step for step in reversed(self.steps[self.context_begins :]) if step["source"] == "agent"]
         for step in agents:
             if any(call["tool_call_id"] == message.call_id for call in step.get("tool_calls", ())):
@@ -134,7 +134,7 @@ class _Document:
             self.steps.append({"source": "system", "message": ""})
         _results(agents[0] if agents else self.steps[-1]).append(result_of(message, ours, answers_call=False))
 
-    def as_json(self, *, session_id: str, agent: Fields) -> dict[str, Any]:
+    def as_json(self, *, session_id: str, agent: ReadFields) -> dict[str, Any]:
         metrics = [step["metrics"] for step in self.steps if "metrics" in step]
         totals: dict[str, Any] = {"total_steps": len(self.steps)}
         if metrics:
@@ -157,7 +157,7 @@ class _Document:
 
 
 def _home(turn: Turn, turns: Mapping[int, Turn], homes: Mapping[int, _Document], root: _Document) -> _Document:
-    """The document that a turn belongs to, made ready for it."""
+    """The document that a turn belongs to, ready to take it."""
     if not homes:
         return root
     parent = None if turn.parent is None else turns[turn.parent]
@@ -186,7 +186,7 @@ def _results(step: dict[str, Any]) -> list[Any]:
 
 
 def _rollout_fields(rollout: Rollout, run: str) -> dict[str, Any]:
-    """All of a rollout but its turns."""
+    """A rollout without its turns."""
     job, ending, verdict = rollout.job, rollout.ending, rollout.verdict
     return {
         "run": run,
@@ -223,8 +223,8 @@ def _rollout_fields(rollout: Rollout, run: str) -> dict[str, Any]:
     }
 
 
-def rollout_of(document: Fields) -> Rollout:
-    """What `trajectory_of` was given. LookupError, ValueError or TypeError if the document is not of our making."""
+def rollout_of(document: ReadFields) -> Rollout:
+    """The inverse of `trajectory_of`. Raises LookupError, ValueError or TypeError for other documents."""
     ours = ours_of(document)
     if "job" not in ours:
         raise ValueError("it has no extra.slipstream: it was written by something else")
@@ -242,9 +242,9 @@ def rollout_of(document: Fields) -> Rollout:
     )
 
 
-def _turns(document: Fields) -> Iterator[Turn]:
+def _turns(document: ReadFields) -> Iterator[Turn]:
     messages: dict[int, dict[int, Message]] = defaultdict(dict)
-    replies: list[Fields] = []
+    replies: list[ReadFields] = []
     for piece in _pieces(document):
         ours = ours_of(piece)
         if is_reply_step(piece):
@@ -256,8 +256,8 @@ def _turns(document: Fields) -> Iterator[Turn]:
         yield turn_of(reply, [placed[place] for place in range(len(placed))])
 
 
-def _pieces(document: Fields) -> Iterator[Fields]:
-    """All steps and results of a document and those within it."""
+def _pieces(document: ReadFields) -> Iterator[ReadFields]:
+    """All steps and results of a document and its inner documents."""
     for step in document["steps"]:
         yield step
         yield from step.get("observation", {"results": ()})["results"]

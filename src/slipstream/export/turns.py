@@ -1,7 +1,7 @@
-"""The tree of turns as conversations: which messages a turn stands at the end of.
+"""The tree of turns as conversations: all messages up to a turn.
 
-Input: the turns of a rollout, by index. Output: conversations. Invariants: the first turn of every branch carries
-its whole conversation; any other carries what came in since its parent, and the reply.
+Invariants: the first turn of every branch has its whole conversation; any other has what came in since its parent, and
+the reply.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from slipstream.errors import ConfigError
 from slipstream.types import ForkReason, Message, Rollout, Turn
 
 ASIDE = frozenset({ForkReason.SUB_AGENT, ForkReason.NESTED})
-"""Conversations beside the rollout's own."""
+"""Conversations other than the rollout's own."""
 
 _ANEW = ASIDE | {ForkReason.CONTEXT_EDIT}
 
 
 def checked_turns(rollout: Rollout) -> dict[int, Turn]:
-    """The turns by index; ConfigError if one goes on from what does not come before it."""
+    """The turns by index; ConfigError if one continues tokens that do not come before it."""
     found: dict[int, Turn] = {}
     lengths: dict[int, int] = {}
     for turn in rollout.turns:
@@ -40,7 +40,7 @@ def starts_over(turn: Turn, turns: Mapping[int, Turn]) -> bool:
 
 
 def conversation_turns(last: Turn, turns: Mapping[int, Turn]) -> list[Turn]:
-    """The turns whose messages, one after the other, are the conversation that `last` ends."""
+    """The turns whose messages, in order, are the conversation up to `last`."""
     found = [last]
     while not starts_over(found[-1], turns):
         parent = found[-1].parent
@@ -50,12 +50,12 @@ def conversation_turns(last: Turn, turns: Mapping[int, Turn]) -> list[Turn]:
 
 
 def conversation(last: Turn, turns: Mapping[int, Turn]) -> tuple[Message, ...]:
-    """All that the model has read and said when `last` is over."""
+    """All messages up to the end of `last`."""
     return tuple(message for turn in conversation_turns(last, turns) for message in turn.messages)
 
 
 def last_turn(turns: Mapping[int, Turn]) -> Turn | None:
-    """The turn that the rollout ended with: its last, but for those of sub-agents and nested calls if it can be."""
+    """The turn that the rollout ended with: the last one that is not a sub-agent's or a nested call's, if any."""
     aside: set[int] = set()
     last: Turn | None = None
     for turn in turns.values():

@@ -1,8 +1,9 @@
-"""Grader: what the agent's work is worth. It never sees the agent's sandbox, only the artifact that left it.
+"""The Grader protocol, and the conversion of what a grader returns to a Verdict.
 
-A grader returns a Verdict, a number, or a dict of numbers. A number is the reward. A dict names the components of the
-reward: the one called `reward` is the reward if there is one, else their sum is. Scalars of numpy and torch count as
-numbers. Anything else, NaN and infinity included, is a GraderError of that rollout.
+A grader sees the artifact that left the agent's sandbox, never the sandbox itself. It returns a Verdict, a number or a
+dict of numbers. A number is the reward. A dict names the components of the reward; the reward is the component `reward`
+if there is one, else the sum of all. Scalars of numpy and torch count as numbers. Anything else, including NaN and
+infinity, is a GraderError of that rollout.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from slipstream.errors import GraderError, Origin, boundary
+from slipstream.errors import AgentError, GraderError, Origin, boundary
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.types import Artifact, ForkReason, Grading, Json, Message, SandboxSpec, Task, Turn, Verdict
 
 
 class Judge(Protocol):
-    """A model that a grader may ask. What it says is recorded with no rollout and never trained on."""
+    """A model that a grader may ask. Its replies are not recorded with any rollout and never trained on."""
 
     async def ask(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
 
@@ -31,17 +32,17 @@ class GradeContext:
 
     provider: SandboxProvider
     sandbox: SandboxSpec
-    """The task's own, to be opened afresh; an empty one if the task has none."""
+    """The task's sandbox, to be opened afresh; an empty one if the task has none."""
     start_timeout_s: float = 60.0
     task: Task | None = None
-    """None where work is graded outside of a run, as `tasks check` does; the next two are empty there."""
+    """None if work is graded outside a run, as by `tasks check`; then there are no turns and no judge either."""
     turns: tuple[Turn, ...] = ()
     """The agent's model calls."""
     judge: Judge | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The agent's conversation, in the order in which it was had."""
+        """The agent's conversation, in order."""
         return tuple(message for turn in self.turns if turn.fork is not ForkReason.NESTED for message in turn.messages)
 
 
@@ -50,12 +51,13 @@ class Grader(Protocol):
     def needs_sandbox(self) -> bool: ...
 
     def check(self, spec: Mapping[str, Json]) -> None:
-        """Raise ConfigError if a task's grading is not one this grader understands."""
+        """Raise ConfigError if this grader cannot read a task's grading."""
         ...
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
-        """The verdict. Raises GraderError, or an error of the sandbox, if there can be none: never a reward of 0.
-        `grade_work` also takes the plain numbers and dicts that a user's grader returns, and a `def` without `async`.
+        """Return the verdict. If there can be none, raise GraderError or a sandbox error instead of returning 0.
+
+        `grade_work` also accepts plain numbers and dicts, and a `def` without `async`.
         """
         ...
 
@@ -65,22 +67,37 @@ class TimedGrader(Protocol):
     """A grader for which work that takes too long is worth 0."""
 
     def limit_s(self, spec: Mapping[str, Json]) -> float:
-        """How long it may take. The stage of grading must leave it that long, or there would be no verdict."""
+        """How long it may take. The grading stage must allow that long, or there would be no verdict."""
         ...
 
 
+@runtime_checkable
+class CompositeGrader(Protocol):
+    """A grader made of others, which decide whether it needs a sandbox."""
+
+    def needs_sandbox_for(self, spec: Mapping[str, Json]) -> bool: ...
+
+
+def needs_sandbox(grader: Grader, spec: Mapping[str, Json]) -> bool:
+    """Whether this grading opens a sandbox."""
+    return grader.needs_sandbox_for(spec) if isinstance(grader, CompositeGrader) else grader.needs_sandbox
+
+
 async def grade_work(grader: Grader, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
-    """What `grader` says, as a Verdict. Whatever goes wrong in it is a GraderError, or an error of the sandbox."""
+    """Grade, and convert the result to a Verdict. Any failure is a GraderError or a sandbox error."""
     name = f"grader {grading.kind}"
-    with boundary(GraderError, name):
-        returned: object = grader.grade(grading, artifact, context)
-        if inspect.isawaitable(returned):
-            returned = await returned
+    try:
+        with boundary(GraderError, name):
+            returned: object = grader.grade(grading, artifact, context)
+            if inspect.isawaitable(returned):
+                returned = await returned
+    except AgentError as raised:  # no agent is at work here
+        raise GraderError(f"{name}: {type(raised).__name__}: {raised}") from raised
     return as_verdict(returned, name)
 
 
 def as_verdict(returned: object, name: str) -> Verdict:
-    """What a grader returned as a Verdict; GraderError if it can be none. `name` says which grader it was."""
+    """Convert what the grader called `name` returned. Raises GraderError if that is not possible."""
     if isinstance(returned, Verdict):
         return Verdict(
             reward=_number(returned.reward, f"{name} returned a Verdict whose reward is"),
@@ -97,7 +114,7 @@ def as_verdict(returned: object, name: str) -> Verdict:
 
 def _numbers(given: object, name: str) -> dict[str, float]:
     if not isinstance(given, Mapping):
-        raise _wrong(f"{name} returned components that are a {type(given).__name__}")
+        raise _wrong(f"{name} returned components of type {type(given).__name__}")
     return {str(key): _number(value, f"{name} returned, for {str(key)[:80]!r},") for key, value in given.items()}
 
 
@@ -110,18 +127,18 @@ def _number(value: object, returned: str) -> float:
             number = math.nan
         if math.isfinite(number):
             return number
-        raise _wrong(f"{returned} {str(value)[:80]}, which is no finite number")
-    told = "None" if value is None else f"a {type(value).__name__} ({value!r:.80})"
-    raise _wrong(f"{returned} {told}")
+        raise _wrong(f"{returned} {str(value)[:80]}, which is not finite")
+    shown = "None" if value is None else f"a {type(value).__name__} ({value!r:.80})"
+    raise _wrong(f"{returned} {shown}")
 
 
 def _plain(value: object) -> object:
-    """A scalar of numpy or torch as the number in it; anything else as it is."""
+    """The number in a numpy or torch scalar; anything else unchanged."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
 
 
-def _wrong(told: str) -> GraderError:
-    raised = GraderError(f"{told}: return a finite number, a dict of numbers, or a Verdict")
-    raised.origin = Origin(kind="GraderError", place=told.partition(" returned")[0])
+def _wrong(problem: str) -> GraderError:
+    raised = GraderError(f"{problem}: return a finite number, a dict of numbers, or a Verdict")
+    raised.origin = Origin(kind="GraderError", place=problem.partition(" returned")[0])
     return raised

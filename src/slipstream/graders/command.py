@@ -1,8 +1,8 @@
-"""A command run in a fresh sandbox over the agent's artifact.
+"""The `command` grader: runs a command on the agent's artifact in a fresh sandbox.
 
-The sandbox starts as the task's did; the artifact's files are written into it, then the grading's own hidden files,
-which therefore win; then the command runs. An artifact that does not fit in is worth 0. Nothing that the agent left
-running, and no file that the task does not name as its artifact, is there.
+The sandbox starts like the task's. The artifact's files are written into it, then the grading's hidden files, which
+overwrite them; then the command runs. An artifact that does not fit is worth 0. Processes that the agent left running,
+and files that are not part of the artifact, are not there.
 
 Example: `{"kind": "command", "command": "cmp -s out expected || exit 1", "files": {"expected": "7\\n"}}`.
 """
@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slipstream.errors import GraderError, SandboxBroken, SandboxFileError, SandboxLimitError
+from slipstream.errors import GraderError, SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.sandbox.base import ExecResult
@@ -29,14 +29,13 @@ class CommandSpec(GraderSpec):
     command: str
     """Run by `sh -c` in the workdir."""
     files: Mapping[str, str] = Field(default_factory=dict)
-    """Hidden from the agent; written last."""
+    """Hidden from the agent, and written last."""
     reward: Literal["exit", "stdout"] = "exit"
-    """`exit`: code 0 is reward 1, code 1 is reward 0, any other is a failure of the grader. Where the work itself can
-    make the command crash, end it with `|| exit 1`: untrusted, crashing would pay.
-    `stdout`: the last line is the reward, and any code but 0 is a failure of the grader: there, end it with
-    `|| echo 0`."""
+    """`exit`: code 0 is reward 1, code 1 is reward 0, and any other code is a grader failure. If the work can make the
+    command crash, end the command with `|| exit 1`: otherwise crashing it would avoid a reward of 0.
+    `stdout`: the last line is the reward, and any code but 0 is a grader failure; there, end it with `|| echo 0`."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Set it from what the reference solution takes: work that is slower than this is worth 0."""
+    """Choose it by the time the reference solution takes: slower work is worth 0."""
 
 
 class CommandGrader:
@@ -57,17 +56,19 @@ class CommandGrader:
             try:
                 await sandbox.write({path: File(data=data) for path, data in artifact.files.items()})
             except (SandboxFileError, SandboxLimitError) as raised:
-                # All else fitted, so it is the work that does not. Untrusted, too large would pay.
-                return Verdict(reward=0.0, detail=f"the artifact cannot be put into a fresh sandbox: {raised}")
+                # The hidden files fitted, so the artifact is at fault. As a failure, a huge artifact would avoid the 0.
+                return Verdict(reward=0.0, detail=f"the artifact cannot be written to a fresh sandbox: {raised}")
             await sandbox.write(hidden)
             result = await sandbox.exec(["/bin/sh", "-c", spec.command], timeout_s=spec.timeout_s)
         except SandboxBroken as raised:  # untrusted, breaking the grader's sandbox would pay
             return Verdict(reward=0.0, detail=f"the work broke the sandbox that it is graded in: {raised}")
+        except (SandboxFileError, SandboxLimitError) as raised:  # of the grader's own files and command
+            raise SandboxError(f"the grading command could not be run: {raised}") from raised
         finally:
             await sandbox.aclose()
         if result.timed_out:
-            return Verdict(reward=0.0, detail=f"the grading command passed its limit of {spec.timeout_s:g} s")
-        return Verdict(reward=_reward(spec, result), detail=_said(result))
+            return Verdict(reward=0.0, detail=f"the grading command exceeded its limit of {spec.timeout_s:g} s")
+        return Verdict(reward=_reward(spec, result), detail=_output_of(result))
 
 
 def _reward(spec: CommandSpec, result: ExecResult) -> float:
@@ -77,7 +78,7 @@ def _reward(spec: CommandSpec, result: ExecResult) -> float:
     if code != 0:
         otherwise = "|| exit 1" if spec.reward == "exit" else "|| echo 0"
         remedy = f"end the command with `{otherwise}` if the work can cause this"
-        raise GraderError(f"the grading command ended with {code} ({remedy}): {_said(result) or 'no output'}")
+        raise GraderError(f"the grading command ended with {code} ({remedy}): {_output_of(result) or 'no output'}")
     lines = result.stdout.text().split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     try:
@@ -85,9 +86,9 @@ def _reward(spec: CommandSpec, result: ExecResult) -> float:
     except ValueError:
         reward = math.nan
     if not math.isfinite(reward):
-        raise GraderError(f"the grading command's last line is no reward: {last[:200]!r}")
+        raise GraderError(f"the grading command's last line is not a number: {last[:200]!r}")
     return reward
 
 
-def _said(result: ExecResult) -> str:
+def _output_of(result: ExecResult) -> str:
     return (result.stdout.text() + result.stderr.text())[-_SHOWN_CHARS:].strip()

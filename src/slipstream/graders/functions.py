@@ -6,8 +6,8 @@
     {"kind": "function", "function": "my_tasks:grade", "extra": {"expected": "3"}}
     {"kind": "rubric", "parts": [{"name": "right", "weight": 3, "grading": {"kind": "exact", "expected": "3"}}, ...]}
 
-A function takes what it needs by parameter name (`OFFERED`), is plain or async, and returns a number, named numbers or
-a Verdict. A plain function runs in a thread. A rubric's reward is the weighted mean of its parts' rewards.
+A function asks for what it needs by parameter name (`OFFERED`), is plain or async, and returns a number, named numbers
+or a Verdict. A plain function runs in a thread. A rubric's reward is the weighted mean of its parts' rewards.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from slipstream.errors import ConfigError
-from slipstream.graders.base import GradeContext, Grader, TimedGrader, as_verdict, grade_work
+from slipstream.graders.base import GradeContext, Grader, TimedGrader, as_verdict, grade_work, needs_sandbox
 from slipstream.graders.spec import GraderSpec, read_spec
 from slipstream.names import did_you_mean, load_object
 from slipstream.types import Artifact, Grading, Json, Message, Role, ToolCall, Verdict
 
 OFFERED: Mapping[str, str] = {
-    "answer": "what the agent said when it finished; empty if it said nothing",
+    "answer": "the agent's final answer; empty if it gave none",
     "files": "the files that the task names as the work, by path, as bytes",
     "patch": "the changes to the folder that the task names as the work, as bytes",
     "messages": "the conversation",
@@ -43,7 +43,7 @@ class FunctionSpec(GraderSpec):
     function: str
     """`package.module:function` or `file.py:function`."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the function needs to know of the task, and the agent must not."""
+    """What the function needs to know and the agent must not."""
 
 
 class FunctionGrader:
@@ -68,14 +68,14 @@ class FunctionGrader:
         }
         given = {name: offers[name]() for name in wanted}
         if inspect.iscoroutinefunction(function):
-            made = await function(**given)
+            returned = await function(**given)
         else:
-            made = await asyncio.to_thread(function, **given)
-        return as_verdict(made, f"grader {spec.function}")
+            returned = await asyncio.to_thread(function, **given)
+        return as_verdict(returned, f"grader {spec.function}")
 
 
 def _load(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """The function, and which of the offered parameters it takes."""
+    """The function, and the offered parameters that it takes."""
     function = load_object(name, "grader")
     if not callable(function):
         raise ConfigError(f'grader "{name}" is a {type(function).__name__}: name a function')
@@ -100,10 +100,10 @@ def _calls(messages: tuple[Message, ...]) -> tuple[ToolCall, ...]:
 
 class RubricPart(GraderSpec):
     name: str
-    """Of the reward's component."""
+    """The name of its reward component."""
     weight: float = Field(default=1.0, gt=0)
     grading: dict[str, JsonValue]
-    """As a task has it: the kind and what that grader needs."""
+    """As in a task: the kind, and what that grader needs."""
 
     def as_grading(self, extra: Mapping[str, Json]) -> Grading:
         spec: dict[str, Json] = dict(self.grading)
@@ -116,7 +116,7 @@ class RubricPart(GraderSpec):
 class RubricSpec(GraderSpec):
     parts: list[RubricPart] = Field(min_length=1)
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """For the parts that are functions."""
+    """Passed to the parts that are functions."""
 
 
 class Rubric:
@@ -125,29 +125,34 @@ class Rubric:
     def __init__(self, find: Callable[[str], Grader]) -> None:
         self._find = find
         self.needs_sandbox = True
-        """A part may need one, and the grading is not known here."""
+        """At most; `needs_sandbox_for` says it of a grading."""
 
     def check(self, spec: Mapping[str, Json]) -> None:
         read = read_spec("rubric", RubricSpec, spec)
         names = [part.name for part in read.parts]
         if len(set(names)) != len(names):
-            raise ConfigError(f"a rubric has two parts of one name ({', '.join(names)}): name them apart")
+            raise ConfigError(f"a rubric has two parts with the same name ({', '.join(names)}): rename one")
         for part in read.parts:
             grading = part.as_grading(read.extra)
             self._find(grading.kind).check(grading.spec)
 
+    def needs_sandbox_for(self, spec: Mapping[str, Json]) -> bool:
+        return any(needs_sandbox(grader, own) for grader, own in self._parts(spec))
+
     def limit_s(self, spec: Mapping[str, Json]) -> float:
+        return sum(grader.limit_s(own) for grader, own in self._parts(spec) if isinstance(grader, TimedGrader))
+
+    def _parts(self, spec: Mapping[str, Json]) -> list[tuple[Grader, Mapping[str, Json]]]:
         read = read_spec("rubric", RubricSpec, spec)
         gradings = [part.as_grading(read.extra) for part in read.parts]
-        timed = [(self._find(grading.kind), grading.spec) for grading in gradings]
-        return sum(grader.limit_s(own) for grader, own in timed if isinstance(grader, TimedGrader))
+        return [(self._find(grading.kind), grading.spec) for grading in gradings]
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("rubric", RubricSpec, grading.spec)
         components: dict[str, float] = {}
         details: list[str] = []
         total = 0.0
-        for part in spec.parts:  # one after the other: a grading holds one sandbox at a time
+        for part in spec.parts:  # sequentially: a grading holds one sandbox at a time
             own = part.as_grading(spec.extra)
             verdict = await grade_work(self._find(own.kind), own, artifact, context)
             total += part.weight * verdict.reward

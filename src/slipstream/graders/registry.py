@@ -1,4 +1,4 @@
-"""From the name in a task's grading to a grader."""
+"""Resolves the name in a task's grading to a grader."""
 
 from __future__ import annotations
 

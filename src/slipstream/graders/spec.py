@@ -1,4 +1,4 @@
-"""From a task's grading to a grader's own typed settings: strict, with errors that a task's author can act on."""
+"""Reads a task's grading into a grader's typed settings: strict, with errors that a task's author can act on."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""Graders of an answer: exact match and token F1, after the normalisation usual for question answering.
+"""Graders of text answers: exact match and token F1, after the normalisation usual for question answering.
 
     {"kind": "exact", "expected": ["Paris", "paris, france"]}
 
-Input: the answer and those that are right. Output: a reward from 0 to 1.
-
-Invariants: no answer, or a blank one, is right only where a blank one is expected. Normalisation drops case, the
-articles a, an and the, punctuation and extra space. It keeps what makes another number or name: the sign of a number,
-what stands between two digits (1.5, 3-5, 1/2, 10:30), the point of .5, and + and # after a word (C++, C#). A comma
-that marks thousands is dropped, any other between digits parts them. An answer of which that leaves nothing, such as
-"A" or "%", is compared with its articles, and if still nothing is left, as it stands but for case.
+Invariants: a missing or blank answer is right only if a blank one is expected. Normalisation drops case, the articles
+a, an and the, punctuation and extra space. It keeps what distinguishes numbers and names: the sign of a number,
+punctuation between digits (1.5, 3-5, 1/2, 10:30), the point of .5, and + and # after a word (C++, C#). A thousands
+comma is dropped; any other comma between digits separates them. If normalisation leaves nothing, as with "A" or "%",
+answers are compared with their articles, and if that leaves nothing either, as they are except for case.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _PUNCTUATION = re.compile(
     rf"| [{re.escape(string.punctuation)}]",
     re.VERBOSE,
 )
-"""What stays is the group."""
+"""The group is kept."""
 _PARTING_COMMA = re.compile(r"(?<=\d),(?=\d)(?!\d{3}(?!\d))")
 
 
@@ -46,7 +44,7 @@ class AnswerSpec(GraderSpec):
     expected: str | Annotated[list[str], Field(min_length=1)]
     """One answer, or several that are equally right."""
     normalise: bool = True
-    """Compare without case, punctuation, articles and extra space, as the module says."""
+    """Ignore case, punctuation, articles and extra space, as the module's docstring says."""
 
     @property
     def answers(self) -> list[str]:
@@ -76,7 +74,7 @@ class TokenF1:
 
 
 async def _verdict(score: Callable[[str, AnswerSpec], float], artifact: Artifact, spec: AnswerSpec) -> Verdict:
-    """A long answer is compared in a process of its own."""
+    """A long answer is compared in a separate process."""
     given = artifact.answer or ""
     num_bytes = len(given) + sum(map(len, spec.answers))
     try:
@@ -94,7 +92,7 @@ def _best_f1(given: str, spec: AnswerSpec) -> float:
 
 
 def same(given: str, expected: str) -> bool:
-    """Whether two answers are one and the same, as far as normalisation leaves anything to compare."""
+    """Whether two answers are equal after as much normalisation as leaves something to compare."""
     for look in (normalised, _without_punctuation):
         ours, theirs = look(given), look(expected)
         if ours and theirs:
@@ -112,8 +110,8 @@ def _without_punctuation(text: str) -> str:
 
 
 def token_f1(given: str, expected: str, *, normalise: bool = True) -> float:
-    """The harmonic mean of precision and recall over words, each counted as often as it occurs. Where one side has no
-    words, 1 if both are the same and else 0."""
+    """The harmonic mean of precision and recall over words, counting repetitions. If one side has no words: 1 if both
+    are the same, else 0."""
     ours, theirs = ((normalised(text) if normalise else text).split() for text in (given, expected))
     if not ours or not theirs:
         return float(same(given, expected) if normalise else ours == theirs)

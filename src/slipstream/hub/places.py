@@ -58,7 +58,7 @@ def find_model(text: str, *, home: Path | None = None) -> Path:
 
 
 def list_models(*, home: Path | None = None) -> list[Listed]:
-    """The known models, and whatever else lies beside them."""
+    """The known models, and other model folders beside them."""
     folder = models_folder(home)
     there = sorted(path.name for path in folder.iterdir() if is_model(path)) if folder.is_dir() else []
     return [

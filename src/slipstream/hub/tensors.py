@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.atomic import sync
 from slipstream.errors import ConfigError
 from slipstream.hub.origin import Dtype
 
@@ -47,7 +47,7 @@ def num_data_bytes(tensors: Sequence[Tensor], dtype: Dtype) -> int:
 
 
 def write_safetensors(path: Path, tensors: Sequence[Tensor], dtype: Dtype, *, on_bytes: Callable[[int], None]) -> None:
-    """Write the tensors and hand them to the disk; `on_bytes` is told how many bytes of them are written so far."""
+    """Write the tensors and hand them to the disk; `on_bytes` gets how many bytes are written so far."""
     num_done = 0
     with path.open("wb") as file:
         file.write(_header(tensors, dtype))
@@ -58,8 +58,7 @@ def write_safetensors(path: Path, tensors: Sequence[Tensor], dtype: Dtype, *, on
             for start in range(0, values.size, CHUNK_VALUES):
                 num_done += file.write(_encode(values[start : start + CHUNK_VALUES], dtype, tensor.name))
                 on_bytes(num_done)
-        file.flush()
-        os.fsync(file.fileno())
+    sync(path)
 
 
 def to_bfloat16(values: Floats) -> numpy.typing.NDArray[numpy.uint16]:

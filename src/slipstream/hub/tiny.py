@@ -59,7 +59,7 @@ def make_tiny_model(
 ) -> Path:
     """Write a model with random weights into `folder`, which is made if it is not there. What matches `pieces`, a
     regular expression, and what stands between two matches are cut apart before the tokenizer is trained;
-    `family_args` are written down for whoever renders the model's prompts."""
+    `family_args` are stored with the model, for its prompts."""
     tokenizer = train_tokenizer(texts, pieces=pieces)
     num_tokens: int = tokenizer.get_vocab_size()
     folder.mkdir(parents=True, exist_ok=True)

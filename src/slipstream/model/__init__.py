@@ -1,6 +1,6 @@
-"""Models: what samples, and how it is reached.
+"""Models: the Protocols of what samples, and the clients that reach it.
 
-Here are the Protocols alone, so that importing them loads no HTTP library. The implementations are imported by module:
+This module has only the Protocols, so that importing it loads no HTTP library. Import the implementations by module:
 `slipstream.model.openai` (clients of OpenAI-compatible endpoints), `slipstream.model.scripted` (models for tests) and
 `slipstream.model.server` (an endpoint around any model).
 """

@@ -1,7 +1,7 @@
-"""What a model is to the rest: ids in, ids out (Completer), or messages in, a message out (ChatModel).
+"""The interfaces of a model: ids in, ids out (Completer), or messages in, a message out (ChatModel).
 
-A Completer is what training needs: it returns exactly the tokens that were sampled. A ChatModel hides its tokens, so
-it serves evaluation alone.
+Training needs a Completer, which returns exactly the tokens that were sampled. A ChatModel hides its tokens, so it is
+for evaluation only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Completer(Protocol):
         ...
 
     def load(self) -> EngineLoad | None:
-        """The engine's load as last seen, or None if it does not say."""
+        """The engine's load when it was last read, or None if it does not report it."""
         ...
 
     async def aclose(self) -> None: ...
@@ -42,37 +42,37 @@ class Completer(Protocol):
 
 @runtime_checkable
 class SessionKeeper(Protocol):
-    """A Completer that keeps the cache of a session between its calls, and can be told when it is over."""
+    """A Completer that keeps a session's cache between its calls, and can be told when the session is over."""
 
     def end_session(self, session: str) -> None:
-        """No more is to come under this name: its cache is the first to give way. Never fails, and waits for nothing;
-        a session that goes on all the same only costs more."""
+        """The session is over: its cache is the first to be evicted. Never fails and never waits; a session that
+        continues anyway only costs more."""
         ...
 
 
 @runtime_checkable
 class WorkReporter(Protocol):
-    """A Completer that knows what its steps took."""
+    """A Completer that measures its steps."""
 
     def take_work(self) -> tuple[EngineWork, ...]:
-        """What it did since it was asked last, from any thread."""
+        """What it did since the last call. Any thread may call this."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScore:
-    """How likely a token was where it stands, under the model's own distribution: temperature 1, nothing cut off."""
+    """How likely a token was at its position, under the model's own distribution: temperature 1, no truncation."""
 
     logprob: float
     top: Mapping[int, float]
-    """The likeliest tokens there with their logprobs, likeliest first, whether or not the token is one of them."""
+    """The most likely tokens there and their logprobs, most likely first, whether or not the token is one of them."""
 
 
 class Scorer(Protocol):
     async def score(
         self, ids: Sequence[int], *, num_top: int, timeout_s: float | None = None
     ) -> list[TokenScore | None]:
-        """One score per token. The first has none, since nothing stands before it. Raises as `Completer.complete`."""
+        """One score per token. The first is None, since nothing comes before it. Raises as `Completer.complete`."""
         ...
 
 
@@ -83,12 +83,12 @@ class ChatReply:
     num_prompt_tokens: int = 0
     num_sampled_tokens: int = 0
     num_cached: int | None = None
-    """Tokens of the prompt that the server had in its cache, where it says so."""
+    """Prompt tokens that were in the server's cache, if it says so."""
 
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """A model behind a chat endpoint. Its tokens are not seen, so nothing it says can be trained on."""
+    """A model behind a chat endpoint. Its tokens are hidden, so its replies cannot be trained on."""
 
     async def chat(
         self,

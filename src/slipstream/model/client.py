@@ -1,8 +1,7 @@
-"""What clients of OpenAI-compatible endpoints share, and their settings.
+"""What the clients of OpenAI-compatible endpoints share, and their settings.
 
-Input: OpenAIConfig. Output: answers of the endpoint, as whoever asked reads them.
-Invariants: a request that found no server at all does not come back while someone watches: the watcher is told, and
-ends the run, so that it can be resumed with nothing lost.
+Invariant: if the server is unreachable, requests block and the watcher, if there is one, ends the run, so that it can
+be resumed.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 
 
 class LogprobsKind(StrEnum):
-    """What the endpoint's logprobs are the logprobs of."""
+    """The distribution that the endpoint's logprobs are from."""
 
     PROCESSED = "processed"
-    """The distribution that was sampled from: vLLM started with `--logprobs-mode processed_logprobs`."""
+    """The one that was sampled from: vLLM started with `--logprobs-mode processed_logprobs`."""
     RAW = "raw"
-    """The model's own distribution, before temperature and top-p: vLLM's default."""
+    """The model's own, before temperature and top-p: vLLM's default."""
     NONE = "none"
-    """Not asked for."""
+    """Not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,45 +39,45 @@ class OpenAIConfig:
     """`OpenAIConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen3-8B")`"""
 
     base_url: str
-    """Up to and including `/v1`. Several servers of the same model are named one after the other, with commas between:
-    each session stays at one of them."""
+    """Up to and including `/v1`. Several servers of the same model are separated by commas: each session stays at one
+    of them."""
     model: str
-    """A name that the endpoint's `/models` lists; empty if it serves one alone, whose name `probe` then learns."""
+    """A name that the endpoint's `/models` lists. Empty if it serves only one model: `probe` then finds its name."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the API key, read by the client when it opens. Empty: no key is sent."""
+    """The environment variable with the API key, read when the client opens. Empty: no key is sent."""
     logprobs: LogprobsKind = LogprobsKind.RAW
     context_tokens: int | None = None
-    """The model's window. Requests are cut to it; if None, `probe` learns it where the endpoint says."""
+    """The model's context window, which limits requests. If None, `probe` asks the endpoint."""
     concurrency: int | None = None
-    """Connections open at once; requests beyond that wait for one, while their time runs. None: as many as are asked
-    for, which dispatch bounds."""
+    """Maximum of open connections. Further requests wait for one, which counts towards their timeout. None: no limit
+    here, since dispatch limits requests."""
     timeout_s: float = 1_800.0
-    """For a call that brings no deadline of its own: all its tries and pauses."""
+    """For a call without a deadline of its own: covers all its tries and pauses."""
     connect_timeout_s: float = 30.0
     retries: Retries = field(default_factory=Retries)
     extra: Mapping[str, Json] = field(default_factory=dict)
-    """Put into every request's body last, such as `chat_template_kwargs`; None leaves a field out."""
+    """Merged into the body of every request last, such as `chat_template_kwargs`; None removes a field."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request; a value `env:NAME` is read from that environment variable when the client opens."""
+    """Sent with every request. A value `env:NAME` is read from that environment variable when the client opens."""
     max_tokens_field: str = "max_tokens"
-    """`max_completion_tokens` for chat endpoints that insist on it."""
+    """`max_completion_tokens` for chat endpoints that require it."""
     resend_thinking: bool = False
-    """Whether a chat request carries the thinking of earlier answers, for models that think between tool calls."""
+    """Whether chat requests include the thinking of earlier replies, for models that think between tool calls."""
 
     def __post_init__(self) -> None:
         for url in self.base_urls:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ConfigError(f"base_url {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
+                raise ConfigError(f"base_url {url!r} is not a URL; write it like http://127.0.0.1:8000/v1")
             if parts.username or parts.password:
-                raise ConfigError("base_url carries a user name or password; name the key's variable in api_key_env")
+                raise ConfigError("base_url contains a user name or password; name the key's variable in api_key_env")
         if len(set(self.base_urls)) < len(self.base_urls):
-            raise ConfigError(f"base_url {self.base_url!r} names a server twice; name each one once")
+            raise ConfigError(f"base_url {self.base_url!r} names a server twice; name each server once")
         if self.logprobs not in set(LogprobsKind):
-            raise ConfigError(f"logprobs {self.logprobs!r} is none of {', '.join(LogprobsKind)}")
+            raise ConfigError(f"logprobs {self.logprobs!r} is not one of {', '.join(LogprobsKind)}")
         object.__setattr__(self, "logprobs", LogprobsKind(self.logprobs))
         if self.concurrency is not None and self.concurrency < 1:
-            raise ConfigError(f"concurrency {self.concurrency} lets no request through; set it to 1 or more")
+            raise ConfigError(f"concurrency {self.concurrency} allows no request; set it to 1 or more")
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -86,7 +85,7 @@ class OpenAIConfig:
 
 
 class Client:
-    """What both clients share: the endpoint, the probe, how long a call may take, and what happens without a server."""
+    """What both clients share: the endpoint, the probe, timeouts, and what happens when the server is gone."""
 
     def __init__(
         self,
@@ -96,14 +95,14 @@ class Client:
         rng: random.Random | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`api_key` goes before the variable that the config names; `rng` draws the jitter of retries."""
+        """`api_key` overrides the variable that the config names; `rng` draws the jitter of retries."""
         self.config = config
         self.model = config.model
         self.context_tokens = config.context_tokens
         self.is_listed = True
-        """Whether every server that was probed has a list of models, with this one in it."""
+        """Whether every probed server lists its models, and this one is among them."""
         self._lost: asyncio.Future[str] | None = None
-        """Why there is no server any more; None if nobody watches."""
+        """Set to the reason once the server is gone; None if nothing watches it."""
         self._endpoint = Endpoint(
             config.base_urls,
             api_key=api_key,
@@ -117,8 +116,8 @@ class Client:
         )
 
     async def probe(self) -> None:
-        """Raise ConfigError, with one sentence, unless the endpoint answers and serves the model. One without a list of
-        models is taken at its word if the model's name is known."""
+        """Raise ConfigError unless the endpoint answers and serves the model. If it has no list of models, a configured
+        model name is trusted."""
         for base_url in self._endpoint.base_urls:
             await self._probe(base_url + "/models")
 
@@ -140,7 +139,7 @@ class Client:
                 raise BadBody(f"says: {shortened(Complaint.read(text.encode()).message)}")
             cards = [dig_object(card) for card in dig_list(json.loads(text), "data")]
         except ValueError as bad:
-            detail = str(bad) if isinstance(bad, BadBody) else "is no JSON"
+            detail = str(bad) if isinstance(bad, BadBody) else "is not JSON"
             raise ConfigError(
                 f"GET {url} answered {status} with a body that {shortened(detail)}; "
                 "base_url should lead to an OpenAI-compatible server and usually ends in /v1"
@@ -156,10 +155,10 @@ class Client:
             self.context_tokens = min(window, self.context_tokens or window)
 
     async def watch(self) -> None:
-        """Returns never; raises ModelError once a request, tried as often as the settings say, found no server."""
+        """Never returns; raises ModelError once a request found no server in all its tries."""
         self._lost = asyncio.get_running_loop().create_future()
         why = await self._lost
-        raise ModelError(f"the model's server is gone ({why}): start it again, then resume the run")
+        raise ModelError(f"the model's server is gone ({why}): restart it, then resume the run")
 
     def end_session(self, session: str) -> None:
         self._endpoint.end_session(session)
@@ -179,7 +178,7 @@ class Client:
                 raise
             if not self._lost.done():
                 self._lost.set_result(str(raised))
-        await asyncio.Event().wait()  # until the run is ended
+        await asyncio.Event().wait()  # until the run ends
         raise AssertionError("unreachable: what was waited for never comes")
 
     def _body(self, fields: Mapping[str, Json]) -> dict[str, Json]:
@@ -188,7 +187,7 @@ class Client:
         return {key: value for key, value in merged.items() if key not in left_out}
 
     def _finish(self, choice: Json) -> str:
-        """Why the choice ended. An abort is how vLLM ends what was running when it was paused or shut down."""
+        """Why the choice ended. vLLM aborts what is running when it is paused or shut down."""
         finish = text_of(dig(choice, "finish_reason"))
         if finish == "abort":
             raise TryAgain(f"{self.config.base_url} aborted the request before it was done")

@@ -1,12 +1,10 @@
-"""One HTTP endpoint, of one server or of several alike: a pool of connections, tried again where that can help, under
-one deadline.
+"""An HTTP endpoint of one server or several identical ones: a connection pool, and retries under one deadline.
 
-Input: a path, a JSON body, the session it belongs to, a function that reads the answer. Output: what that function
-returned.
-Invariants: whatever goes wrong leaves as ModelError (as Refused if the server answered that it will not, as NoServer
-if none answered at all), or as ContextOverflow where the server says that the prompt does not fit; the deadline covers
-all tries and the pauses between them; the requests of a session go to one server (`routes`), and carry its name;
-cancelling closes the connection, so that the server sees it; the API key is in the request's header and nowhere else.
+Input: a path, a JSON body, its session, and a function that reads the answer. Output: what that function returned.
+Invariants: every failure is a ModelError (Refused if the server rejected the request, NoServer if none answered at
+all), or ContextOverflow if the server says that the prompt does not fit; the deadline covers all tries and the pauses
+between them; requests of a session go to one server (`routes`) and name the session; cancelling closes the connection,
+so that the server notices; the API key is in the request's header and nowhere else.
 """
 
 from __future__ import annotations
@@ -37,21 +35,21 @@ T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 
 RETRIED_STATUSES = frozenset({408, 409, 425, 429})
-"""And those from 500 on, whoever on the way made them up, but for two."""
+"""And those from 500 on, whichever proxy sent them, except two."""
 NEVER_SERVED_STATUSES = frozenset({501, 505})
 MAX_MESSAGE_CHARS = 400
 MAX_ANSWER_BYTES = 64 << 20
 MAX_LOOK_BYTES = 8 << 20
-"""Of what an answer becomes when it is unpacked, to a request and to a look at the server."""
+"""Limits of unpacked answers: to a request, and to `get`."""
 SERVER_KEEP_ALIVE_S = 5.0
-"""Uvicorn's, and so vLLM's: a connection idle for longer is about to be closed by the server."""
+"""Uvicorn's keep-alive, and so vLLM's: the server closes a connection that is idle for longer."""
 
 _OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _OVERFLOW_WORDING = re.compile(
     r"maximum context length"  # OpenAI, vLLM, SGLang
     r"|longer than the (maximum model length|model's context length)"  # vLLM, SGLang
     r"|too long to fit into the model"  # vLLM
-    r"|max_tokens must be at least 1, got (0|-)"  # vLLM, of a prompt that leaves no room at all
+    r"|max_tokens must be at least 1, got (0|-)"  # vLLM, for a prompt that leaves no room for output
     r"|prompt is too long"  # Anthropic
     r"|exceeds? (the |your |its )?(available |maximum |model's )*context (size|window|length)"  # llama.cpp, routers
     r"|tokens \+ .max_new_tokens. must be <=",  # TGI
@@ -61,15 +59,15 @@ _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 
 
 class Refused(ModelError):
-    """The server answered, and would answer another try the same: what was asked for is not to be had there."""
+    """The server rejected the request, and another try would get the same answer."""
 
 
 class NoServer(ModelError):
-    """The last try found nobody at all: no connection, or one that broke off."""
+    """The last try reached no server: no connection, or one that broke."""
 
 
 class TryAgain(Exception):
-    """This try failed, the next may not."""
+    """This try failed, but the next one may succeed."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None, *, unanswered: bool = False) -> None:
         super().__init__(reason)
@@ -79,16 +77,16 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often a request is tried again, and how long the pauses are."""
+    """How often a request is retried, and how long the pauses are."""
 
     max_retries: int = 5
     backoff_s: float = 0.5
-    """The longest first pause; each later one may be twice as long. The pause is drawn from zero to that."""
+    """Maximum of the first pause; it doubles for each later one. The pause is random between zero and that."""
     backoff_cap_s: float = 30.0
     retry_after_cap_s: float = 120.0
 
     def pause_s(self, num_tries: int, retry_after_s: float | None, rng: random.Random) -> float:
-        """The pause after `num_tries` failed tries. What the server asked for is waited at least."""
+        """The pause after `num_tries` failed tries, at least as long as the server asked for."""
         longest_s = min(self.backoff_cap_s, self.backoff_s * 2.0 ** min(num_tries - 1, 64))
         drawn_s = rng.uniform(0.0, longest_s)
         return drawn_s if retry_after_s is None else min(retry_after_s, self.retry_after_cap_s) + drawn_s
@@ -106,19 +104,19 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
         except (ValueError, OverflowError):
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    # A NaN is no number of seconds, and compares false with everything.
+    # NaN compares false with everything.
     return max(0.0, seconds) if seconds == seconds else None
 
 
 def shortened(text: str) -> str:
-    """On one line, and short enough for an error."""
+    """`text` on one line, short enough for an error message."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 4] + " ..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """What the server said was wrong."""
+    """The error that the server reported."""
 
     message: str
     code: str = ""
@@ -147,8 +145,8 @@ class Complaint:
 class Endpoint:
     """The HTTP side of a client: `await endpoint.post("/completions", body, read)`.
 
-    A session opens with the first request, on the loop that runs then, and belongs to that loop until `aclose`. Posts
-    and looks have one each.
+    The HTTP session opens with the first request and belongs to the event loop of that request until `aclose`. `post`
+    and `get` have one each.
     """
 
     def __init__(
@@ -164,16 +162,16 @@ class Endpoint:
         rng: random.Random | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`api_key_env` names a variable that holds the key; it is read when a session opens, without `api_key`.
-        `headers` go with every request; a value `env:NAME` is that variable's, read likewise. `concurrency` bounds the
-        connections of `post`."""
+        """`api_key_env` names a variable with the key, which is read when a session opens if there is no `api_key`.
+        `headers` go with every request; a value `env:NAME` is read from that variable at the same time. `concurrency`
+        limits the connections of `post`."""
         self.base_urls = tuple(url.rstrip("/") for url in base_urls)
         self._routes = Routes(self.base_urls)
         self._api_key = api_key
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._secrets: set[str] = set()
-        """What must not be repeated in an error: the key, and headers read from the environment."""
+        """What must not appear in an error: the key, and headers read from the environment."""
         self._concurrency = concurrency
         self._connect_timeout_s = connect_timeout_s
         self._retries = retries or Retries()
@@ -181,7 +179,7 @@ class Endpoint:
         self._sleep = sleep
         self._posting: aiohttp.ClientSession | None = None
         self._looking: aiohttp.ClientSession | None = None
-        """For `get`, so that a look at the server never waits behind requests that take long."""
+        """For `get`, so that a look at the server never waits behind slow requests."""
         self._closed = False
 
     async def post(
@@ -195,7 +193,7 @@ class Endpoint:
     ) -> T:
         """Post `body` and return `read(answer)`.
 
-        `read` raises BadBody for an answer that lacks something, and TryAgain for one that the server gave up on.
+        `read` raises BadBody for an incomplete answer, and TryAgain for one that the server aborted.
         """
         payload = json.dumps(body).encode()
         loop = asyncio.get_running_loop()
@@ -232,7 +230,7 @@ class Endpoint:
             if not scope.expired():
                 raise
             last = f"POST {path} of {where} took longer than {timeout_s:g} s ({num_tries} tries; {last})"
-        # Raised out here, where no exception of aiohttp's is its context: those carry the request's headers.
+        # Raised here, so that its context is no exception of aiohttp: those contain the request's headers.
         raise error(last)
 
     async def get(self, url: str, *, timeout_s: float) -> tuple[int, str]:
@@ -253,7 +251,7 @@ class Endpoint:
         raise ModelError(f"GET {url}: {reason}")
 
     async def is_there(self, *, timeout_s: float) -> bool:
-        """Whether any server answers anything at all."""
+        """Whether any server answers at all."""
 
         async def answers(url: str) -> bool:
             try:
@@ -274,7 +272,7 @@ class Endpoint:
         await asyncio.shield(asyncio.gather(*(session.close() for session in sessions)))
 
     async def _answer(self, where: str, path: str, payload: bytes, headers: Mapping[str, str]) -> Json:
-        """One try: the JSON of a good answer, TryAgain, or the error that another try would meet again."""
+        """One try: the JSON of a good answer. Raises TryAgain, or an error that another try would repeat."""
         failure: str | None = None
         try:
             if self._posting is None:
@@ -297,30 +295,30 @@ class Endpoint:
             answer: Json = json.loads(raw)
         except (ValueError, RecursionError):
             start = self._scrubbed(raw[:200].decode("utf-8", "replace"))
-            raise TryAgain(f"{answered} with a body that is no JSON: {start!r}", asked_s) from None
+            raise TryAgain(f"{answered} with a body that is not JSON: {start!r}", asked_s) from None
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             self._refuse(f"{answered} with an error", _inner_status(answer["error"]), Complaint.read(raw), asked_s)
         return answer
 
     def _refuse(self, answered: str, status: int, complaint: Complaint, asked_s: float | None) -> NoReturn:
-        said = f"{answered}: {self._scrubbed(complaint.message)}"
+        message = f"{answered}: {self._scrubbed(complaint.message)}"
         if complaint.is_overflow(status):
-            raise ContextOverflow(said)
+            raise ContextOverflow(message)
         if _may_pass(status) and complaint.code != "insufficient_quota":
-            raise TryAgain(said, asked_s)
+            raise TryAgain(message, asked_s)
         if status in (401, 403):
-            said += f" (set {self._api_key_env or 'the API key'} to a key that this endpoint accepts)"
-        raise Refused(said)
+            message += f" (set {self._api_key_env or 'the API key'} to a key that this endpoint accepts)"
+        raise Refused(message)
 
     def _open(self, *, limit: int | None) -> aiohttp.ClientSession:
         if self._closed:
-            raise ModelError(f"the client of {', '.join(self.base_urls)} is closed; make a new one")
+            raise ModelError(f"the client of {', '.join(self.base_urls)} is closed; create a new one")
         if self._api_key is None and self._api_key_env:
             self._api_key = os.environ.get(self._api_key_env)
         self._api_key = (self._api_key or "").strip()
         if not (self._api_key.isascii() and self._api_key.isprintable()):
             raise ConfigError(
-                f"the API key for {', '.join(self.base_urls)} has characters that no header carries; copy it anew"
+                f"the API key for {', '.join(self.base_urls)} has characters that no header can hold; copy it again"
             )
         headers = {"Content-Type": "application/json"}
         if self._api_key:
@@ -336,7 +334,7 @@ class Endpoint:
         )
 
     def _scrubbed(self, text: str) -> str:
-        """Without the key, which servers like to repeat in what they complain about."""
+        """Without the key, which servers often repeat in their error messages."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return shortened(text)
@@ -346,10 +344,10 @@ class Endpoint:
         if variable is not None:
             value = os.environ.get(variable, "").strip()
             if not value:
-                raise ConfigError(f"the header {name} is to be read from {variable}, which is not set: set it")
+                raise ConfigError(f"the header {name} is read from {variable}, which is not set: set it")
             self._secrets.add(value)
         if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
-            raise ConfigError(f"the header {name!r} has characters that no header carries: write plain ASCII")
+            raise ConfigError(f"the header {name!r} has characters that no header can hold: use plain ASCII")
         return value
 
 
@@ -358,7 +356,7 @@ def _may_pass(status: int) -> bool:
 
 
 def _inner_status(error: Json) -> int:
-    """Of an error inside an answer of 200, as routers send it when what they asked failed."""
+    """The status of an error inside an answer with status 200, which routers send when their server failed."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if is_int(code) and 400 <= code < 600 else 500
 

@@ -1,8 +1,7 @@
-"""An engine's load in vLLM's Prometheus names, read and written.
+"""Reads and writes an engine's load as the text of vLLM's `/metrics`.
 
-Input: the text of `/metrics`, or an EngineLoad. Output: the other.
-Invariants: several engines behind one endpoint count as one, whose requests and cache are theirs together; a text
-without the two request gauges says nothing, which is None and never an idle engine.
+Invariants: several engines behind one endpoint count as one, with their requests and caches added up; a text without
+the two request gauges gives None, never an idle engine.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from slipstream.types import EngineLoad
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-"""Newer versions, then older ones; despite the name from 0 to 1."""
+"""The names in newer and in older versions; despite the name, from 0 to 1."""
 CACHE = "vllm:cache_config_info"
 
 _LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
@@ -26,7 +25,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One line of an exposition."""
+    """One line of the text."""
 
     name: str
     labels: Mapping[str, str]
@@ -75,7 +74,7 @@ def _readings(text: str) -> Iterator[Reading]:
 
 
 def _num_tokens(labels: Mapping[str, str]) -> int | None:
-    """Given outright by newer versions of vLLM, as blocks of a size by older ones."""
+    """Reported directly by newer versions of vLLM, and as a number of blocks and their size by older ones."""
     given, blocks, size = (labels.get(key, "") for key in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
     if given.isdecimal():
         return int(given)

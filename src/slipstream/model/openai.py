@@ -1,10 +1,9 @@
 """Clients of OpenAI-compatible endpoints: token mode (OpenAICompleter) and chat mode (OpenAIChat).
 
 Input: token ids or messages. Output: exactly the ids that the server says it sampled, or its message.
-Invariants: nothing is re-tokenised and no logprob is made up. Logprobs that are not those of the distribution that
-was sampled from are left out, so that they cannot be trained on. Every token carries the version of the policy at the
-time its request was made, which is never newer than the policy that sampled it; requests of different versions share no
-cache.
+Invariants: nothing is tokenised again and no logprob is invented. Logprobs of another distribution than the one that
+was sampled from are left out, so that they cannot be trained on. Every token has the version of the policy when its
+request was made, which is never newer than the policy that sampled it; requests of different versions share no cache.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
+from slipstream.messages import chat_tool
 from slipstream.model.base import ChatReply, TokenScore
 from slipstream.model.client import Client, LogprobsKind, OpenAIConfig
 from slipstream.model.http import Refused, Sleep
@@ -29,7 +29,6 @@ from slipstream.model.wire import (
     message_to_wire,
     reply_from_wire,
     scores_from_wire,
-    tool_to_wire,
 )
 from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, ToolSpec
 
@@ -47,7 +46,7 @@ _OWN_DISTRIBUTION: Mapping[str, Json] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Sent with every completion: what is left out, vLLM fills in from the model's generation_config.json."""
+"""Sent with every completion, since vLLM takes missing values from the model's generation_config.json."""
 
 _SHAPING = frozenset(
     {*_OWN_DISTRIBUTION, "temperature", "top_p", "logit_bias", "bad_words", "allowed_token_ids", "min_tokens"}
@@ -62,8 +61,8 @@ class OpenAICompleter(Client):
             await model.probe()
             sampled = await model.complete(prompt_ids, SampleParams(max_tokens=64))
 
-    `version` is the policy's version now; whoever updates the endpoint's weights sets it. A prefix that was cached
-    under one version is not used under another: each has a salt of its own, `policy-N`, unless the caller brings one.
+    `version` is the current version of the policy; set it after updating the endpoint's weights. A prefix cached under
+    one version is not used under another: each version has its own salt, `policy-N`, unless the caller passes one.
     """
 
     def __init__(
@@ -99,8 +98,8 @@ class OpenAICompleter(Client):
         )
 
     async def check_sampling(self) -> None:
-        """Sample one token. Raises ConfigError if the endpoint does not give what training needs of it."""
-        for _ in self._endpoint.base_urls:  # requests without a session go round
+        """Sample one token. Raises ConfigError if the endpoint does not return what training needs."""
+        for _ in self._endpoint.base_urls:  # requests without a session go to the servers in turn
             try:
                 await self.complete(_ANY_PROMPT, SampleParams(max_tokens=1))
             except Refused as refused:
@@ -120,9 +119,9 @@ class OpenAICompleter(Client):
         *,
         timeout_s: float | None = None,
     ) -> dict[str, Json]:
-        """What the server answers to the request of `complete`: its first choice as it came, with the `usage` put in.
+        """The server's answer to the request of `complete`: its first choice, with `usage` added.
 
-        For looking at the server itself; nothing of it is checked or repaired.
+        For examining the server: nothing in it is checked or repaired.
         """
         return await self._post(
             "/completions",
@@ -135,7 +134,7 @@ class OpenAICompleter(Client):
     async def score(
         self, ids: Sequence[int], *, num_top: int, timeout_s: float | None = None
     ) -> list[TokenScore | None]:
-        """See Scorer. vLLM gives 20 at most unless it is started with a higher `--max-logprobs`."""
+        """See Scorer. vLLM returns at most 20 unless it is started with a higher `--max-logprobs`."""
         fields = {**self._fields(ids, SampleParams(max_tokens=1)), "prompt_logprobs": num_top}
         return await self._post(
             "/completions",
@@ -173,31 +172,12 @@ class OpenAICompleter(Client):
         }
         return fields | {key: value for key, value in optional.items() if value is not None}
 
-    def check_trainable(self, params: SampleParams) -> None:
-        """Raise ConfigError if what is sampled with `params` through this endpoint may not be trained on."""
-        kind, at = self.config.logprobs, f"sampling from {self.config.base_url}"
-        shaping = sorted(_SHAPING & set(self.config.extra))
-        if kind is LogprobsKind.NONE:
-            raise ConfigError(f"{at} asks for no logprobs; set logprobs to processed or raw to train on it")
-        if params.temperature <= 0.0:
-            raise ConfigError(f"{at} with temperature {params.temperature:g} is greedy; set it above 0 to train on it")
-        if params.top_p < 1.0:
-            raise ConfigError(f"{at} with top_p {params.top_p:g} cannot be trained on; set it to 1")
-        if shaping:
-            raise ConfigError(f"{at} with {shaping[0]} in `extra` cannot be trained on; take it out")
-        if kind is LogprobsKind.RAW and params.temperature != 1.0:
-            raise ConfigError(
-                f"{at} with temperature {params.temperature:g} gives raw logprobs, not those of what was sampled from; "
-                "set temperature to 1, or start vLLM with --logprobs-mode processed_logprobs and set "
-                "logprobs to processed"
-            )
-
     def load(self) -> EngineLoad | None:
         return self._load
 
     async def refresh_load(self) -> EngineLoad | None:
-        """Read vLLM's `/metrics` for `load`; None where there is none. Several servers count as one, as far as they
-        answer; while none does, what was seen last stands. Never raises ModelError."""
+        """Read vLLM's `/metrics` for `load`; None if there is none. All servers that answer count as one; while none
+        does, the last reading stands. Never raises ModelError."""
         texts = await asyncio.gather(*map(self._metrics, self._endpoint.base_urls))
         if any(texts):
             self._load = load_from_metrics("\n".join(texts))
@@ -216,10 +196,10 @@ class OpenAICompleter(Client):
         choice = dig_object(body, "choices", 0)
         finish = self._finish(choice)
         if finish not in _STOPS:
-            raise BadBody(f"ended by the finish_reason {finish or None!r}, which is neither stop nor length")
+            raise BadBody(f"has the finish_reason {finish or None!r}, not stop or length")
         if choice.get("token_ids") is None:
             raise Refused(
-                f"{self.config.base_url} does not return token ids, without which nothing can be trained on; "
+                f"{self.config.base_url} does not return token ids, which training needs; "
                 "serve the model with vLLM 0.11 or newer, or use chat mode to evaluate only"
             )
         ids, logprobs = dig_ids(choice, "token_ids"), self._read_logprobs(choice, params)
@@ -237,18 +217,18 @@ class OpenAICompleter(Client):
         if kind is LogprobsKind.NONE:
             return None
         if dig_object(choice).get("logprobs") is None:
-            raise BadBody("lacks logprobs, which were asked for; serve them, or set logprobs to none to evaluate only")
+            raise BadBody("lacks logprobs, which were requested; serve them, or set logprobs to none to evaluate only")
         logprobs = logprobs_from_wire(choice)
         sampled_from_own = params.temperature == 1.0 and params.top_p >= 1.0 and not _SHAPING & set(self.config.extra)
         return logprobs if kind is LogprobsKind.PROCESSED or sampled_from_own else None
 
 
 class OpenAIChat(Client):
-    """A ChatModel over `/chat/completions`, of any provider. For evaluation: its tokens are not seen."""
+    """A ChatModel over `/chat/completions`, of any provider. For evaluation, since its tokens are hidden."""
 
     async def check_answers(self) -> None:
-        """Ask one short question. Raises ConfigError if the endpoint refuses: for one that lists no models, where a
-        wrong address or name would be met by every rollout."""
+        """Ask one short question. Raises ConfigError if the endpoint refuses. For an endpoint that lists no models, so
+        that a wrong address or name is found before the first rollout."""
         question = Message(role=Role.USER, content="Say ok.")
         try:
             await self.chat([question], [], SampleParams(max_tokens=64))
@@ -266,7 +246,7 @@ class OpenAIChat(Client):
         session: str = "",
         timeout_s: float | None = None,
     ) -> ChatReply:
-        # vLLM cuts to the room that is left, but refuses a limit beyond its whole window.
+        # vLLM truncates to the room that is left, but refuses a limit larger than its window.
         max_tokens = min(params.max_tokens, self.context_tokens or params.max_tokens)
         fields: dict[str, Json] = {
             "messages": [message_to_wire(message, thinking=self.config.resend_thinking) for message in messages],
@@ -275,7 +255,7 @@ class OpenAIChat(Client):
             "top_p": params.top_p,
         }
         if tools:
-            fields["tools"] = [tool_to_wire(tool) for tool in tools]
+            fields["tools"] = [chat_tool(tool) for tool in tools]
         if params.seed is not None:
             fields["seed"] = params.seed
         if params.stop_ids:

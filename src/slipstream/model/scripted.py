@@ -1,8 +1,8 @@
-"""Models that say what a function tells them to: for tests of agents, tools and everything around them.
+"""Models whose replies come from a function: for tests of agents, tools and everything around them.
 
-Input: a script, which is a function from a ScriptedCall to a Line. Output: a Completer or a ChatModel.
-Invariants: the same scenes give the same answers; a script is a distribution with one outcome, so every logprob is
-0.0; latency is `asyncio.sleep` and nothing else, so it takes no time on a virtual clock.
+Input: a script, a function from a ScriptedCall to a Line. Output: a Completer or a ChatModel.
+Invariants: the same calls get the same replies; a script is a distribution with one outcome, so every logprob is 0.0;
+latency is `asyncio.sleep`, so it takes no time on a virtual clock.
 
     model = ScriptedModel(replies("Hello.", "Goodbye."), decode=..., encode=..., encode_text=...)
 """
@@ -32,7 +32,7 @@ class ScriptedCall:
     num_calls: int = 0
     """Calls of this session before this one."""
     messages: tuple[Message, ...] = ()
-    """The conversation, of a chat; a Completer's scene has none."""
+    """The conversation of a chat; empty for a Completer."""
     tools: tuple[ToolSpec, ...] = ()
 
     @property
@@ -41,33 +41,33 @@ class ScriptedCall:
 
 
 Line: TypeAlias = Message | str
-"""An assistant's message, or raw text as a model might sample it, malformed calls and all."""
+"""An assistant's message, or raw text as a model might sample it, including malformed calls."""
 
 Script: TypeAlias = Callable[[ScriptedCall], Line]
-"""May raise: ModelError and ContextOverflow pass as they are, anything else becomes a ModelError."""
+"""May raise: ModelError and ContextOverflow pass through, any other exception becomes a ModelError."""
 
 Latency: TypeAlias = Callable[[ScriptedCall], float]
-"""Seconds that a call takes."""
+"""How long a call takes, in seconds."""
 
 
 def act(name: str, **arguments: Json) -> Message:
-    """The line that calls a tool: `act("bash", command="ls")`."""
+    """A line that calls a tool: `act("bash", command="ls")`."""
     return Message(role=Role.ASSISTANT, calls=(ToolCall(id="call", name=name, arguments=arguments),))
 
 
 def replies(*lines: Line) -> Script:
-    """A script that says `lines` in order, in every session from the first."""
+    """A script that replies with `lines` in order, starting over in every session."""
 
     def script(scene: ScriptedCall) -> Line:
         if scene.num_calls >= len(lines):
-            raise ModelError(f"the script of session {scene.session!r} is over after {len(lines)} lines; add one")
+            raise ModelError(f"the script of session {scene.session!r} has only {len(lines)} lines; add one")
         return lines[scene.num_calls]
 
     return script
 
 
 class _Stage:
-    """Plays a script: counts the calls of each session, takes the time, holds the deadline."""
+    """Runs a script: counts the calls of each session, applies latency and deadline."""
 
     def __init__(self, script: Script, latency_s: Latency | None) -> None:
         self._script = script
@@ -76,7 +76,7 @@ class _Stage:
         self.num_running = 0
 
     def next_call(self, session: str) -> int:
-        """How many calls this session made before; this one counts from now on."""
+        """How many calls this session made before this one, which is then counted."""
         self._num_calls[session] += 1
         return self._num_calls[session] - 1
 
@@ -103,10 +103,10 @@ class _Stage:
 
 
 class ScriptedModel:
-    """A Completer that plays a script over real token ids.
+    """A Completer that runs a script over real token ids.
 
-    `decode` turns a prompt's ids into text; `encode` renders an assistant's message into the ids that a model of the
-    family would sample, its stop token included; `encode_text` does so for raw text. `version` may be set at any time.
+    `decode` turns a prompt's ids into text; `encode` renders an assistant's message as the ids that a model of the
+    family would sample, including the stop token; `encode_text` does so for raw text. `version` may be set at any time.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ScriptedModel:
         version: int = 0,
     ) -> None:
         self.version = version
-        self._stage = _Stage(script, latency_s)
+        self._player = _Stage(script, latency_s)
         self._decode = decode
         self._encode = encode
         self._encode_text = encode_text
@@ -146,9 +146,9 @@ class ScriptedModel:
             prompt_text=self._decode(prompt_ids),
             params=params,
             session=session,
-            num_calls=self._stage.next_call(session),
+            num_calls=self._player.next_call(session),
         )
-        line = await self._stage.line(scene, timeout_s)
+        line = await self._player.line(scene, timeout_s)
         with boundary(ModelError, "encoding what the script said"):
             ids = list(self._ids(line))
         end = next((place + 1 for place, token in enumerate(ids) if token in params.stop_ids), len(ids))
@@ -161,10 +161,10 @@ class ScriptedModel:
         )
 
     def load(self) -> EngineLoad | None:
-        return EngineLoad(running=self._stage.num_running, waiting=0)
+        return EngineLoad(running=self._player.num_running, waiting=0)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to close."""
 
     def _ids(self, line: Line) -> Sequence[int]:
         if isinstance(line, Message):
@@ -175,10 +175,10 @@ class ScriptedModel:
 
 
 class ScriptedChat:
-    """A ChatModel that plays a script over messages. It has no tokens: raw text is the content of its answer."""
+    """A ChatModel that runs a script over messages. It has no tokens: raw text is the content of its reply."""
 
     def __init__(self, script: Script, *, latency_s: Latency | None = None) -> None:
-        self._stage = _Stage(script, latency_s)
+        self._player = _Stage(script, latency_s)
 
     async def chat(
         self,
@@ -193,13 +193,13 @@ class ScriptedChat:
             prompt_text="\n".join(message.content for message in messages),
             params=params,
             session=session,
-            num_calls=self._stage.next_call(session),
+            num_calls=self._player.next_call(session),
             messages=tuple(messages),
             tools=tuple(tools),
         )
-        line = await self._stage.line(scene, timeout_s)
+        line = await self._player.line(scene, timeout_s)
         message = line if isinstance(line, Message) else Message(role=Role.ASSISTANT, content=line)
         return ChatReply(message=message, stop=StopReason.STOP)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to close."""

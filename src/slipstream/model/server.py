@@ -1,11 +1,11 @@
 """An OpenAI-compatible endpoint around any Completer or ChatModel.
 
-Input: HTTP. Output: what the model says, in the JSON of vLLM's server, token ids and logprobs included.
-Invariants: a request whose client went away is cancelled in the model; no error of one request ends the server; what
-is asked for and not done (streams, several choices, text prompts, scores without a scorer) is refused with a sentence
-and never ignored.
+It answers in the JSON of vLLM's server, including token ids and logprobs.
+Invariants: a request whose client disconnected is cancelled in the model; an error in one request never ends the
+server; unsupported requests (streams, several choices, text prompts, scores without a scorer) are refused, never
+ignored.
 
-For tests of clients: `faults` makes chosen requests fail, and `log` remembers what came.
+For tests of clients: `faults` makes chosen requests fail, and `log` has the requests that came.
 
     async with ModelServer(completer=model) as server:
         client = OpenAICompleter(OpenAIConfig(base_url=server.base_url, model=server.model))
@@ -56,7 +56,7 @@ DEFAULT_MAX_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedAnswer:
-    """Answer with exactly this, whatever was asked: a refusal, garbage, a body that lacks something."""
+    """Answer with exactly this to any request: a refusal, garbage, an incomplete body."""
 
     status: int = 200
     body: bytes = b""
@@ -75,7 +75,7 @@ class Drop:
 
 Fault: TypeAlias = FixedAnswer | Hang | Drop
 Faults: TypeAlias = Callable[[int], Fault | None]
-"""From the number of a request, counted from 0 over all paths, to what goes wrong with it."""
+"""From the number of a request, counted from 0 over all paths, to its fault."""
 
 
 # ---------------------------------------------------------------- what came
@@ -85,14 +85,14 @@ class Outcome(StrEnum):
     PENDING = "pending"
     ANSWERED = "answered"
     FAULTY = "faulty"
-    """A fault answered it or dropped it."""
+    """A fault answered or dropped it."""
     DISCONNECTED = "disconnected"
-    """The client went away before it was answered."""
+    """The client disconnected before the answer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request, and what became of it."""
+    """One request and its outcome."""
 
     number: int
     path: str
@@ -107,7 +107,7 @@ _SEEN = web.RequestKey("seen", Request)
 
 
 class ModelServer:
-    """Serves on `host:port` while it is entered; port 0 takes a free one. `base_url` is what a client wants."""
+    """Serves on `host:port` while the context is open; port 0 picks a free one. Clients use `base_url`."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class ModelServer:
         grace_s: float = 1.0,
         read_timeout_s: float = 60.0,
     ) -> None:
-        """`scorer` answers `prompt_logprobs`, in vLLM's form; `decode` fills in `text` beside the ids; `context_tokens`
-        is told to clients; the last `num_logged` requests are remembered; running requests are given `grace_s` to end
-        when the server closes; a client has `read_timeout_s` to send the body of a request."""
+        """`scorer` answers `prompt_logprobs`, in vLLM's form; `decode` adds `text` to the ids; `context_tokens` is
+        reported to clients; `log` has the last `num_logged` requests; running requests have `grace_s` to finish when
+        the server closes; a client has `read_timeout_s` to send the body of a request."""
         self.model = model
         self.log: deque[Request] = deque(maxlen=num_logged)
         self.num_requests = 0
@@ -248,7 +248,7 @@ class ModelServer:
 
     async def _metrics(self, http: web.Request) -> web.Response:
         load = self._completer.load() if self._completer is not None else None
-        # This very request is in flight too.
+        # This request itself is in flight too.
         load = load or EngineLoad(running=self.num_in_flight - 1, waiting=0)
         return web.Response(text=load_to_metrics(load, model=self.model))
 
@@ -259,7 +259,7 @@ class ModelServer:
         prompt_ids = _prompt_ids(body)
         num_top = _num_top(body)
         if num_top is not None and self._scorer is None:
-            raise BadBody("asks for prompt_logprobs, which this model does not give")
+            raise BadBody("asks for prompt_logprobs, which this model does not have")
         priority = body.get("priority", 0)
         sampled = await self._completer.complete(
             prompt_ids,
@@ -303,19 +303,19 @@ class ModelServer:
             raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {self._read_timeout_s:g} s") from None
 
     async def _asked(self, http: web.Request) -> dict[str, Json]:
-        """The body of a request for this model and for nothing that is not done here."""
+        """The body of a request, checked for this model and for unsupported options."""
         try:
             body: Json = json.loads(await self._read(http))
         except (ValueError, RecursionError):
-            raise BadBody("is no JSON") from None
+            raise BadBody("is not JSON") from None
         if not isinstance(body, dict):
-            raise BadBody("is no JSON object")
+            raise BadBody("is not a JSON object")
         seen = http[_SEEN]
         seen.body = body
         if (model := body.get("model", self.model)) != self.model:
             raise web.HTTPNotFound(reason=f"the model {text_of(model)!r} is not served; {self.model!r} is")
         if body.get("stream"):
-            raise BadBody("asks for a stream, which is not served")
+            raise BadBody("asks for a stream, which is not supported")
         if body.get("n", 1) != 1:
             raise BadBody("asks for several choices; send several requests")
         return body
@@ -328,7 +328,7 @@ def _params(body: dict[str, Json]) -> SampleParams:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadBody(f"has {json.dumps(value)[:80]} where {key} should be a number")
-        if not math.isfinite(value):  # Python's JSON has NaN and Infinity
+        if not math.isfinite(value):  # Python's JSON allows NaN and Infinity
             raise BadBody(f"has {json.dumps(value)} where {key} should be a finite number")
         return value
 
@@ -346,7 +346,7 @@ def _params(body: dict[str, Json]) -> SampleParams:
 
 
 def _num_top(body: dict[str, Json]) -> int | None:
-    """How many of the likeliest tokens are to be told of at each place of the prompt; None if no scores are wanted."""
+    """How many of the most likely tokens to report for each token of the prompt; None if no scores are requested."""
     wanted = body.get("prompt_logprobs")
     if wanted is not None and (not is_int(wanted) or wanted < 0):
         raise BadBody(f"has {json.dumps(wanted)[:80]} where prompt_logprobs should be a count")

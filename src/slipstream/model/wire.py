@@ -1,20 +1,18 @@
-"""The JSON of OpenAI-compatible endpoints, as values: messages, tool calls, tools, completions. Both directions.
+"""The JSON of OpenAI-compatible endpoints: messages, tool calls, tools and completions to JSON and back.
 
-Input: JSON as it came over the wire, or values of ours. Output: the other.
-Invariants: a body that lacks something, or holds something else than it should, is a BadBody that names the place; a
-tool call that a model got wrong is no such error, but a ToolCall with its problem; what is written is JSON that a
-strict server accepts, whatever the model wrote.
+Invariants: a body with a missing or wrong field is a BadBody that names the field; a malformed tool call of a model is
+not an error but a ToolCall with a problem; what is written is JSON that a strict server accepts, whatever the model
+wrote.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 from urllib.parse import quote, unquote
 
+from slipstream.messages import chat_call, image_from_url, image_to_url, to_chat
 from slipstream.model.base import ChatReply, TokenScore
 from slipstream.types import (
     CallProblem,
@@ -29,10 +27,10 @@ from slipstream.types import (
 )
 
 SESSION_HEADER = "X-Session-ID"
-"""vLLM's name for what keeps the requests of one rollout on one engine; routers can be told to follow it."""
+"""vLLM's header for keeping the requests of one rollout on one engine; routers can be configured to follow it."""
 
 FLOAT32_MAX = 3.4028234663852886e38
-"""Logprobs are kept in float32, where anything beyond is infinite."""
+"""Logprobs are kept in float32, where anything larger is infinite."""
 
 CHAT_STOPS: Mapping[str, StopReason] = {
     "stop": StopReason.STOP,
@@ -43,7 +41,7 @@ CHAT_STOPS: Mapping[str, StopReason] = {
 
 
 def session_to_headers(session: str) -> dict[str, str]:
-    """Percent-encoded, since a session is named after a task, and a task may be called anything."""
+    """Percent-encoded, since a session is named after a task, and a task id may contain anything."""
     return {SESSION_HEADER: quote(session, safe="/:=@+,;")} if session else {}
 
 
@@ -52,7 +50,7 @@ def session_from_headers(headers: Mapping[str, str]) -> str:
 
 
 class BadBody(ValueError):
-    """A body is not what it should be. The message goes on after "a body that"."""
+    """A body is malformed. The message continues "a body that ..."."""
 
 
 # ---------------------------------------------------------------- looking into a body
@@ -100,12 +98,12 @@ def dig_ids(body: Json, *path: str | int) -> list[int]:
 
 
 def text_of(value: Json) -> str:
-    """A string, or nothing for anything else."""
+    """The string, or "" for anything else."""
     return value if isinstance(value, str) else ""
 
 
 def count_of(value: Json) -> int:
-    """A count, or zero where none was given."""
+    """The count, or 0 for anything else."""
     return value if is_int(value) and value > 0 else 0
 
 
@@ -126,17 +124,21 @@ def _shown(value: Json) -> str:
 
 def message_to_wire(message: Message, *, thinking: bool = False) -> Json:
     """As `messages` of a chat request holds it; with `thinking`, an assistant's thinking goes back too."""
-    wire: dict[str, Json] = {"role": message.role.value, "content": _content_to_wire(message)}
-    if message.role is Role.ASSISTANT:
-        if message.calls:
-            wire["tool_calls"] = [_call_to_wire(call) for call in message.calls]
-            wire["content"] = message.content or None
-        if thinking and message.thinking:
-            wire["reasoning_content"] = message.thinking
-    if message.role is Role.TOOL:
+    is_tool, is_assistant = message.role is Role.TOOL, message.role is Role.ASSISTANT
+    wire: dict[str, Json] = to_chat(
+        Message(
+            role=message.role,
+            content=message.content,
+            thinking=message.thinking if thinking and is_assistant else "",
+            name=message.name if is_tool else "",
+        )
+    )
+    if is_tool:
         wire["tool_call_id"] = message.call_id
-        if message.name:
-            wire["name"] = message.name
+    if is_assistant and message.calls:
+        wire |= {"tool_calls": [_call_to_wire(call) for call in message.calls], "content": message.content or None}
+    elif message.images:
+        wire["content"] = _content_parts(message)
     return wire
 
 
@@ -144,7 +146,7 @@ def message_from_wire(wire: Json) -> Message:
     """One message of a chat request or reply."""
     role = text_of(dig(wire, "role"))
     if role not in set(Role):
-        raise BadBody(f"has the role {role!r}, which is none of {', '.join(Role)}")
+        raise BadBody(f"has the role {role!r}, not one of {', '.join(Role)}")
     fields = dig_object(wire)
     text, images = _content_from_wire(fields.get("content"))
     return Message(
@@ -158,14 +160,9 @@ def message_from_wire(wire: Json) -> Message:
     )
 
 
-def _content_to_wire(message: Message) -> Json:
-    if not message.images:
-        return message.content
+def _content_parts(message: Message) -> Json:
     parts: list[Json] = [{"type": "text", "text": message.content}] if message.content else []
-    for image in message.images:
-        data = base64.b64encode(image.data).decode("ascii")
-        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{data}"}})
-    return parts
+    return parts + [{"type": "image_url", "image_url": {"url": image_to_url(image)}} for image in message.images]
 
 
 def _content_from_wire(content: Json) -> tuple[str, tuple[Image, ...]]:
@@ -181,27 +178,20 @@ def _content_from_wire(content: Json) -> tuple[str, tuple[Image, ...]]:
 
 
 def _image_from_wire(url: Json) -> Image:
-    head, comma, data = text_of(url).partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
-        raise BadBody("has an image that is no base64 data URL")
     try:
-        return Image(data=base64.b64decode(data, validate=True), media_type=head[len("data:") : -len(";base64")])
-    except binascii.Error:
-        raise BadBody("has an image whose data is no base64") from None
+        return image_from_url(text_of(url))
+    except ValueError as raised:
+        raise BadBody(f"has an image that cannot be read: {raised}") from None
 
 
 # ---------------------------------------------------------------- tool calls and tools
 
 
 def _call_to_wire(call: ToolCall) -> Json:
-    # Servers parse the arguments of past calls and refuse the whole conversation over one that is malformed or has
-    # no name. The model is to see what it wrote, so it goes back as the value of one argument.
+    # Servers parse the arguments of past calls and refuse the whole conversation if one is malformed or has no
+    # name. The model should see what it wrote, so it is sent back as the value of an argument.
     arguments: Mapping[str, Json] = call.arguments if call.problem is None else {"malformed": call.raw}
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name or "unnamed", "arguments": json.dumps(dict(arguments))},
-    }
+    return chat_call(call.id, call.name or "unnamed", json.dumps(dict(arguments)))
 
 
 def _calls_from_wire(calls: Json) -> tuple[ToolCall, ...]:
@@ -220,11 +210,11 @@ def _call_from_wire(call: Json, number: int) -> ToolCall:
     arguments: Json = written
     problem: CallProblem | None = None
     if written is None or written == "":
-        arguments = {}  # how several servers spell a call without arguments
+        arguments = {}  # how several servers write a call without arguments
     else:
         try:
             arguments = json.loads(written) if isinstance(written, str) else written
-            json.dumps(arguments, allow_nan=False)  # Python reads NaN, Infinity and 1e999, which JSON cannot say
+            json.dumps(arguments, allow_nan=False)  # Python reads NaN, Infinity and 1e999, which JSON does not have
         except (ValueError, RecursionError):
             problem = CallProblem.BAD_JSON
     if problem is None and not isinstance(arguments, dict):
@@ -238,20 +228,11 @@ def _call_from_wire(call: Json, number: int) -> ToolCall:
 
 
 def _written_again(arguments: Json) -> str:
-    """Of arguments that a server sent as an object, not as text: what the model may have written."""
+    """Arguments that a server sent as an object, as the text that the model may have written."""
     try:
         return json.dumps(arguments)
     except RecursionError:
         return ""
-
-
-def tool_to_wire(tool: ToolSpec) -> Json:
-    function: dict[str, Json] = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-    return {"type": "function", "function": function}
 
 
 def tool_from_wire(wire: Json) -> ToolSpec:
@@ -282,7 +263,7 @@ def reply_from_wire(body: Json) -> ChatReply:
     choice = dig_object(body, "choices", 0)
     finish = text_of(choice.get("finish_reason"))
     if finish not in CHAT_STOPS:
-        raise BadBody(f"ended by the finish_reason {finish or None!r}, which is no end of an answer")
+        raise BadBody(f"has the finish_reason {finish or None!r}, not one of {', '.join(CHAT_STOPS)}")
     usage = body.get("usage") if isinstance(body, dict) else None
     counts = usage if isinstance(usage, dict) else {}
     message = message_from_wire({"role": Role.ASSISTANT.value, **dig_object(choice, "message")})
@@ -305,7 +286,7 @@ def sampled_to_wire(
     with_logprobs: bool,
     scores: Sequence[TokenScore | None] | None = None,
 ) -> dict[str, Json]:
-    """The body of a completion, with `token_ids`, `token_logprobs` and `prompt_logprobs` where vLLM has them."""
+    """The body of a completion, with `token_ids`, `token_logprobs` and `prompt_logprobs` in vLLM's fields."""
     choice: dict[str, Json] = {"index": 0, "text": text, "finish_reason": sampled.stop.value, "logprobs": None}
     if with_ids:
         choice["token_ids"] = list(sampled.ids)
@@ -323,12 +304,12 @@ def sampled_to_wire(
 
 
 def logprobs_from_wire(choice: Json) -> list[float]:
-    """The logprobs of the sampled tokens, all of them finite numbers, in float32 too."""
+    """The logprobs of the sampled tokens. All are finite, in float32 too."""
     return [_logprob(value, "token logprobs") for value in dig_list(choice, "logprobs", "token_logprobs")]
 
 
 def scores_to_wire(scores: Sequence[TokenScore | None], ids: Sequence[int]) -> list[Json]:
-    """As vLLM's `prompt_logprobs`: per token an object from ids to logprobs, the token's own among them."""
+    """vLLM's `prompt_logprobs`: for each token an object from ids to logprobs, which includes the token's own."""
     return [_score_to_wire(score, index) for score, index in zip(scores, ids, strict=True)]
 
 
@@ -340,9 +321,9 @@ def _score_to_wire(score: TokenScore | None, index: int) -> Json:
 
 
 def scores_from_wire(choice: Json, ids: Sequence[int], *, num_top: int) -> list[TokenScore | None]:
-    """The scores of `ids`, which were the prompt. The first has none; a score of any other token is no score."""
+    """The scores of `ids`, which were the prompt; None for the first. Scores of other tokens are refused."""
     if dig_object(choice).get("prompt_logprobs") is None:
-        raise BadBody("lacks prompt_logprobs, which were asked for")
+        raise BadBody("lacks prompt_logprobs, which were requested")
     places = dig_list(choice, "prompt_logprobs")
     if len(places) != len(ids):
         raise BadBody(f"has prompt_logprobs of {len(places)} tokens where {len(ids)} were sent")
@@ -375,7 +356,7 @@ def usage_to_wire(num_prompt_tokens: int, num_sampled_tokens: int, num_cached: i
 
 
 def cached_from_wire(body: Json) -> int | None:
-    """Tokens of the prompt that the server had in its cache, where it says so."""
+    """Prompt tokens that were in the server's cache, if it says so."""
     found = body
     for name in ("usage", "prompt_tokens_details", "cached_tokens"):
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,1 +1,1 @@
-"""Patches as git writes them, made, read and applied without git."""
+"""Makes, parses and applies patches in git's format, without git."""

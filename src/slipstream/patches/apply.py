@@ -1,8 +1,8 @@
-"""Patches in git's form, made and applied without git.
+"""Makes and applies patches in git's format, without git.
 
-Input: files as data, before and after; or a patch and a way to look at files. Output: the patch; or the files that it
-makes. Invariants: nothing is read or written but through the arguments; what `make_patch` writes, `git apply` and
-`apply_patch` take whole, and the result is what was given as new; a patch is applied as a whole or raises PatchError.
+Input: files as data, before and after; or a patch and a function that reads files. Output: the patch; or the files it
+produces. Invariants: nothing is read or written except through the arguments; `git apply` and `apply_patch` both turn
+the old files into the new ones with a patch from `make_patch`; a patch is applied completely or raises PatchError.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from slipstream.types import FileTree
 __all__ = ["Entry", "PatchError", "apply_patch", "entries_of", "make_patch"]
 
 CONTEXT = 3
-LOOKED_AT_BYTES = 8000
-"""A file is binary if one of so many first bytes is zero: git's own rule."""
+BINARY_CHECK_BYTES = 8000
+"""A file is binary if one of its first bytes, this many, is zero: git's own rule."""
 LINE_BYTES = 52
 MAX_TEXT_BYTES = 4 << 20
 MAX_TEXT_LINES = 100_000
 MAX_PATCH_LINES = 400_000
-"""Of all files that are told line by line. A larger one is told whole, as git tells binary files."""
+"""In all files that are diffed line by line. Beyond it, files are included whole, as git includes binary files."""
 COMPARISONS_PER_LINE = 50
 MIN_COMPARISONS = 100_000
-"""How many lines are compared to place the hunks of a file: in proportion to its lines, however they repeat."""
+"""Bounds the line comparisons to place a file's hunks, in proportion to its lines, however they repeat."""
 NO_HASH = b"0" * 40
 
 
@@ -52,13 +52,13 @@ class Entry:
     """A file or a link, as git knows it."""
 
     data: bytes
-    """Of a link: where it points."""
+    """For a link, its target."""
     mode: int = FILE
     """0o100644, 0o100755 or 0o120000."""
 
 
 def entries_of(tree: FileTree) -> dict[str, Entry]:
-    """The files and links of a tree. Of a file's mode, git keeps whether its owner may run it."""
+    """The files and links of a tree. Of a file's mode, git keeps only the owner's execute bit."""
     files = {
         path: Entry(data=file.data, mode=PROGRAM if file.mode & 0o100 else FILE) for path, file in tree.files.items()
     }
@@ -71,9 +71,9 @@ def entries_of(tree: FileTree) -> dict[str, Entry]:
 def make_patch(
     old: Mapping[str, Entry | None], new: Mapping[str, Entry | None], *, max_bytes: int | None = None
 ) -> bytes:
-    """What turns `old` into `new`; a path that is missing, or None, is no file. Empty if nothing differs.
+    """The patch that turns `old` into `new`; a missing path, or None, means no file. Empty if nothing differs.
 
-    Raises PatchError as soon as it has more than `max_bytes`.
+    Raises PatchError as soon as it exceeds `max_bytes`.
     """
     made = _Pieces(max_bytes)
     for path in sorted({*old, *new}, key=os.fsencode):
@@ -89,7 +89,7 @@ def make_patch(
 
 
 class _Pieces:
-    """A patch while it is made, held to its limits."""
+    """A patch under construction, within its limits."""
 
     def __init__(self, max_bytes: int | None) -> None:
         self.pieces: list[bytes] = []
@@ -105,16 +105,16 @@ class _Pieces:
         for piece in _section(path, old, new, is_text=is_text):
             self._num_bytes += len(piece)
             if self._max_bytes is not None and self._num_bytes > self._max_bytes:
-                raise PatchError(f"the changes make a patch of more than the {self._max_bytes} bytes that are allowed")
+                raise PatchError(f"the patch of the changes exceeds the limit of {self._max_bytes} bytes")
             self.pieces.append(piece)
 
 
 def _is_text(entry: Entry | None) -> bool:
-    return entry is None or (b"\0" not in entry.data[:LOOKED_AT_BYTES] and len(entry.data) <= MAX_TEXT_BYTES)
+    return entry is None or (b"\0" not in entry.data[:BINARY_CHECK_BYTES] and len(entry.data) <= MAX_TEXT_BYTES)
 
 
 def blob_hash(entry: Entry | None) -> bytes:
-    """Git's name for the contents."""
+    """Git's hash of the contents."""
     if entry is None:
         return NO_HASH
     head = b"blob %d\0" % len(entry.data)
@@ -150,7 +150,7 @@ def _section(path: str, old: Entry | None, new: Entry | None, *, is_text: bool) 
 
 
 def _ended(name: bytes) -> bytes:
-    """A tab says where a name with spaces ends."""
+    """A tab marks the end of a name with spaces."""
     return name + b"\t" if b" " in name else name
 
 
@@ -210,10 +210,10 @@ def _signed(sign: bytes, lines: list[bytes]) -> Iterator[bytes]:
 
 
 def apply_patch(patch: bytes, read: Callable[[str], Entry | None], *, strip: int = 1) -> dict[str, Entry | None]:
-    """The files that a patch makes, changes or deletes (None), from those that `read` tells.
+    """The files that a patch creates, changes or deletes (None); `read` returns the current ones.
 
-    A hunk is taken where it says, else at the nearest place where every one of its lines is found, never before the
-    hunk ahead of it. `strip` is how many folders stand before each path (`a/` and `b/`). Raises PatchError, which names
+    A hunk is applied at its line number, or else at the nearest place where all its lines are found, never before the
+    previous hunk. `strip` is the number of leading folders in each path (`a/` and `b/`). Raises PatchError, which names
     the file and the hunk.
     """
     found = list(sections(patch, strip=strip))
@@ -229,9 +229,9 @@ def apply_patch(patch: bytes, read: Callable[[str], Entry | None], *, strip: int
         else:
             before = made.get(old) or (None if old in gone else read(old))
         if old is not None and before is None:
-            raise _wrong(section, "there is no such file")
+            raise _wrong(section, "the file does not exist")
         if new is not None and new != old and (new in made or (new not in leaving and read(new) is not None)):
-            raise _wrong(section, "it is there already")
+            raise _wrong(section, "the file already exists")
         after = _applied(section, before)
         if old is not None and (section.is_rename or section.is_deleted):
             gone.add(old)
@@ -244,12 +244,12 @@ def apply_patch(patch: bytes, read: Callable[[str], Entry | None], *, strip: int
 
 
 def _check_places(made: Mapping[str, Entry], gone: set[str], read: Callable[[str], Entry | None]) -> None:
-    """No file may come to lie below another, nor behind a link."""
+    """No file may end up below another file or a link."""
     for path in made:
         above = path.rpartition("/")[0]
         while above:
             if above in made or (above not in gone and read(above) is not None):
-                raise PatchError(f"{path}: it would lie below {above}, which is no folder")
+                raise PatchError(f"{path}: {above} is not a folder")
             above = above.rpartition("/")[0]
 
 
@@ -260,19 +260,19 @@ def _wrong(section: Section, what: str) -> PatchError:
 def _applied(section: Section, before: Entry | None) -> Entry:
     data = b"" if before is None else before.data
     old_mode = FILE if before is None else before.mode
-    said = section.old_mode if section.old_mode is not None else FILE
+    stated_mode = section.old_mode if section.old_mode is not None else FILE
     has_kind = section.old_mode is not None or section.hunks is not None or section.binary is not None
-    if before is not None and has_kind and stat.S_IFMT(said) != stat.S_IFMT(old_mode):
-        raise _wrong(section, f"it is {_kind(old_mode)} and the patch is about {_kind(said)}")
+    if before is not None and has_kind and stat.S_IFMT(stated_mode) != stat.S_IFMT(old_mode):
+        raise _wrong(section, f"it is {_kind(old_mode)}, but the patch changes {_kind(stated_mode)}")
     new_mode = section.new_mode if section.new_mode is not None else old_mode
     if before is not None and stat.S_IFMT(new_mode) != stat.S_IFMT(old_mode):
-        raise _wrong(section, "a file becomes a link, or a link a file, by being deleted and created again")
+        raise _wrong(section, "to turn a file into a link, or a link into a file, delete it and create it again")
     if section.binary is not None:
         data = _apply_binary(section, section.binary, before)
     elif section.hunks is not None:
         data = _apply_hunks(section, section.hunks, data)
     if section.is_deleted and data:
-        raise _wrong(section, "it is to be deleted, and has lines that the patch does not know")
+        raise _wrong(section, "the patch deletes it, but does not remove all of its lines")
     return Entry(data=data, mode=new_mode)
 
 
@@ -291,7 +291,8 @@ def _apply_hunks(section: Section, hunks: list[Hunk], data: bytes) -> bytes:
         if found is None:
             shown = (hunk.old or [b""])[0].decode("utf-8", "replace").rstrip("\n")
             raise _wrong(
-                section, f"hunk {number} ({hunk.header}) does not fit: its lines, from {shown!r} on, are not found"
+                section,
+                f"hunk {number} ({hunk.header}) does not apply: its lines, starting with {shown!r}, were not found",
             )
         shift = found - expected
         result += lines[place:found]
@@ -299,24 +300,24 @@ def _apply_hunks(section: Section, hunks: list[Hunk], data: bytes) -> bytes:
         place = found + len(hunk.old)
     result += lines[place:]
     if any(not line.endswith(b"\n") for line in result[:-1]):
-        raise _wrong(section, "a line without a newline is not the last")
+        raise _wrong(section, "a line without a newline is not the last line")
     return b"".join(result)
 
 
 class _Search:
-    """Looks for the lines of hunks: where the rarest line of a hunk stands, the others are compared. How many lines are
-    compared in all is bounded, since the file and the patch may come from an agent."""
+    """Finds the lines of hunks: the rarest line of a hunk gives candidate places, where the others are compared. The
+    number of comparisons is bounded, since the file and the patch may come from an agent."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
         self._left = max(MIN_COMPARISONS, COMPARISONS_PER_LINE * len(lines))
         self._places: dict[bytes, list[int]] | None = None
-        """Where each line stands, in order."""
+        """The places of each line, in order."""
 
     def find(self, wanted: list[bytes], lowest: int, expected: int) -> int | None:
-        """Where the lines stand: the place nearest to the expected one, and not before `lowest`."""
+        """The place of the lines nearest to `expected`, and not before `lowest`."""
         highest = len(self._lines) - len(wanted)
-        if not wanted:  # nothing can be compared, so it goes where it says
+        if not wanted:  # nothing to compare, so its line number decides
             return expected if lowest <= expected <= highest else None
         expected = min(max(expected, lowest), max(highest, lowest))
         if self._lines[expected : expected + len(wanted)] == wanted:
@@ -333,7 +334,7 @@ class _Search:
         return None
 
     def _rarest(self, wanted: list[bytes]) -> tuple[int, list[int]]:
-        """Which of the lines is rarest in the file, and where it stands there."""
+        """The offset of the line that is rarest in the file, and its places there."""
         if self._places is None:
             self._places = {}
             for number, line in enumerate(self._lines):
@@ -348,7 +349,7 @@ class _Search:
 
 
 def _nearest(places: list[int], to: int) -> Iterator[int]:
-    """From the nearest place to the farthest; of two that are as near, the lower first."""
+    """The places from nearest to farthest; of two equally near ones, the lower first."""
     high = bisect_left(places, to)
     low = high - 1
     while low >= 0 or high < len(places):
@@ -362,21 +363,21 @@ def _nearest(places: list[int], to: int) -> Iterator[int]:
 
 def _apply_binary(section: Section, binary: Binary, before: Entry | None) -> bytes:
     if len(section.old_hash) != 40 or len(section.new_hash) != 40:
-        raise _wrong(section, "binary data needs whole hashes in the index line: git diff --binary --full-index")
+        raise _wrong(section, "binary data needs full hashes in the index line: use git diff --binary --full-index")
     if blob_hash(before) != section.old_hash:
-        raise _wrong(section, "it is not the file that the binary data was made for")
+        raise _wrong(section, "the binary data was made for a different file")
     data = binary.data
     if binary.is_delta:
         data = _apply_delta(section, b"" if before is None else before.data, data)
     after = None if section.is_deleted else Entry(data=data)
     if blob_hash(after) != section.new_hash:
-        raise _wrong(section, "the binary data does not make the file that it says")
+        raise _wrong(section, "the binary data does not produce the file with the stated hash")
     return data
 
 
 def _apply_delta(section: Section, base: bytes, delta: bytes) -> bytes:
-    """Git's short form of a binary change: copies from the old file, and new bytes between them."""
-    damaged = _wrong(section, "the binary data is damaged")
+    """Apply git's binary delta: copies from the old file, with new bytes between them."""
+    damaged = _wrong(section, "the binary data is corrupt")
     place = 0
 
     def take() -> int:

@@ -1,11 +1,11 @@
-"""Comparing two lists of lines.
+"""Line diff: compares two lists of lines.
 
-Input: the lines, old and new. Output: the blocks in which they differ, in order. Invariants: replacing the blocks
-turns the old into the new; equal lines between two blocks are told as equal; the work is bounded by `MAX_STEPS` beyond
-a few passes over the lines, and where that does not suffice a block is larger than it had to be.
+Input: the old and the new lines. Output: the blocks in which they differ, in order. Invariants: replacing the blocks
+turns the old lines into the new ones; besides a few passes over the lines, the work is bounded by `MAX_STEPS`; if that
+is not enough, a block is larger than necessary.
 
-Lines that stand once on each side are matched first (the longest row of them that is in order on both), then what lies
-between them is compared by Myers' greedy search for the shortest way.
+Lines that are unique on each side are matched first (their longest common subsequence, as in patience diff); the ranges
+between them are compared with Myers' greedy algorithm.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 MAX_STEPS = 400_000
 MAX_EDITS = 400
-"""How many lines the search for the shortest way takes out and puts in before it gives up on a range."""
+"""The most deleted and inserted lines that Myers' search considers before it gives up on a range."""
 
 
 class Block(NamedTuple):
-    """Lines `old_start` to `old_end` become lines `new_start` to `new_end`; both counted from 0, the ends not taken."""
+    """Lines `old_start` to `old_end` become lines `new_start` to `new_end`; counted from 0, ends exclusive."""
 
     old_start: int
     old_end: int
@@ -49,7 +49,7 @@ class _Comparison:
         self._steps = MAX_STEPS
 
     def blocks(self) -> Iterator[Block]:
-        """In order, and no two lines in one block that were matched."""
+        """The differing blocks, in order; matched lines are never inside a block."""
         todo = [Block(0, len(self._a), 0, len(self._b))]
         while todo:
             here = self._trimmed(todo.pop())
@@ -73,11 +73,11 @@ class _Comparison:
         return Block(low, high, new_low, new_high)
 
     def _split(self, here: Block) -> list[Block] | None:
-        """The ranges between the lines that match; None if none does, or if finding them would take too long."""
+        """The ranges between matching lines; None if none match, or if finding them would take too long."""
         size = here.old_end - here.old_start + here.new_end - here.new_start
         if self._steps <= 0:
             return None
-        self._steps -= size // 8  # a pass over the lines is far cheaper than as many steps
+        self._steps -= size // 8  # a pass over the lines is much cheaper than as many steps
         pairs = self._unique(here) or self._shortest(here)
         if not pairs:
             return None
@@ -91,7 +91,7 @@ class _Comparison:
         return parts
 
     def _unique(self, here: Block) -> list[tuple[int, int]]:
-        """The longest row of lines that stand once on each side, in the same order on both."""
+        """The longest common subsequence of the lines that are unique on each side."""
         old = _once(self._a, here.old_start, here.old_end)
         new = _once(self._b, here.new_start, here.new_end)
         pairs = [(i, new[line]) for line, i in old.items() if line in new]
@@ -115,7 +115,7 @@ class _Comparison:
         return row[::-1]
 
     def _shortest(self, here: Block) -> list[tuple[int, int]]:
-        """The matches of a shortest way from old to new. Empty if it is not found within the bounds."""
+        """The matches of a shortest edit script. Empty if it is not found within the bounds."""
         a, b = self._a[here.old_start : here.old_end], self._b[here.new_start : here.new_end]
         reach = {1: 0}
         history: list[dict[int, int]] = []
@@ -133,12 +133,12 @@ class _Comparison:
                 self._steps -= x - start
                 reach[k] = x
                 if x >= len(a) and x - k >= len(b):
-                    return [(here.old_start + i, here.new_start + j) for i, j in _way_back(history, len(a), len(b))]
+                    return [(here.old_start + i, here.new_start + j) for i, j in _backtrack(history, len(a), len(b))]
         return []
 
 
 def _once(lines: list[int], start: int, end: int) -> dict[int, int]:
-    """Of each line that stands once in the range: where."""
+    """The index of each line that occurs once in the range."""
     seen: dict[int, int] = {}
     for index in range(start, end):
         line = lines[index]
@@ -146,7 +146,7 @@ def _once(lines: list[int], start: int, end: int) -> dict[int, int]:
     return {line: index for line, index in seen.items() if index >= 0}
 
 
-def _way_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+def _backtrack(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     for num_edits in range(len(history) - 1, -1, -1):
         reach = history[num_edits]

@@ -1,7 +1,8 @@
-"""The text of patches, as git and `diff -u` write them: bytes enter, one `Section` for each file leaves.
+"""Parses patches as git and `diff -u` write them.
 
-Invariants: what is not understood is an error that names the line, and nothing is skipped over; every path is
-relative, plain, and outside of `.git`; every mode is that of a file, a program or a link.
+Input: bytes. Output: one `Section` per file. Invariants: anything unknown is an error that names the line, and nothing
+is skipped; every path is relative, normalized, and outside of `.git`; every mode is that of a file, an executable or a
+link.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)? ([+-]\d{4})")
 
 
 class PatchError(SlipstreamError):
-    """A patch that is not well formed, names what it may not, or does not fit the files."""
+    """A patch that is malformed, names a forbidden path, or does not apply to the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Hunk:
     header: str
     old_start: int
     old: list[bytes]
-    """The lines to be found, each with its newline where it has one."""
+    """The lines to find, each with its newline if it has one."""
     new: list[bytes]
 
 
@@ -61,13 +62,13 @@ class Binary:
 
 @dataclass(slots=True, kw_only=True)
 class Section:
-    """What a patch says of one file. Filled while it is read."""
+    """The part of a patch about one file. Filled in while parsing."""
 
     line: int
     old_path: str | None = None
-    """None: it is made anew."""
+    """None if the file is new."""
     new_path: str | None = None
-    """None: it is deleted."""
+    """None if the file is deleted."""
     old_mode: int | None = None
     new_mode: int | None = None
     is_new: bool = False
@@ -88,7 +89,7 @@ class Section:
 
 
 def quote(name: bytes) -> bytes:
-    """A name as git spells it: in quotes, with escapes, if it has any odd byte."""
+    """A name as git writes it: quoted and escaped if it has any special byte."""
     if all(0x20 <= code < 0x7F and code not in b'"\\' for code in name):
         return name
     escaped = (_ESCAPES.get(code) or (bytes([code]) if 0x20 <= code < 0x7F else b"\\%03o" % code) for code in name)
@@ -96,7 +97,7 @@ def quote(name: bytes) -> bytes:
 
 
 def unquote(quoted: bytes) -> bytes:
-    """What stands between the quotes, without escapes."""
+    """Unescape the text between quotes."""
 
     def plain(match: re.Match[bytes]) -> bytes:
         escape = match[1]
@@ -104,23 +105,23 @@ def unquote(quoted: bytes) -> bytes:
             return _UNESCAPES[escape]
         if len(escape) == 3 and int(escape, 8) < 256:
             return bytes([int(escape, 8)])
-        raise PatchError(f"the name {_text(quoted)} has an escape that is none")
+        raise PatchError(f"the name {_text(quoted)} has an invalid escape")
 
     return re.sub(rb"\\([0-7]{3}|.)", plain, quoted, flags=re.DOTALL)
 
 
 def checked(name: bytes, strip: int) -> str:
-    """A path without its first `strip` folders, if it may be touched at all."""
+    """A path without its first `strip` folders, if a patch may touch it."""
     if name.startswith(b"/"):
-        raise PatchError(f"the path {_text(name)} is absolute: it must be below the folder that is patched")
+        raise PatchError(f"the path {_text(name)} is absolute: it must be relative to the patched folder")
     parts = name.split(b"/")[strip:]
     if not parts:
-        raise PatchError(f"the path {_text(name)} has no folder before it, such as a/ or b/")
+        raise PatchError(f"the path {_text(name)} has no leading folder, such as a/ or b/")
     for part in parts:
         if part in (b"", b".", b"..") or b"\0" in part or len(part) > 255:
-            raise PatchError(f"the path {_text(name)} is not plain: it may hold neither . nor .. nor an empty name")
+            raise PatchError(f"the path {_text(name)} is not normalized: it may not contain ., .. or an empty name")
         if part.lower() in (b".git", b"git~1"):
-            raise PatchError(f"the path {_text(name)} leads into .git, which a patch may not touch")
+            raise PatchError(f"the path {_text(name)} is inside .git, which a patch may not touch")
     return b"/".join(parts).decode("utf-8", "surrogateescape")
 
 
@@ -132,7 +133,7 @@ def _text(data: bytes) -> str:
 
 
 class _Lines:
-    """The lines of a patch, one after the other."""
+    """Reads the lines of a patch in order."""
 
     def __init__(self, patch: bytes) -> None:
         self._lines = patch.split(b"\n")
@@ -155,7 +156,7 @@ class _Lines:
         return line
 
     def take_after(self, start: bytes) -> bytes | None:
-        """The rest of the next line, if it begins like this."""
+        """The rest of the next line, if it starts with `start`."""
         line = self.peek()
         if line is None or not line.startswith(start):
             return None
@@ -167,7 +168,7 @@ class _Lines:
 
 
 def sections(patch: bytes, *, strip: int = 1) -> Iterator[Section]:
-    """Read a patch. Raises PatchError."""
+    """Parse a patch. Raises PatchError."""
     lines = _Lines(patch)
     while (line := lines.peek()) is not None:
         if line == b"" or line.startswith((b"Index: ", b"======")):
@@ -181,7 +182,7 @@ def sections(patch: bytes, *, strip: int = 1) -> Iterator[Section]:
             _read_names(lines, section, strip, is_git=False)
             yield section
         else:
-            raise lines.wrong(f"{_text(line)} is neither the start of a file's changes nor of a hunk")
+            raise lines.wrong(f"{_text(line)} starts neither a file section nor a hunk")
 
 
 def _git_section(lines: _Lines, strip: int) -> Section:
@@ -199,11 +200,11 @@ def _git_section(lines: _Lines, strip: int) -> Section:
         lines.take()
         section.binary = _read_binary(lines)
         if (lines.peek() or b"").startswith((b"literal ", b"delta ")):
-            _read_binary(lines)  # the way back
+            _read_binary(lines)  # the reverse direction
     elif line.startswith(b"Binary files "):
-        raise lines.wrong("a binary file without its data: write the patch with git diff --binary")
+        raise lines.wrong("a binary file without its data: create the patch with git diff --binary")
     if section.name == "":
-        raise PatchError(f"line {section.line} of the patch: {_text(header)} does not name one file")
+        raise PatchError(f"line {section.line} of the patch: {_text(header)} does not name a single file")
     if section.is_new:
         section.old_path = None
     if section.is_deleted:
@@ -212,7 +213,7 @@ def _git_section(lines: _Lines, strip: int) -> Section:
 
 
 def _name_of_both(header: bytes, strip: int) -> str | None:
-    """The name, where `a/NAME b/NAME` names it twice; None if the two differ."""
+    """NAME in `a/NAME b/NAME`; None if the two names differ."""
     match = _QUOTED.match(header)
     if match is not None:
         old, rest = unquote(match[1]), header[match.end() + 1 :]
@@ -250,7 +251,7 @@ def _read_extended(lines: _Lines, section: Section) -> None:
         elif (index := lines.take_after(b"index ")) is not None:
             match = _INDEX.fullmatch(index)
             if match is None:
-                raise lines.wrong(f"{_text(index)} are not the hashes of two files")
+                raise lines.wrong(f"{_text(index)} is not a pair of file hashes")
             section.old_hash, section.new_hash = match[1], match[2]
             if match[3] is not None:
                 section.old_mode = _mode(lines, match[3])
@@ -258,16 +259,16 @@ def _read_extended(lines: _Lines, section: Section) -> None:
             break
     halves = (section.old_path is None, section.new_path is None)
     if (section.is_rename or section.is_copy) and (any(halves) or section.is_rename == section.is_copy):
-        raise lines.wrong("a rename or copy needs both of its names")
+        raise lines.wrong("a rename or copy needs both names")
     if section.is_new and section.is_deleted:
-        raise lines.wrong("a file is both made and deleted")
+        raise lines.wrong("a file is both created and deleted")
 
 
 def _mode(lines: _Lines, mode: bytes) -> int:
     if mode == b"160000":
-        raise lines.wrong("submodules are not taken")
+        raise lines.wrong("submodules are not supported")
     if mode not in MODES:
-        raise lines.wrong(f"the mode {_text(mode)} is none of 100644, 100755 and 120000")
+        raise lines.wrong(f"the mode {_text(mode)} is not one of 100644, 100755 and 120000")
     return MODES[mode]
 
 
@@ -277,12 +278,12 @@ def _plain_name(name: bytes) -> str:
 
 
 def _read_names(lines: _Lines, section: Section, strip: int, *, is_git: bool) -> None:
-    """The lines `---` and `+++`, and the hunks after them."""
+    """Read the lines `---` and `+++`, and the hunks after them."""
     names = []
     for start in (b"--- ", b"+++ "):
         line = lines.take_after(start)
         if line is None:
-            raise lines.wrong(f"a line that begins with {start.decode()!r} is missing")
+            raise lines.wrong(f"a line that starts with {start.decode()!r} is missing")
         match = _QUOTED.match(line)
         name = unquote(match[1]) if match else line.partition(b"\t")[0]
         stamp = line[match.end() :] if match else line.partition(b"\t")[2]
@@ -303,23 +304,23 @@ def _read_names(lines: _Lines, section: Section, strip: int, *, is_git: bool) ->
         section.is_new = old_none and not first.old
         section.is_deleted = new_none and not first.new
         if (old is None and not section.is_new) or (new is None and not section.is_deleted):
-            raise lines.wrong("the hunk does not fit /dev/null")
+            raise lines.wrong("the hunk contradicts /dev/null")
         section.old_path = None if section.is_new else (new or old)
         section.new_path = None if section.is_deleted else (new or old)
 
 
 def _check_names(lines: _Lines, section: Section, old: str | None, new: str | None) -> None:
-    """In git's form the two names say again what the lines above them said."""
+    """In git's format the two names must repeat those of the lines above them."""
     if section.old_path is None and section.new_path is None:
         section.old_path, section.new_path = old or new, new or old
     if (old is None) != section.is_new or (new is None) != section.is_deleted:
-        raise lines.wrong("/dev/null does not fit what was said of the file")
+        raise lines.wrong("/dev/null contradicts the lines above")
     if (old is not None and old != section.old_path) or (new is not None and new != section.new_path):
-        raise lines.wrong("the names differ from those above")
+        raise lines.wrong("the names differ from those in the lines above")
 
 
 def _is_epoch(stamp: bytes) -> bool:
-    """How `diff -N` says that a file is not there."""
+    """Whether the timestamp is the one with which `diff -N` marks a missing file."""
     match = _STAMP.fullmatch(stamp.strip())
     if match is None:
         return False
@@ -333,7 +334,7 @@ def _read_hunk(lines: _Lines) -> Hunk:
     line = lines.take()
     match = _HUNK.fullmatch(line)
     if match is None:
-        raise lines.wrong(f"{_text(line)} is not the head of a hunk")
+        raise lines.wrong(f"{_text(line)} is not a hunk header")
     num_old, num_new = (1 if match[group] is None else int(match[group]) for group in (2, 4))
     old: list[bytes] = []
     new: list[bytes] = []
@@ -341,7 +342,7 @@ def _read_hunk(lines: _Lines) -> Hunk:
         body = lines.take()
         sign, content = body[:1] or b" ", body[1:] + b"\n"
         if sign not in (b" ", b"-", b"+"):
-            raise lines.wrong(f"the hunk {_text(line)} has fewer lines than it says")
+            raise lines.wrong(f"the hunk {_text(line)} has fewer lines than its header says")
         sides = [side for side, signs in ((old, b" -"), (new, b" +")) if sign in signs]
         if (lines.peek() or b"").startswith(b"\\ "):
             lines.take()
@@ -349,7 +350,7 @@ def _read_hunk(lines: _Lines) -> Hunk:
         for side in sides:
             side.append(content)
     if len(old) > num_old or len(new) > num_new:
-        raise lines.wrong(f"the hunk {_text(line)} has other lines than it says")
+        raise lines.wrong(f"the hunk {_text(line)} has more lines than its header says")
     header = line[: line.index(b"@@", 2) + 2].decode("ascii")
     return Hunk(header=header, old_start=int(match[1]), old=old, new=new)
 
@@ -358,7 +359,7 @@ def _read_binary(lines: _Lines) -> Binary:
     head = lines.take()
     kind, _, size = head.partition(b" ")
     if kind not in (b"literal", b"delta") or not size.isdigit() or len(size) > 12:
-        raise lines.wrong(f"{_text(head)} is not the head of binary data")
+        raise lines.wrong(f"{_text(head)} is not a binary data header")
     packed = bytearray()
     while line := lines.take():
         code = line[0]
@@ -377,5 +378,5 @@ def _read_binary(lines: _Lines) -> Binary:
     except (zlib.error, TooLarge):
         data = b""
     if len(data) != int(size):
-        raise lines.wrong("the binary data is damaged")
+        raise lines.wrong("the binary data is corrupt")
     return Binary(is_delta=kind == b"delta", size=int(size), data=data)

@@ -2,9 +2,9 @@
 
     python -m slipstream.placement.helper FD
 
-Enters: over a link to the run's own process, attempts and what is to be done with them. Leaves: what comes of it; and,
-while they go on, requests to the model, to the turn gate and to the journal, all of which are over there.
-Always holds: when the link is lost all attempts end, their sandboxes are closed, and the process exits.
+Input: over a link from the run's own process, attempts and the stages to run. Output: their results; meanwhile,
+requests to the model, the turn gate and the journal, which all stay in the run's process.
+Invariants: when the link is lost all attempts end, their sandboxes are closed, and the process exits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slipstream.link import Link, own_end
 from slipstream.model.base import ChatReply
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
-from slipstream.placement.messages import AskedTurn, Opening
+from slipstream.placement.messages import AskedTurn, AttemptSpec
 from slipstream.printable import log_printable
 from slipstream.rollout.attempt import RolloutAttempt
 from slipstream.seams import Event, TurnPass
@@ -50,19 +50,19 @@ from slipstream.types import (
 logger = logging.getLogger(__name__)
 
 NICENESS = 12
-"""Of a helper and its sandboxes: where all cores are busy, engine and learner come first, since all wait for them."""
+"""Of a helper and its sandboxes: when cores are scarce, engine and learner come first, as everything waits for them."""
 GRACE_S = 10.0
-"""For what is under way to end when the run's own process is gone."""
-LAST_S = 25.0
-"""For all of it: then this process ends, whatever hangs in it."""
+"""How long attempts may take to end when the run's own process is gone."""
+EXIT_AFTER_S = 25.0
+"""After which this process ends, whatever hangs in it."""
 _SO_FAR = Ending(reason=EndReason.INFRASTRUCTURE)
 
 
-class FarModel:
-    """The model of the run's own process, as a Completer and as a ChatModel: the settings say which it is."""
+class RemoteModel:
+    """The model in the run's own process, as a Completer and as a ChatModel: the settings say which it is."""
 
     def __init__(self, link: Link) -> None:
-        """`link`: to where the model is, and the gate: a turn is asked for in the same message."""
+        """`link` leads to the model and the gate: a turn is asked for in the same message."""
         self._link = link
 
     async def complete(
@@ -110,7 +110,7 @@ class FarModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One that its model call will ask for."""
+    """A turn that its model call will ask for."""
 
     asked: AskedTurn
     passed: TurnPass
@@ -122,8 +122,8 @@ class _Turn:
 _turn: ContextVar[_Turn | None] = ContextVar("the turn of a model call", default=None)
 
 
-class FarGate:
-    """The gate of the run's own process. Coming in asks for nothing yet: the model call does, and leaves it too."""
+class RemoteGate:
+    """The gate in the run's own process. Entering it sends nothing: the model call asks for the turn, and ends it."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -141,13 +141,13 @@ class FarGate:
             del self._turns[asked.number]
 
     def let_in(self, number: int, passed: TurnPass) -> None:
-        """Told of a turn whose model call failed: the answers of others say it themselves."""
+        """For a turn whose model call failed; the answers of others say it themselves."""
         if (turn := self._turns.get(number)) is not None:
             turn.let_in(passed)
 
 
-class FarJournal:
-    """Whoever asks for a flush while one is under way shares the next with all who do."""
+class RemoteJournal:
+    """The journal in the run's own process. Flushes asked for while one is under way share the next."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -161,7 +161,7 @@ class FarJournal:
         if self._next is None:
             self._next = asyncio.create_task(self._flush_after(self._under_way))
         shared = self._next
-        await asyncio.wait([shared])  # whoever is cancelled does not cancel the others' flush
+        await asyncio.wait([shared])  # a cancelled caller does not cancel the others' flush
         shared.result()
 
     async def _flush_after(self, before: asyncio.Task[None] | None) -> None:
@@ -176,29 +176,29 @@ class Helper:
 
     def __init__(self) -> None:
         stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
-        self._gate = FarGate()
+        self._gate = RemoteGate()
         self.link = Link(
-            calls={"open_attempt_deps": self._open_crew, **stages},
+            calls={"open": self._open_deps, **stages},
             tells={"expect": self._expect, "forget": self._forget, "let_in": self._gate.let_in},
-            whom="the run's own process",
+            peer="the run's own process",
         )
         self._stack = AsyncExitStack()
         self._placement: InProcess | None = None
         self._attempts: dict[int, RolloutAttempt] = {}
-        self._num_told: dict[int, int] = {}
-        """Spans of an attempt that the other process knows."""
+        self._num_spans_sent: dict[int, int] = {}
+        """How many spans of an attempt the other process has."""
 
-    async def _open_crew(self, maker: str, order: Any) -> None:
-        """`maker` names a function of the order, the model, the gate and the journal that opens a crew and the tasks
-        it may work on."""
-        make: Any = load_object(maker, "the maker of a helper's crew")
-        opened = make(order, model=FarModel(self.link), gate=self._gate, journal=FarJournal(self.link))
+    async def _open_deps(self, opener: str, work: Any) -> None:
+        """`opener` names a function of the work, the model, the gate and the journal that opens what the attempts
+        share, and the tasks they are of."""
+        opens: Any = load_object(opener, "what opens a helper")
+        opened = opens(work, model=RemoteModel(self.link), gate=self._gate, journal=RemoteJournal(self.link))
         self._placement = InProcess(*await self._stack.enter_async_context(opened))
 
-    def _open(self, number: int, opening: Opening) -> None:
-        assert self._placement is not None, "the crew comes first"
+    def _open(self, number: int, opening: AttemptSpec) -> None:
+        assert self._placement is not None, "`open` is called first"
         self._attempts[number] = self._placement.open(opening.job, opening.number, opening.past)
-        self._num_told[number] = 0
+        self._num_spans_sent[number] = 0
 
     def _expect(self, job: Job) -> None:
         if self._placement is not None:
@@ -206,10 +206,10 @@ class Helper:
 
     def _forget(self, number: int) -> None:
         self._attempts.pop(number, None)
-        self._num_told.pop(number, None)
+        self._num_spans_sent.pop(number, None)
 
     def _stage(self, name: str) -> Any:
-        async def work(number: int, opening: Opening | None) -> Rollout | None:
+        async def work(number: int, opening: AttemptSpec | None) -> Rollout | None:
             if opening is not None and number not in self._attempts:
                 self._open(number, opening)
             if name == "aclose" and number not in self._attempts:
@@ -217,19 +217,19 @@ class Helper:
             attempt = self._attempts[number]
             try:
                 result = await getattr(attempt, name)()
-                # The turns went there as they were taken, and the spans go now.
+                # Turns were sent as they were taken, and spans are sent now.
                 return replace(result, turns=(), spans=()) if isinstance(result, Rollout) else None
             finally:
                 spans = attempt.as_ended(_SO_FAR).spans
-                num_told = self._num_told.get(number, len(spans))
-                if len(spans) > num_told or name == "run":
-                    self.link.tell("so_far", number, spans[num_told:], attempt.grade_weight)
-                    self._num_told[number] = len(spans)
+                num_sent = self._num_spans_sent.get(number, len(spans))
+                if len(spans) > num_sent or name == "run":
+                    self.link.tell("so_far", number, spans[num_sent:], attempt.grade_weight)
+                    self._num_spans_sent[number] = len(spans)
 
         return work
 
     async def serve(self, own: socket.socket) -> None:
-        """Until the link is lost. Attempts that are deaf to their cancellation are left behind."""
+        """Until the link is lost. Attempts that ignore their cancellation are abandoned."""
         await self.link.connect(own)
         await self.link.over(grace_s=GRACE_S)
         await self._stack.aclose()
@@ -240,7 +240,7 @@ def main() -> None:
     collect_rarely()
     os.nice(NICENESS)
     own = own_end(sys.argv)
-    threading.Thread(target=exit_after, args=(own.fileno(), LAST_S), daemon=True).start()
+    threading.Thread(target=exit_after, args=(own.fileno(), EXIT_AFTER_S), daemon=True).start()
     asyncio.run(_serve(own))
 
 
@@ -251,13 +251,13 @@ async def _serve(own: socket.socket) -> None:
         logger.exception("a helper process could not close all it had")
     finally:
         sys.stderr.flush()
-        os._exit(0)  # whoever is deaf would be waited for, and nothing is left to be done
+        os._exit(0)  # asyncio would wait for what ignores its cancellation
 
 
 def exit_after(descriptor: int, seconds: float) -> None:
-    """So long after the other end of a socket was closed end this process, even if its event loop hangs."""
+    """End this process `seconds` after the other end of a socket was closed, even if its event loop hangs."""
     waiting = select.poll()
-    waiting.register(descriptor, 0)  # nothing but the end
+    waiting.register(descriptor, 0)  # only the hang-up
     waiting.poll()
     time.sleep(seconds)
     os._exit(1)

@@ -10,14 +10,14 @@ from slipstream.types import Job, Task
 
 
 class InProcess:
-    def __init__(self, crew: AttemptDeps, tasks: Mapping[str, Task]) -> None:
-        self._crew = crew
+    def __init__(self, deps: AttemptDeps, tasks: Mapping[str, Task]) -> None:
+        self._deps = deps
         self._tasks = tasks
 
     def expect(self, job: Job) -> None:
         task = self._tasks.get(job.key.task_id)
         if task is not None and task.sandbox is not None:
-            self._crew.expect(task.sandbox)
+            self._deps.expect(task.sandbox)
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> RolloutAttempt:
-        return RolloutAttempt(self._crew, self._tasks[job.key.task_id], job, number, past)
+        return RolloutAttempt(self._deps, self._tasks[job.key.task_id], job, number, past)

@@ -1,4 +1,4 @@
-"""What crosses the link between the run's own process and a helper, besides the values of `types` and `seams`."""
+"""Messages between the run's own process and a helper, in addition to the values of `types` and `seams`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from slipstream.types import Job, JobKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What a helper opens an attempt from, before the first stage that it does of it."""
+class AttemptSpec:
+    """What a helper opens an attempt from, before its first stage there."""
 
     job: Job
     number: int

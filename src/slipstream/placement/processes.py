@@ -1,12 +1,11 @@
 """Attempts in helper processes on this machine, so that none waits for another's Python, nor the engine's or the
 learner's for theirs.
 
-Enters: how many processes, and what each is to open its crew from. Leaves: attempts, each in the process that has the
-fewest, of those with room for its sandbox. The model, the turn gate and the journal stay in this process, and the
-helpers ask for them: see `helper`.
-Always holds: what a helper does is in this journal before it goes on, and in the same order. A helper that dies fails
-the stages that were under way in it and nothing else: another takes its place, as soon as one can be started, and a run
-that had ended is graded there.
+Input: how many processes, and what each opens. Output: attempts, each in the process that has the fewest, of those with
+room for its sandbox. The model, the turn gate and the journal stay in this process: helpers send requests (`helper`).
+Invariants: what a helper does is in this journal before it continues, and in the same order. A helper that dies fails
+only the stages under way in it: another takes its place as soon as one can be started, and a run that had ended is
+graded there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from slipstream.aio import outlast
 from slipstream.errors import GraderError, InfrastructureError, JournalError
 from slipstream.link import Link, start_linked, wait_or_kill
 from slipstream.model.base import ChatModel, Completer, SessionKeeper
-from slipstream.placement.messages import AskedTurn, Opening
+from slipstream.placement.messages import AskedTurn, AttemptSpec
 from slipstream.placement.restarts import Restarts
 from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
 from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
@@ -32,36 +31,37 @@ from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 30.0
-"""After which a helper that was told to close is killed."""
+"""How long a helper may take to close before it is killed."""
 
 Launch: TypeAlias = Callable[[str, Link], Awaitable[subprocess.Popen[bytes]]]
 """Runs a module as a process, with a link to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What a helper opens its crew from: the name of a function, as `helper` says, and what to give it."""
+class HelperSpec:
+    """What each helper process opens what its attempts share from (see `helper`)."""
 
-    maker: str
-    crews: tuple[Any, ...]
-    """One for each process."""
-    rooms: tuple[int | None, ...] = ()
-    """How many sandboxes each may have at once; None is no limit, and so is nothing at all."""
+    opener: str
+    """The name of a function of the work, the model, the gate and the journal."""
+    works: tuple[Any, ...]
+    """What to give it, for each process."""
+    max_sandboxes: tuple[int | None, ...] = ()
+    """How many each process may have at once; None is no limit, and so is an empty tuple."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Helper:
     place: int
-    """Which of the order's crews it has."""
+    """Its index among the processes."""
     room: int | None
     link: Link = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
-    attempts: dict[int, FarAttempt] = field(default_factory=dict)
+    attempts: dict[int, RemoteAttempt] = field(default_factory=dict)
     num_held: int = 0
-    """Sandboxes that its attempts have, or are about to have."""
+    """Sandboxes that its attempts have, or are about to open."""
 
     def has_room(self, num: int) -> bool:
-        """For so many more sandboxes."""
+        """For `num` more sandboxes."""
         return self.room is None or num == 0 or self.num_held + num <= self.room
 
 
@@ -70,7 +70,7 @@ class Processes:
 
     def __init__(
         self,
-        order: Order,
+        spec: HelperSpec,
         *,
         model: Completer | ChatModel,
         gate: TurnGate,
@@ -80,25 +80,25 @@ class Processes:
         self.journal: Journal | None = None
         self.num_lost = 0
         """Helpers that died."""
-        self._order = order
+        self._spec = spec
         self._model = model
         self._gate = gate
         self._grade_weight = grade_weight
         self._launch = launch
         self._helpers: list[_Helper] = []
         self._coming: set[_Helper] = set()
-        """That open their crew."""
+        """Helpers that are opening what their attempts share."""
         self._starting: set[asyncio.Task[_Helper]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._numbers = itertools.count()
-        self._attempts: dict[tuple[JobKey, int], FarAttempt] = {}
+        self._attempts: dict[tuple[JobKey, int], RemoteAttempt] = {}
         self._expected = itertools.count()
-        self._restarts = Restarts(len(order.crews))
+        self._restarts = Restarts(len(spec.works))
         self._refused: JournalError | None = None
-        """What the journal said to an event that it did not take."""
+        """Why the journal refused an event."""
         self._is_open = False
-        """From when all have started until they are let go: those that die meanwhile are replaced."""
+        """From when all have started until they are closed: those that die meanwhile are replaced."""
 
     # ---------------------------------------------------------------- the Placement
 
@@ -106,20 +106,22 @@ class Processes:
         if self._helpers:
             self._helpers[next(self._expected) % len(self._helpers)].link.tell("expect", job)
 
-    def open(self, job: Job, number: int, past: PastAttempt | None) -> FarAttempt:
+    def open(self, job: Job, number: int, past: PastAttempt | None) -> RemoteAttempt:
         ended = None if past is None else past.run_ended
-        return FarAttempt(self, job, number, past, grade_weight=0 if ended is None else self._grade_weight(job, ended))
+        return RemoteAttempt(
+            self, job, number, past, grade_weight=0 if ended is None else self._grade_weight(job, ended)
+        )
 
     # ---------------------------------------------------------------- attempts and their places
 
-    async def place(self, attempt: FarAttempt) -> tuple[_Helper, int]:
-        """Choose where there is room for what an attempt is about to hold, and are fewest. Waits while there is no
-        helper at all, unless none is to be hoped for."""
+    async def place(self, attempt: RemoteAttempt) -> tuple[_Helper, int]:
+        """Choose a helper for an attempt: one with room for its sandbox, and of these the one with the fewest attempts.
+        Waits while there is no helper, unless starting one is hopeless."""
         while not self._helpers:
             if (wrong := self._restarts.hopeless()) is not None:
                 raise InfrastructureError(wrong)
             if not self._starting:
-                raise InfrastructureError("the helper processes were let go")
+                raise InfrastructureError("the helper processes are closed")
             self._changed.clear()
             await self._changed.wait()
         num = attempt.num_held
@@ -145,14 +147,14 @@ class Processes:
 
     async def start(self) -> None:
         """All of them, side by side. Raises what any of them raises."""
-        starts = [self._start_soon(place) for place in range(len(self._order.crews))]
+        starts = [self._start_soon(place) for place in range(len(self._spec.works))]
         await asyncio.wait(starts)
         failed = [raised for start in starts if (raised := start.exception()) is not None]
         if failed:
             raise failed[0]
         self._is_open = True
         for place in set(range(len(starts))) - {helper.place for helper in self._helpers}:
-            self._replace(place)  # it died before the others were there
+            self._replace(place)  # it died before the others had started
 
     def _start_soon(self, place: int, pause_s: float = 0.0) -> asyncio.Task[_Helper]:
         task = asyncio.create_task(self._start(place, pause_s), name=f"starting helper process {place}")
@@ -162,17 +164,17 @@ class Processes:
 
     async def _start(self, place: int, pause_s: float) -> _Helper:
         await asyncio.sleep(pause_s)
-        helper = _Helper(place=place, room=self._order.rooms[place] if self._order.rooms else None)
+        helper = _Helper(place=place, room=self._spec.max_sandboxes[place] if self._spec.max_sandboxes else None)
         helper.link = Link(
             calls=self._calls(helper),
             tells=self._tells(helper),
             on_lost=lambda: self._lost(helper),
-            whom=f"helper process {place}",
+            peer=f"helper process {place}",
         )
         helper.process = await self._launch("slipstream.placement.helper", helper.link)
         self._coming.add(helper)
         try:
-            await helper.link.call("open_attempt_deps", self._order.maker, self._order.crews[place])
+            await helper.link.call("open", self._spec.opener, self._spec.works[place])
         except BaseException:
             helper.link.close()
             await wait_or_kill(helper.process, CLOSE_S)
@@ -195,7 +197,7 @@ class Processes:
         self._start_soon(place, self._restarts.pause_s(place, raised))
 
     def _lost(self, helper: _Helper) -> None:
-        if helper not in self._helpers:  # it never came up: whoever started it knows
+        if helper not in self._helpers:  # it never came up, which its start reports
             return
         self._helpers.remove(helper)
         leaving = asyncio.create_task(wait_or_kill(helper.process, CLOSE_S))
@@ -207,11 +209,11 @@ class Processes:
             self._replace(helper.place)
 
     async def aclose(self) -> None:
-        """Let all of them go, and wait until they are gone."""
+        """Close all of them, and wait until they are gone."""
         self._is_open = False
-        await outlast([asyncio.create_task(self._let_go())])
+        await outlast([asyncio.create_task(self._close_all())])
 
-    async def _let_go(self) -> None:
+    async def _close_all(self) -> None:
         helpers = list(self._helpers)
         for helper in (*helpers, *self._coming):
             helper.link.close()
@@ -221,7 +223,7 @@ class Processes:
         await asyncio.gather(*(helper.link.over(grace_s=CLOSE_S) for helper in helpers))
         await asyncio.gather(*self._leaving)
 
-    # ---------------------------------------------------------------- what helpers ask for
+    # ---------------------------------------------------------------- requests from helpers
 
     def _calls(self, helper: _Helper) -> Mapping[str, Callable[..., Awaitable[Any]]]:
         model: Any = self._model
@@ -229,7 +231,7 @@ class Processes:
         async def ask(
             turn: AskedTurn | None, method: str, arguments: Sequence[Any], named: Mapping[str, Any]
         ) -> tuple[Any, TurnPass | None]:
-            """What the model says, inside the gate if a turn is asked for with it."""
+            """The model's answer, inside the gate if a turn is asked for with it."""
             if turn is None:
                 return await getattr(model, method)(*arguments, **named), None
             passed = None
@@ -275,12 +277,12 @@ class Processes:
                 attempt.see(event)
         try:
             self.journal.append(event)
-        except JournalError as raised:  # whoever wrote it does not wait to hear that, but for its next flush
+        except JournalError as raised:  # the helper that sent it hears of this at its next flush
             self._refused = raised
 
 
-class FarAttempt:
-    """An attempt in a helper process. It has a place from its first stage on."""
+class RemoteAttempt:
+    """An attempt in a helper process, which is chosen at its first stage."""
 
     def __init__(
         self, processes: Processes, job: Job, number: int, past: PastAttempt | None, *, grade_weight: int
@@ -296,8 +298,8 @@ class FarAttempt:
         self._turns: list[Turn] = [] if past is None or past.run_ended is None else list(past.turns)
         self._spans: list[Span] = []
         self._place: tuple[_Helper, int] | None = None
-        self._to_open: Opening | None = None
-        """What the helper opens it from, until a stage has ended there: one that was cancelled may not have begun."""
+        self._to_open: AttemptSpec | None = None
+        """What the helper opens it from, until a stage has ended there: a cancelled one may not have begun."""
 
     async def init(self) -> None:
         self._hold(self.job.weight)
@@ -321,7 +323,7 @@ class FarAttempt:
             raise GraderError("there is nothing to grade: the agent's run did not end")
         weight = self.grade_weight
         if self._place is not None and not self._place[0].has_room(weight) and self._processes.has_room(weight):
-            await self.aclose()  # others came meanwhile: it would wait for their sandboxes
+            await self.aclose()  # others came meanwhile, and it would wait for their sandboxes
         self._hold(weight)
         try:
             if not self._has_place:
@@ -350,7 +352,7 @@ class FarAttempt:
             self._processes.forget(helper, number)
 
     def see(self, event: TurnTaken | RunEnded) -> None:
-        """What the helper wrote into the journal."""
+        """The helper wrote this into the journal."""
         if isinstance(event, RunEnded):
             self._ended = event
         else:
@@ -371,7 +373,7 @@ class FarAttempt:
 
     async def _find_place(self, past: PastAttempt | None) -> None:
         self._place = await self._processes.place(self)
-        self._to_open = Opening(job=self.job, number=self.number, past=past)
+        self._to_open = AttemptSpec(job=self.job, number=self.number, past=past)
 
     async def _do(self, stage: str) -> Rollout | None:
         if self._place is None:
@@ -384,7 +386,7 @@ class FarAttempt:
 
 @asynccontextmanager
 async def open_processes(
-    order: Order,
+    spec: HelperSpec,
     *,
     model: Completer | ChatModel,
     gate: TurnGate,
@@ -392,7 +394,7 @@ async def open_processes(
     launch: Launch = start_linked,
 ) -> AsyncIterator[Processes]:
     """`grade_weight`: what `Attempt.grade_weight` is once the agent's run has ended."""
-    processes = Processes(order, model=model, gate=gate, grade_weight=grade_weight, launch=launch)
+    processes = Processes(spec, model=model, gate=gate, grade_weight=grade_weight, launch=launch)
     try:
         await processes.start()
         yield processes

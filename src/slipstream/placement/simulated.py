@@ -1,8 +1,7 @@
 """Attempts that take time and do nothing else, for the simulator and for tests of the dispatcher on virtual time.
 
-Enters: a script that says, for a job and the number of its try, how long each stage takes and how it fails. Leaves:
-rollouts, and a census of live sandboxes that a test can hold against the limits. Every place where the dispatcher calls
-an attempt can be made to fail.
+Input: a function that says how long each stage of an attempt takes and how it fails. Output: rollouts, and counts of
+live sandboxes to compare with the limits. Every call from the dispatcher to an attempt can be made to fail.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ class Fault(StrEnum):
     RAISE = "raise"
     """A named error, at the end of the stage's time."""
     CRASH = "crash"
-    """An error nobody foresaw."""
+    """An unexpected error."""
     EXIT = "exit"
-    """`sys.exit` from deep inside."""
+    """A call of `sys.exit`."""
     CANCEL = "cancel"
     """The stage cancels itself."""
     HANG = "hang"
     """It never ends, but can be cancelled."""
     DEAF = "deaf"
-    """It ends after a million seconds, and swallows its cancellation."""
+    """It ends after a million seconds, and ignores its cancellation."""
     SLOW_TO_END = "slow_to_end"
     """It never ends, and when it is cancelled it takes its time, then raises an error of its own."""
     DIE = "die"
@@ -55,9 +54,9 @@ class Plan:
     close: Part = Part(seconds=0.0)
     grade_weight: int = 1
     turns: int = 1
-    """That the run is made of, where there is a gate; a fault comes in the last."""
+    """Turns of the run, if there is a gate; a fault comes in the last."""
     tokens: int = 0
-    """That the context grows by with each turn."""
+    """By which the context grows with each turn."""
     reward: float = 1.0
     open_fault: Fault | None = None
     weigh_fault: Fault | None = None
@@ -65,8 +64,8 @@ class Plan:
 
 
 @dataclass(slots=True)
-class LiveCount:
-    """What is alive, and the most that ever was."""
+class SandboxUsage:
+    """What is in use, and its peak."""
 
     live: int = 0
     peak_live: int = 0
@@ -96,26 +95,26 @@ class SimulatedPlacement:
         """With a `gate` agents take their turns in it."""
         self._plan = plan
         self._gate = gate
-        self.census = LiveCount()
+        self.usage = SandboxUsage()
         self.started: list[tuple[JobKey, int]] = []
 
     def expect(self, job: Job) -> None: ...
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> SimulatedAttempt:
         self.started.append((job.key, number))
-        self.census.opened += 1
+        self.usage.opened += 1
         plan = self._plan(job, number)
         _fail(plan.open_fault, SandboxError)
-        return SimulatedAttempt(job, number, plan, self.census, self._gate)
+        return SimulatedAttempt(job, number, plan, self.usage, self._gate)
 
 
 class SimulatedAttempt:
-    def __init__(self, job: Job, number: int, plan: Plan, census: LiveCount, gate: TurnGate | None = None) -> None:
+    def __init__(self, job: Job, number: int, plan: Plan, usage: SandboxUsage, gate: TurnGate | None = None) -> None:
         self._gate = gate
         self._job = job
         self._number = number
         self._plan = plan
-        self._census = census
+        self._usage = usage
         self._holds = 0
         self._is_lost = False
 
@@ -143,17 +142,17 @@ class SimulatedAttempt:
         if self._is_lost:
             raise SandboxError("simulated: there is nothing left to close")
         await _take_part(self._plan.release, SandboxError)
-        self._let_go()
+        self._release_sandbox()
 
     async def grade(self) -> Rollout:
         self._hold(self._plan.grade_weight)
-        self._census.grading += 1
-        self._census.peak_grading = max(self._census.peak_grading, self._census.grading)
+        self._usage.grading += 1
+        self._usage.peak_grading = max(self._usage.peak_grading, self._usage.grading)
         try:
             await _take_part(self._plan.grade, GraderError)
         finally:
-            self._census.grading -= 1
-            self._let_go()
+            self._usage.grading -= 1
+            self._release_sandbox()
         ending = Ending(reason=EndReason.FINISHED)
         return Rollout(job=self._job, attempt=self._number, ending=ending, verdict=Verdict(reward=self._plan.reward))
 
@@ -163,11 +162,11 @@ class SimulatedAttempt:
 
     async def aclose(self) -> None:
         if self._plan.close.fault is Fault.DEAF:
-            self._let_go()  # nobody will see it end: as if the reaper had come
+            self._release_sandbox()  # it never ends: as if the reaper had closed it
         try:
             await _take_part(self._plan.close, SandboxError)
         finally:
-            self._let_go()
+            self._release_sandbox()
 
     async def _agent_part(self, part: Part) -> None:
         self._is_lost = part.fault is Fault.DIE
@@ -175,14 +174,14 @@ class SimulatedAttempt:
 
     def _hold(self, weight: int) -> None:
         self._holds = weight
-        self._census.add(weight)
+        self._usage.add(weight)
         if weight:
-            self._census.take(self._job.memory_mb, self._job.cpus)
+            self._usage.take(self._job.memory_mb, self._job.cpus)
 
-    def _let_go(self) -> None:
-        self._census.live -= self._holds
+    def _release_sandbox(self) -> None:
+        self._usage.live -= self._holds
         if self._holds:
-            self._census.take(-self._job.memory_mb, -self._job.cpus)
+            self._usage.take(-self._job.memory_mb, -self._job.cpus)
         self._holds = 0
 
 

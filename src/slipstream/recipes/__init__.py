@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Mapping
 
 from slipstream.config import checked
@@ -16,6 +18,8 @@ RECIPES: Mapping[str, str] = {
     "smollm2": "slipstream.recipes.smollm2:recipe",
     "swe": "slipstream.recipes.swe:recipe",
     "swe-135m": "slipstream.recipes.swe:small",
+    "swe-1.5b": "slipstream.recipes.swe:coder",
+    "swe-levels": "slipstream.recipes.swe:levels",
 }
 
 
@@ -36,3 +40,10 @@ def find_recipe(name: str) -> EvalConfig | TrainConfig:
         return checked(config)
     except ConfigError as raised:
         raise ConfigError(f'recipe "{name}": {raised}') from raised
+
+
+def describe(name: str) -> str:
+    """What a built-in recipe is: the first sentences of its module's and its function's docstrings."""
+    function, module = load_object(RECIPES[name], "recipe"), sys.modules[RECIPES[name].partition(":")[0]]
+    docs = (" ".join((inspect.getdoc(each) or "").split()) for each in (module, function))
+    return " ".join(f"{doc.partition('. ')[0].rstrip('.')}." for doc in docs if doc)

@@ -1,8 +1,8 @@
-"""The run's memory: events enter through the Journal, and viewers, resume and exports read them back.
+"""The record of a run: the Journal writes events; displays, resume and exports read them back.
 
-`RunStore` keeps a run in one SQLite file; `MemoryJournal` keeps the same in memory, for tests and the virtual clock;
-`plan_resume` says what of a stopped run is done and what goes on;
-`new_run_folder`, `find_run` and `latest_run` name the folders.
+`RunStore` keeps a run in one SQLite file, `MemoryJournal` in memory, for tests and the virtual clock. `plan_resume`
+says which jobs of a stopped run are done and where the others continue. `new_run_folder`, `find_run` and `latest_run`
+name the folders.
 """
 
 from slipstream.record.memory import MemoryJournal

@@ -1,8 +1,7 @@
-"""Values to columns and back: what one row of the run store holds.
+"""Turns, rollouts and ended runs as columns of the run store, and back.
 
-Turns, rollouts and ended runs enter and leave; in between are integers, text and bytes. What is decoded always equals
-what was encoded, with logprobs as float32. A blob is one flag byte and then its bytes, deflated only where that is
-smaller; text is UTF-8 in which lone surrogates pass, since models and tools do produce them.
+Invariant: decoding gives back what was encoded, with logprobs as float32. A blob is one flag byte, then its bytes,
+deflated if that is smaller. Text is UTF-8 that may contain lone surrogates, since models and tools produce them.
 """
 
 from __future__ import annotations
@@ -17,30 +16,23 @@ from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
 from slipstream.bounded import inflate
+from slipstream.messages import Fields, from_store, to_store
 from slipstream.types import (
     Artifact,
-    CallProblem,
     Ending,
     EndReason,
     Failure,
     ForkReason,
-    Image,
     Job,
     JobKey,
-    Message,
-    Role,
     Rollout,
     Sampled,
     Span,
     SpanKind,
     StopReason,
-    ToolCall,
     Turn,
     Verdict,
 )
-
-Fields: TypeAlias = dict[str, Any]
-"""A JSON object that this module wrote itself: Any, since its shape is known here and nowhere else."""
 
 Number = TypeVar("Number", int, float)
 
@@ -52,14 +44,14 @@ _WORTH_DEFLATING_BYTES = 64
 _PIECE_BYTES = 3 << 16
 """A multiple of three, so that the base64 of pieces is that of the whole."""
 MAX_BLOB_BYTES = 256 << 20
-"""Of what a blob of a run store becomes: far more than the largest artifact."""
+"""Limit of an inflated blob: far more than the largest artifact."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 # ---------------------------------------------------------------- bytes, text and arrays
 
 
 def pack(raw: bytes) -> bytes:
-    """A flag byte, then `raw` or its deflated form, whichever is smaller; what is short is not tried."""
+    """A flag byte, then `raw` or its deflated form, whichever is smaller. Short data is not deflated."""
     if len(raw) < _WORTH_DEFLATING_BYTES:
         return _RAW + raw
     deflated = zlib.compress(raw, 1)
@@ -89,7 +81,7 @@ def unpack_json(blob: bytes) -> Any:
 
 
 def text_column(text: str) -> str | bytes:
-    """`text` as SQLite can keep it: bytes where lone surrogates make it no UTF-8."""
+    """`text` as SQLite can keep it: bytes if lone surrogates make it invalid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -205,7 +197,7 @@ def encode_turn(turn: Turn) -> tuple[Column, ...]:
         None if sampled is None else _pack_ints(sampled.ids),
         None if sampled is None or sampled.logprobs is None else _pack_floats(sampled.logprobs),
         None if sampled is None else _pack_runs(sampled.versions),
-        pack_json([_message_fields(message) for message in turn.messages]),
+        pack_json([to_store(message) for message in turn.messages]),
     )
 
 
@@ -228,73 +220,17 @@ def decode_turn(row: Iterable[Any]) -> Turn:
         num_kept=num_kept,
         added=_unpack_ints(added),
         sampled=sampled,
-        messages=tuple(_message(fields) for fields in unpack_json(messages)),
+        messages=tuple(from_store(fields) for fields in unpack_json(messages)),
         trainable=bool(trainable),
         fork=None if fork is None else ForkReason(fork),
     )
-
-
-def _message_fields(message: Message) -> Fields:
-    fields: Fields = {"role": message.role.value}
-    for name in ("content", "thinking", "call_id", "name"):
-        if text := getattr(message, name):
-            fields[name] = text
-    if message.calls:
-        fields["calls"] = [_call_fields(call) for call in message.calls]
-    if message.hints:
-        fields["hints"] = list(message.hints)
-    if message.images:
-        fields["images"] = [[image.media_type, _base64(image.data)] for image in message.images]
-    if message.is_error:
-        fields["is_error"] = True
-    return fields
-
-
-def _message(fields: Fields) -> Message:
-    return Message(
-        role=Role(fields["role"]),
-        content=fields.get("content", ""),
-        thinking=fields.get("thinking", ""),
-        calls=tuple(_call(call) for call in fields.get("calls", ())),
-        call_id=fields.get("call_id", ""),
-        name=fields.get("name", ""),
-        hints=tuple(fields.get("hints", ())),
-        images=tuple(
-            Image(media_type=media_type, data=base64.b64decode(data)) for media_type, data in fields.get("images", ())
-        ),
-        is_error=fields.get("is_error", False),
-    )
-
-
-def _call_fields(call: ToolCall) -> Fields:
-    fields: Fields = {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
-    if call.problem is not None:
-        fields["problem"] = call.problem.value
-    if call.raw:
-        fields["raw"] = call.raw
-    return fields
-
-
-def _call(fields: Fields) -> ToolCall:
-    problem = fields.get("problem")
-    return ToolCall(
-        id=fields["id"],
-        name=fields["name"],
-        arguments=fields["arguments"],
-        problem=None if problem is None else CallProblem(problem),
-        raw=fields.get("raw", ""),
-    )
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 # ---------------------------------------------------------------- ended runs
 
 
 def encode_run(ending: Ending, artifact: Artifact) -> bytes:
-    """JSON as `pack_json` would write it, piece by piece: in one call, many megabytes would hold up all threads."""
+    """JSON as `pack_json` writes it, piece by piece: many megabytes in one call would block all threads."""
     packing = zlib.compressobj(1)
     return b"".join([_DEFLATED, *map(packing.compress, _run_pieces(ending, artifact)), packing.flush()])
 
@@ -339,7 +275,7 @@ def _ending(fields: Fields) -> Ending:
 
 
 def encode_rollout(rollout: Rollout, *, clock_offset_s: float) -> bytes:
-    """All of a rollout but its job, its attempt and the contents of its turns; spans move to epoch seconds."""
+    """A rollout without its job, its attempt and the contents of its turns; spans move to epoch seconds."""
     verdict = rollout.verdict
     return pack_json(
         {
@@ -365,7 +301,7 @@ def encode_rollout(rollout: Rollout, *, clock_offset_s: float) -> bytes:
 
 
 def turn_indexes(blob: bytes) -> list[int]:
-    """Which turns of its attempt an encoded rollout is made of, in its order."""
+    """Which turns of its attempt an encoded rollout has, in order."""
     indexes: list[int] = unpack_json(blob)["turns"]
     return indexes
 

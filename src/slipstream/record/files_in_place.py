@@ -1,6 +1,6 @@
 """Whether the files of a run are still where they were opened.
 
-SQLite goes on writing to a file that was deleted or replaced, and reports nothing: what is written then is lost.
+SQLite keeps writing to a file that was deleted or replaced without an error, and what it writes is lost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class FilesInPlace:
-    """The database of a run and its write-ahead log, by their identities."""
+    """The database of a run and its write-ahead log, identified by device and inode."""
 
     def __init__(self, database: Path) -> None:
         """`database` is open for writing. Its write-ahead log appears with the first commit."""
@@ -18,7 +18,7 @@ class FilesInPlace:
         self.missing()
 
     def missing(self) -> str | None:
-        """A sentence if one of the files was deleted, moved or replaced since it was seen first, else None."""
+        """An error message if one of the files was deleted, moved or replaced since it was first seen, else None."""
         for path in (self._database, self._database.with_name(f"{self._database.name}-wal")):
             found = _identity(path)
             known = self._known.get(path)

@@ -1,7 +1,7 @@
-"""What the machine was doing, sample by sample: the values that samplers make, the store keeps and figures are made of.
+"""Samples of the machine: made by samplers, kept by the store, and what utilisation is computed from.
 
-A sample stands for a stretch of time, `seconds` that end at `at_s`. From a sampler it is on the clock of the event
-loop, as spans are; read from a store it is in epoch seconds, as they are.
+A sample covers the `seconds` that end at `at_s`. Like spans, it is on the event loop's clock when it is taken and in
+epoch seconds when it is read from a store.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from slipstream.types import EngineWork
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
     gpu: int
-    """Its number, as the driver counts."""
+    """Its number in the driver's order."""
     percent: float
-    """Of the driver's last window of 1/6 s to 1 s, the share in which a kernel ran, however little of the GPU it
-    filled."""
+    """The share of the driver's last window (1/6 s to 1 s) in which any kernel ran, however little of the GPU it
+    used."""
     memory_mb: float
-    """In use, by whoever uses it."""
+    """In use by all processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSample:
     percent: float
-    """Of `cores`, by all processes: sandboxes are among them."""
+    """Of `cores`, by all processes, including sandboxes."""
     cores: float
-    """That this process may use: its affinity mask, or the quota of its cgroup where that is less."""
+    """Available to this process: its affinity mask, or the quota of its cgroup if that is smaller."""
     own_cores: float
-    """Cores that this process alone kept busy, all its threads together."""
+    """Cores kept busy by this process alone, over all its threads."""
     helper_cores: float = 0.0
-    """Cores that the run's other processes kept busy: its helpers, and the learner's where it has one. What any of
-    them started, sandboxes among it, is in neither."""
+    """Cores kept busy by the run's other processes: its helpers, and the learner's if it has one. What those started,
+    such as sandboxes, is in neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +42,4 @@ class HardwareSample:
     cpu: CpuSample | None = None
     gpus: tuple[GpuSample, ...] = ()
     work: tuple[EngineWork, ...] = ()
-    """Of the engine, where it tells: one for each size of its steps."""
+    """Of the engine, if it reports it: one entry for each size of its steps."""

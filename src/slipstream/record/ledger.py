@@ -1,9 +1,9 @@
-"""What a run may still append: events enter, and those that contradict what was appended before are refused.
+"""Checks that an event may be appended: one that contradicts earlier events is refused.
 
-Every journal asks its ledger first, so a wrong event fails where it is appended and spoils nothing else. Always: one
-RolloutDone per job, one TurnTaken per (job, attempt, index), one RunEnded per (job, attempt), and a rollout's turns
-are those that were taken. A step is planned, perhaps again with more jobs, then its batch taken, then done. Only
-unfinished jobs take room here; of a finished one the key is kept.
+Every journal checks with its ledger first, so a wrong event fails where it is appended and does no further harm.
+Invariants: one RolloutDone per job, one TurnTaken per (job, attempt, index), one RunEnded per (job, attempt), and a
+rollout's turns are those that were taken. A step is planned, perhaps again with more jobs, then its batch is taken,
+then it is done. Only unfinished jobs use memory here; of a finished one the key is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _OpenJob:
 
 
 class _Steps:
-    """How far every training step is: planned, its batch taken, done, in that order, the last two once."""
+    """The state of every training step: planned, batch taken, done, in that order, the last two once."""
 
     _ORDER = (StepPlanned, BatchTaken, StepDone)
 
@@ -55,7 +55,7 @@ class _Steps:
 
 
 class Ledger:
-    """The state of every job, as far as it decides which events may come."""
+    """The state of every job, as far as it decides which events may follow."""
 
     def __init__(
         self, *, done: Iterable[JobKey] = (), events: Iterable[Event] = (), steps: Iterable[StepRecord] = ()
@@ -67,10 +67,10 @@ class Ledger:
             self.accept(event)
 
     def accept(self, event: Event) -> bool:
-        """Whether `event` is to be kept; JournalError if it contradicts what was.
+        """Whether to keep `event`; JournalError if it contradicts earlier events.
 
-        Not kept are the second admission of the same job, which a resumed run makes, and what an abandoned attempt
-        still says after its job's last word.
+        Not kept: the second admission of a job, which a resumed run makes, and what an abandoned attempt still sends
+        after its job is done.
         """
         match event:
             case JobAdmitted(job=job):
@@ -132,5 +132,5 @@ class Ledger:
 
 
 def _same(left: Turn, right: Turn) -> bool:
-    # The encoded form decides last: a NaN among the logprobs is never equal to itself.
+    # Compare the encoded form as well: a NaN among the logprobs never equals itself.
     return left is right or left == right or encode_turn(left) == encode_turn(right)

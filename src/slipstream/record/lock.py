@@ -1,7 +1,7 @@
 """One writer per run: a lock on the run's folder.
 
-A folder enters, and a held lock leaves, or a ConfigError that names who holds it. The kernel drops the lock with the
-process, however that ends, so a lock file that is left behind means nothing by itself.
+A lock that is taken raises a ConfigError that names its holder. The kernel releases the lock when the process ends,
+however it ends, so a lock file that is left behind is harmless.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream.record.schema import LOCK_NAME
 
 
 class RunLock:
-    """The right to write a run, held until `release`."""
+    """The lock on a run, held until `release`."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -41,3 +41,20 @@ class RunLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process of this machine holds the lock of a run. It is not tried, which could hinder one that starts;
+    where the kernel does not list its locks, no run is taken to be written."""
+    try:
+        lock = folder / LOCK_NAME
+        inode, holder = lock.stat().st_ino, lock.read_text().strip()
+        held = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    # `12: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF`
+    return any(
+        fields[1] == "FLOCK" and fields[4] == holder and fields[5].rpartition(":")[2] == str(inode)
+        for fields in map(str.split, held)
+        if len(fields) > 5
+    )

@@ -1,7 +1,7 @@
 """The Journal in memory: for tests, and for runs on the virtual clock.
 
-It takes and refuses the same events as the run store and reads back the same way, with no file, thread or clock of its
-own: spans stay in the time of the event loop. Reading shows what was flushed, so what a kill would lose is not shown.
+It accepts and refuses the same events as the run store and is read in the same way, without a file, thread or clock:
+spans stay in the event loop's time. Only what was flushed can be read, as after a kill.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, event: Event) -> None:
-        """Keep `event` for the next flush; JournalError if it contradicts what was appended."""
+        """Keep `event` for the next flush; JournalError if it contradicts earlier events."""
         if self._closed:
-            raise JournalError("the journal in memory is closed: make another")
+            raise JournalError("the journal in memory is closed: create another")
         if self._ledger.accept(event):
             self._pending.append(event)
 
@@ -50,7 +50,7 @@ class MemoryJournal:
                 self._write()
 
     def reopened(self) -> MemoryJournal:
-        """The journal as it is after a kill: all that was flushed, and nothing else."""
+        """The journal as a kill would leave it: what was flushed and nothing else."""
         journal = MemoryJournal(config=self._config)
         for event in self._kept:
             journal.append(event)
@@ -86,12 +86,12 @@ class MemoryJournal:
         return fold_steps(self._kept)
 
     def measured(self) -> dict[tuple[int, str], dict[str, float]]:
-        """What was measured besides, by step and kind."""
+        """Further measurements, by step and kind."""
         found = [event for event in self._kept if isinstance(event, Measured)]
         return {(event.step, event.kind): dict(event.metrics) for event in found}
 
     def learner_work(self) -> tuple[LearnerWorked, ...]:
-        """When the learner was at work, in order of start."""
+        """When the learner was working, in order of start."""
         found = [event for event in self._kept if isinstance(event, LearnerWorked)]
         return tuple(sorted(found, key=lambda event: event.start_s))
 
@@ -107,7 +107,7 @@ class MemoryJournal:
         return tuple(found[index] for index in sorted(found))
 
     def events(self, *, unfinished_only: bool = False) -> Iterator[JobEvent]:
-        """Every event of a job in the order it was appended; or those alone whose job has no rollout yet."""
+        """Every event of a job in the order it was appended, or only those whose job has no rollout yet."""
         done = self.done_keys() if unfinished_only else set()
         return iter([event for event in self._job_events() if _key(event) not in done])
 

@@ -1,8 +1,8 @@
-"""Reading a run: a run's folder enters; its config, jobs, turns, rollouts, events and samples of the machine leave.
+"""Reads a run from its folder: config, jobs, turns, rollouts, events and samples of the machine.
 
-Each call opens a connection of its own and sees one moment of the run, so any number of readers, in any process or
-thread, may read while the run is written; nothing is held between calls. What is read was committed. A damaged file is
-a ConfigError. Spans and samples are in epoch seconds.
+Each call opens its own connection and sees one consistent, committed state, so any number of readers, in any process or
+thread, may read while the run is written; nothing stays open between calls. A damaged file is a ConfigError. Spans and
+samples are in epoch seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ROLLOUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """How much of a run is on record."""
+    """How many of each there are in a run store."""
 
     jobs: int
     turns: int
@@ -53,7 +53,7 @@ class RunCounts:
 
 
 class RunReader:
-    """A run as it is on disk: `RunReader(Path("runs/demo-20261115-174530")).done_keys()`."""
+    """A run on disk: `RunReader(Path("runs/demo-20261115-174530")).done_keys()`."""
 
     def __init__(self, folder: Path) -> None:
         check_database(folder)
@@ -66,7 +66,7 @@ class RunReader:
         """When the run began, in epoch seconds."""
         created_s = self._meta("created_s")
         if not isinstance(created_s, float):
-            raise ConfigError(f"{self.folder} has the time {created_s!r} of its beginning: restore it from a copy")
+            raise ConfigError(f"{self.folder} has {created_s!r} as the time it was created: restore it from a copy")
         return created_s
 
     def done_keys(self) -> set[JobKey]:
@@ -104,7 +104,7 @@ class RunReader:
             )
 
     def measured(self) -> dict[tuple[int, str], dict[str, float]]:
-        """What was measured besides, by step and kind."""
+        """Further measurements, by step and kind."""
         with reading(self.folder) as connection:
             return {
                 (step, kind): json.loads(metrics)
@@ -112,7 +112,7 @@ class RunReader:
             }
 
     def learner_work(self) -> tuple[LearnerWorked, ...]:
-        """When the learner was at work, in order of start; nothing for a run that was never written with it."""
+        """When the learner was working, in order of start; empty for a run that did not record it."""
         with reading(self.folder) as connection:
             if not has_table(connection, "learner_work"):
                 return ()
@@ -124,7 +124,7 @@ class RunReader:
             )
 
     def hardware(self) -> Iterator[HardwareSample]:
-        """Every sample of the machine, in order of time; none for a run that was never written with them."""
+        """Every sample of the machine, in order of time; empty for a run that did not record them."""
         with reading(self.folder) as connection:
             if has_table(connection, "cpu_samples") and has_table(connection, "gpu_samples"):
                 yield from _samples(connection)
@@ -140,7 +140,7 @@ class RunReader:
             return tuple(decode_turn(row) for row in rows)
 
     def events(self, *, unfinished_only: bool = False) -> Iterator[JobEvent]:
-        """Every event of a job in the order it was appended; or those alone whose job has no rollout yet."""
+        """Every event of a job in the order it was appended, or only those whose job has no rollout yet."""
         with reading(self.folder) as connection:
             streams = [
                 _admissions(connection, unfinished_only),
@@ -172,7 +172,7 @@ class RunReader:
 _CPU_FIELDS = ("percent", "cores", "own_cores", "helper_cores")
 _WORK_FIELDS = ("num_steps", "num_rows", "num_held", "num_prompt", "seconds", "cpu_s")
 _WORK, _CPU = -2, -1
-"""In place of a GPU's number, what is not of one."""
+"""Stands for a GPU's number in rows that are not about a GPU."""
 
 
 def _samples(connection: sqlite3.Connection) -> Iterator[HardwareSample]:

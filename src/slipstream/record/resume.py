@@ -1,7 +1,7 @@
-"""What a stopped run has done and what it goes on with. Pure: events enter, a plan leaves.
+"""Plans how to resume a stopped run from its events: which jobs are done, and where the others continue. Pure.
 
-The turns of an attempt are those journaled under its number: an attempt that goes on keeps its number, and one that
-starts over takes the next. What an abandoned attempt says after a later one began changes nothing.
+The turns of an attempt are those journaled under its number: an attempt that continues keeps its number, one that
+starts over takes the next. Events of an abandoned attempt after a later one began change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slipstream.types import JobKey, Turn
 class ResumePlan:
     done: frozenset[JobKey]
     unfinished: Mapping[JobKey, PastAttempt]
-    """In the order of admission."""
+    """In order of admission."""
 
 
 @dataclass(slots=True)
@@ -27,14 +27,14 @@ class _Progress:
     run_ended: RunEnded | None = None
 
     def reach(self, attempt: int) -> bool:
-        """Move on to `attempt` if it is new; whether what happens in it still counts."""
+        """Move on to `attempt` if it is new; False if it was abandoned, so that its events do not count."""
         if attempt > self.attempt:
             self.attempt, self.turns, self.run_ended = attempt, {}, None
         return attempt == self.attempt and self.run_ended is None
 
 
 def plan_resume(events: Iterable[Event]) -> ResumePlan:
-    """Which jobs are done, and where each of the admitted others stopped."""
+    """Which jobs are done, and where each other admitted job stopped."""
     done: set[JobKey] = set()
     progress: dict[JobKey, _Progress] = {}
     for event in events:

@@ -1,7 +1,7 @@
-"""The folders of runs: a root and a name enter, a run's folder leaves.
+"""Names and finds the folders of runs.
 
-A new folder belongs to its caller alone, however many start at once. A name or path that is no run is a ConfigError
-that says which runs there are.
+A new folder belongs to one caller, however many start at once. A name or path without a run is a ConfigError that lists
+the runs there are.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def new_run_folder(root: Path, name: str, *, now: datetime | None = None) -> Pat
             if not root.is_dir():
                 raise ConfigError(f"{root} is a file: choose a folder for the runs") from None
         except OSError as raised:
-            raise ConfigError(f"{folder} cannot be made ({raised}): choose another folder for the runs") from raised
+            raise ConfigError(f"{folder} cannot be created ({raised}): choose another folder for the runs") from raised
         else:
             return folder
     raise AssertionError("count() does not end")
 
 
 def latest_run(root: Path) -> Path:
-    """The run below `root` that began last; runs that cannot be read are passed over."""
+    """The latest run below `root`; runs that cannot be read are skipped."""
     began: list[tuple[float, str, Path]] = []
     for folder in run_folders(root):
         try:

@@ -1,20 +1,19 @@
-"""A run's folder and the tables of its database: made, opened and recognised here.
+"""The tables of a run store: creates, opens and checks a run's `run.db`.
 
-A folder enters; a connection to its `run.db` leaves. A database that is missing, damaged, no run store, or of a version
-that this code does not know is refused with a ConfigError: what a connection returned from here reads is version
-SCHEMA_VERSION.
+A database that is missing, damaged, of another program or of an unknown version is refused with a ConfigError: every
+connection returned from here is to a run store of SCHEMA_VERSION.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from slipstream.atomic import sync
 from slipstream.errors import ConfigError
 from slipstream.types import Json
 
@@ -90,8 +89,8 @@ _TABLES = (
     """,
     "CREATE TABLE measured (step INTEGER, kind TEXT, metrics TEXT NOT NULL, PRIMARY KEY (step, kind))",
 )
-"""`seq` is the place of an event among all events of the run. A job known only by its key has neither that nor a seed;
-a turn that arrived inside its rollout, never taken on its own, is no event."""
+"""`seq` is the position of an event among all events of the run. A job known only by its key has neither that nor a
+seed; a turn that arrived inside its rollout, without a TurnTaken, is not an event."""
 
 _LATER_TABLES = {
     "cpu_samples": "at_s REAL NOT NULL, seconds REAL NOT NULL, percent REAL NOT NULL, cores REAL NOT NULL, "
@@ -102,11 +101,10 @@ _LATER_TABLES = {
     "num_held INTEGER NOT NULL, num_prompt INTEGER NOT NULL, took_s REAL NOT NULL, cpu_s REAL NOT NULL",
     "learner_work": "step INTEGER NOT NULL, work TEXT NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL",
 }
-"""What a run of SCHEMA_VERSION may lack: it is made when the run is opened for writing, and without it there is nothing
-to read."""
+"""Tables that a run of SCHEMA_VERSION may lack: created when it is opened for writing, and read as empty otherwise."""
 
 _LATER_COLUMNS = {"cpu_samples": {"helper_cores": "REAL NOT NULL DEFAULT 0"}}
-"""What those tables may lack: added likewise, and without it all there is to read is 0."""
+"""Columns that those tables may lack: added in the same way, and read as 0 otherwise."""
 
 
 def database_path(folder: Path) -> Path:
@@ -121,7 +119,7 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether there is a database of any kind; one that was left half-made, and so has no table, is none."""
+    """Whether there is a database of any kind. One that was left half-created, without a table, does not count."""
     path = database_path(folder)
     if not path.exists():
         return False
@@ -133,11 +131,11 @@ def holds_run(folder: Path) -> bool:
 
 
 def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.Connection:
-    """A new, empty run store in `folder`, whose tables and config are durable, open for writing."""
+    """Create a run store in `folder`, open for writing; its tables and config are durable."""
     path = database_path(folder)
     if holds_run(folder):
         raise ConfigError(f"{folder} already holds a run: open it to resume, or choose another folder")
-    with _cannot_be_made(path):
+    with _creating(path):
         connection = _open_for_writing(path, "rwc")
         try:
             meta: dict[str, Json] = {"schema_version": SCHEMA_VERSION, "config": config, "created_s": created_s}
@@ -150,7 +148,7 @@ def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.
                 [(key, json.dumps(value)) for key, value in meta.items()],
             )
             connection.execute("COMMIT")
-            _sync_folder(folder.parent)
+            sync(folder.parent)
         except BaseException:
             connection.close()
             raise
@@ -158,7 +156,7 @@ def create_database(folder: Path, *, config: Json, created_s: float) -> sqlite3.
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
-    """The run store in `folder`, which was checked before, open for writing."""
+    """Open the run store in `folder`, which was checked before, for writing."""
     path = database_path(folder)
     with refusing_damage(path):
         connection = _open_for_writing(path, "rw")
@@ -171,7 +169,7 @@ def open_database(folder: Path) -> sqlite3.Connection:
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether a run has one of the tables that it may lack."""
+    """Whether a run has this table."""
     return bool(
         connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()[
             0
@@ -185,7 +183,7 @@ def has_column(connection: sqlite3.Connection, table: str, name: str) -> bool:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection that sees one moment of the run, whoever writes meanwhile."""
+    """A read-only connection that sees one consistent state, even while the run is written."""
     path = database_path(folder)
     if not path.is_file():
         raise ConfigError(f"there is no run in {folder}: {_runs_beside(folder)}")
@@ -205,30 +203,30 @@ def check_database(folder: Path) -> None:
         found = None if row is None else json.loads(row[0])
     if found is None:
         raise ConfigError(
-            f"{path} is no run store: it has no schema version, and version {SCHEMA_VERSION} is known; "
-            "name a folder that `slipstream train` or `slipstream eval` made"
+            f"{path} is not a run store: it has no schema version (expected {SCHEMA_VERSION}); "
+            "name a folder that `slipstream train` or `slipstream eval` created"
         )
     if found != SCHEMA_VERSION:
         raise ConfigError(
-            f"{path} has schema version {found}, and this Slipstream knows version {SCHEMA_VERSION}: "
+            f"{path} has schema version {found}, and this Slipstream reads version {SCHEMA_VERSION}: "
             "use the Slipstream that wrote it, or a newer one"
         )
 
 
 @contextmanager
 def refusing_damage(path: Path) -> Iterator[None]:
-    """Say in one sentence that `path` cannot be read, whether SQLite or the codec found out."""
+    """Turn errors of SQLite and of the codec into a ConfigError that names `path`."""
     try:
         yield
     except (sqlite3.Error, zlib.error, ValueError, LookupError, TypeError) as raised:
         raise ConfigError(
             f"{path} cannot be read as a run store of version {SCHEMA_VERSION} ({raised}): "
-            "the file is damaged, truncated or of another kind; restore it from a copy, or start a new run"
+            "the file is damaged, truncated or something else; restore it from a copy, or start a new run"
         ) from raised
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    # Whoever opens a connection hands it to one thread at a time, which SQLite allows and its Python default does not.
+    # A connection is used by one thread at a time, though not always the same: Python forbids that by default.
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
@@ -256,19 +254,11 @@ def _make_later_tables(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _cannot_be_made(path: Path) -> Iterator[None]:
+def _creating(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as raised:
-        raise ConfigError(f"{path} cannot be made ({raised}): choose a folder that can be written") from raised
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        raise ConfigError(f"{path} cannot be created ({raised}): choose a writable folder") from raised
 
 
 def _runs_beside(folder: Path) -> str:

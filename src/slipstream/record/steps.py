@@ -1,4 +1,4 @@
-"""The steps of a training run, as they are on record."""
+"""The training steps of a run, from its events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class StepRecord:
     step: int
     planned: tuple[JobKey, ...]
     taken: tuple[JobKey, ...] | None = None
-    """The rollouts of its batch; None until it was made."""
+    """The rollouts of its batch; None before the batch was taken."""
     version: int | None = None
-    """Of the policy after it; None until the update was made."""
+    """Of the policy after the update; None before it."""
     metrics: Mapping[str, float] | None = None
 
 
 def fold_steps(events: Iterable[Event]) -> tuple[StepRecord, ...]:
-    """The steps that these events tell of, in order."""
+    """The steps of these events, in order."""
     steps: dict[int, StepRecord] = {}
     for event in events:
         match event:

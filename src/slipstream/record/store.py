@@ -1,11 +1,11 @@
-"""The run store: the Journal on one SQLite file per run.
+"""The run store: a Journal on one SQLite file per run.
 
-Events enter by `append`, which keeps them in memory, and are on disk when `flush` returns. One thread writes. All that
-waits when it begins to write goes into one transaction, so flushes that arrive while a commit is under way share the
-next one. Samples of the machine come from any thread and are written with the next events. Always: one process writes
-a run; a job has at most one rollout; what a flush returned for survives a kill; after a failed write nothing more is
-kept and every flush says so, while what was committed stays readable. A flush also fails once the run's files were
-deleted or replaced, since nobody could read what is written then.
+`append` keeps an event in memory; it is on disk when `flush` returns. One thread writes: whatever is pending when it
+starts goes into one transaction, so flushes that arrive during a commit share the next one. Samples of the machine come
+from any thread and are written with the next events.
+Invariants: one process writes a run; a job has at most one rollout; what was flushed survives a kill; after a failed
+write nothing more is kept and every flush raises, while what was committed stays readable. A flush also fails once the
+run's files were deleted or replaced, since what is written then cannot be read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunStore(RunReader):
-    """A run that is being written, and can be read.
+    """A run that is open for writing, and can be read.
 
     `async with RunStore.create(Path("runs/demo"), config={}) as store: store.append(event); await store.flush()`
     """
@@ -45,7 +45,7 @@ class RunStore(RunReader):
     """Transactions committed since the store was opened."""
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock, *, clock_offset_s: float) -> None:
-        """For `create` and `open`, which alone can make the connection and the lock."""
+        """Use `create` or `open`, which make the connection and the lock."""
         super().__init__(folder)
         self.num_commits = 0
         self._connection = connection
@@ -57,20 +57,20 @@ class RunStore(RunReader):
         self._pending: deque[Event] = deque()
         self._samples: deque[HardwareSample] = deque()
         self._failure: str | None = None
-        self._failure_told = False
+        self._failure_raised = False
         self._handoff = threading.Lock()
         self._queued: Future[str | None] | None = None
-        """The commit that has not begun: it will take whatever is pending by then, so later flushes wait for it too."""
+        """The commit that has not started: it will take whatever is pending then, so later flushes wait for it too."""
         self._closing: Future[str | None] | None = None
         self._awaited: tuple[Future[str | None], asyncio.Future[str | None]] | None = None
 
     @staticmethod
     def create(folder: Path, *, config: Json, clock_offset_s: float | None = None) -> RunStore:
-        """A new run in `folder`, which may exist if it holds none."""
+        """A new run in `folder`, which may exist if there is no run in it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as raised:
-            raise ConfigError(f"{folder} cannot be made ({raised}): choose another folder for the run") from raised
+            raise ConfigError(f"{folder} cannot be created ({raised}): choose another folder for the run") from raised
         lock = RunLock(folder)
         try:
             connection = create_database(folder, config=config, created_s=time.time())
@@ -81,7 +81,7 @@ class RunStore(RunReader):
 
     @staticmethod
     def open(folder: Path, *, clock_offset_s: float | None = None) -> RunStore:
-        """The run in `folder`, to be gone on with."""
+        """The run in `folder`, to be resumed."""
         check_database(folder)
         lock = RunLock(folder)
         try:
@@ -93,23 +93,23 @@ class RunStore(RunReader):
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether there is something to open in `folder`, be it damaged; a run that was left half-made is none."""
+        """Whether there is something to open in `folder`, even if damaged. A half-created run does not count."""
         return holds_run(folder)
 
     @staticmethod
     def read(folder: Path) -> RunReader:
-        """The run in `folder`, to be looked at, whether or not another process writes it."""
+        """The run in `folder`, for reading only, even while another process writes it."""
         return RunReader(folder)
 
     def append(self, event: Event) -> None:
-        """Keep `event` for the next flush; JournalError if it contradicts what was appended, which spoils nothing."""
+        """Keep `event` for the next flush; JournalError, and no other effect, if it contradicts earlier events."""
         if self._closing is not None:
             raise JournalError(f"run store {database_path(self.folder)} is closed: open it again to write")
         if self._ledger.accept(event):
             self._pending.append(event)
 
     def set_config(self, config: Json) -> None:
-        """Replace what the run is on record to have been started with; durable on return. Raises JournalError."""
+        """Replace the stored config; durable on return. Raises JournalError."""
         try:
             self._thread.submit(self._writer.write_config, config).result()
         except sqlite3.Error as raised:
@@ -118,25 +118,25 @@ class RunStore(RunReader):
             ) from raised
 
     def add_sample(self, sample: HardwareSample) -> bool:
-        """Keep a sample of the machine for the next commit, from any thread; False once nothing is kept any more."""
+        """Keep a sample of the machine for the next commit, from any thread; False once the store takes no more."""
         if self._closing is not None or self._failure is not None:
             return False
         self._samples.append(sample)
         return True
 
     async def flush(self) -> None:
-        """Return once everything appended is durable. Cancelling it cancels the waiting, not the writing."""
+        """Return once everything appended is durable. Cancelling cancels the wait, not the write."""
         with self._handoff:
             commit = self._closing or self._queued
             if commit is None:
                 commit = self._queued = self._thread.submit(self._commit_pending)
         failure = await asyncio.shield(self._awaitable(commit))
         if failure is not None:
-            self._failure_told = True
+            self._failure_raised = True
             raise JournalError(failure)
 
     def _awaitable(self, commit: Future[str | None]) -> asyncio.Future[str | None]:
-        """One for all who wait for the same commit on the same loop: it wakes the loop once, however many they are."""
+        """One future for all flushes that wait for the same commit on the same loop, so that the loop is woken once."""
         known, waiting = self._awaited or (None, None)
         if known is not commit or waiting is None or waiting.get_loop() is not asyncio.get_running_loop():
             waiting = asyncio.wrap_future(commit)
@@ -146,14 +146,14 @@ class RunStore(RunReader):
     async def aclose(self) -> None:
         """Flush, fold the write-ahead log into the file, release the lock.
 
-        JournalError if events were lost and no flush has said so.
+        JournalError if events were lost and no flush has raised it yet.
         """
         if self._closing is None:
             self._closing = self._thread.submit(self._finish)
             self._thread.shutdown(wait=False)
         failure = await asyncio.shield(asyncio.wrap_future(self._closing))
-        if failure is not None and not self._failure_told:
-            self._failure_told = True
+        if failure is not None and not self._failure_raised:
+            self._failure_raised = True
             raise JournalError(failure)
 
     async def __aenter__(self) -> Self:
@@ -165,7 +165,7 @@ class RunStore(RunReader):
         await self.aclose()
 
     def _commit_pending(self) -> str | None:
-        """Write all that is pending, in the writing thread; returns why nothing can be written any more, if so."""
+        """Write what is pending, in the writing thread; returns the error if nothing can be written any more."""
         with self._handoff:
             self._queued = None
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
@@ -181,7 +181,7 @@ class RunStore(RunReader):
                     f"run store {database_path(self.folder)} cannot be written ({type(raised).__name__}: {raised}): "
                     "see that its disk has room and can be written, then resume the run"
                 )
-            except Exception as raised:  # a value that came from user code, and that nobody checked
+            except Exception as raised:  # an unchecked value from user code
                 self._failure = (
                     f"run store {database_path(self.folder)} was given a value that it cannot keep "
                     f"({type(raised).__name__}: {raised}{_whose(raised)}): a tool, a grader or a model returned "
@@ -221,7 +221,7 @@ def _whose(raised: Exception) -> str:
 
 
 def _clock_offset_s() -> float:
-    """What turns a time of the event loop into epoch seconds."""
+    """Add this to a time of the event loop to get epoch seconds."""
     try:
         loop_s = asyncio.get_running_loop().time()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Writing a run: lists of events enter, and samples of the machine beside them; each list becomes one transaction.
+"""Writes events and samples of the machine to a run's database, one transaction per list.
 
-A list is committed whole or not at all, its events numbered in their order after all that came before. Used by one
-thread at a time. The UNIQUE constraints of the tables hold what the ledger promised.
+A list is committed completely or not at all, its events numbered in order after all earlier ones. Used by one thread at
+a time. The UNIQUE constraints of the tables back up the ledger's checks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EventWriter:
         self._connection.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
 
     def write(self, events: Sequence[Event], samples: Sequence[HardwareSample] = ()) -> None:
-        """Durable on return; on any error nothing of them is kept."""
+        """Durable on return; after any error none of them is kept."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for event in events:

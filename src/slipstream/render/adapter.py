@@ -1,8 +1,8 @@
-"""Conversations in a form that a chat template can show in full.
+"""Adapts conversations to what a chat template supports.
 
-Many templates know no tools, no calls, no answers of tools or no system message. What a template lacks is written as
-plain text into the messages that it has: tools into the system message, calls into the reply, answers into a user
-message, the system message into the first user message.
+Many templates have no tools, calls, tool answers or system message. What a template lacks is written as plain text into
+messages that it has: tools into the system message, calls into the reply, answers into a user message, the system
+message into the first user message.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ANSWER = Message(role=Role.TOOL, content="answered 7", call_id=_CALL.id, name=_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What a template shows by itself; the rest is written as text."""
+    """What a template supports; the rest is written as text."""
 
     system: bool
     tools: bool
     calls: bool
     answers: bool
     example: str = ""
-    """A call as the template writes it, for a description of the tools by hand."""
+    """A call as the template writes it, for a description of the tools as text."""
 
     @staticmethod
     def of(template: ChatTemplate) -> Adapter:
@@ -65,14 +65,14 @@ class Adapter:
         return adapted, tuple(tools) if self.tools else ()
 
     def lacks(self) -> list[str]:
-        """What is written as text, for people to read."""
-        told = {
+        """What is written as text, for a message to the user."""
+        shown = {
             "a system message: it is put before the first user message": self.system,
             "tools: they are described in the system message": self.tools,
             "calls: they are written as JSON between <tool_call> tags": self.calls,
             "answers of tools: they are given in user messages": self.answers,
         }
-        return [what for what, is_shown in told.items() if not is_shown]
+        return [what for what, is_shown in shown.items() if not is_shown]
 
 
 def _with_system(messages: list[Message], text: str) -> list[Message]:
@@ -87,8 +87,7 @@ def _call_as_text(message: Message) -> Message:
 
 
 def _answers_as_user(messages: list[Message]) -> list[Message]:
-    """Answers that follow one another, and a user message after them, are one: such templates want roles to
-    alternate."""
+    """Merge consecutive answers, and a user message after them, since such templates require roles to alternate."""
     adapted: list[Message] = []
     after_answer = False
     for message in messages:

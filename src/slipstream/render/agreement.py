@@ -1,4 +1,4 @@
-"""Whether a renderer writes what the model folder's own chat template writes."""
+"""Compares a renderer with the model folder's own chat template."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SHORT_CONVERSATIONS = tuple(one for one in CONVERSATIONS if one.name != f"{NUM_L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateComparison:
-    """One conversation, written by the renderer and by the template. At most one of the two texts is set."""
+    """The comparison of one conversation. At most one of the two texts is set."""
 
     conversation: str
     num_tokens: int = 0
     differs: str = ""
     skipped: str = ""
-    """Why there is nothing to compare."""
+    """Why it cannot be compared."""
 
 
 def difference(renderer: Renderer, wanted: Sequence[int], got: Sequence[int]) -> str:
-    """The first place where two lists of ids part, as text; empty if they do not."""
+    """The first difference between two lists of ids, as text; empty if they are equal."""
     if list(wanted) == list(got):
         return ""
     pairs = enumerate(zip(wanted, got, strict=False))
@@ -41,7 +41,7 @@ def difference(renderer: Renderer, wanted: Sequence[int], got: Sequence[int]) ->
 def compare(
     faithful: Renderer, template: ChatTemplate, conversations: Iterable[Conversation] = CONVERSATIONS
 ) -> Iterator[TemplateComparison]:
-    """`faithful` renders as its family's template does, thinking left out and all."""
+    """`faithful` is a renderer that follows its family's template in everything, including leaving thinking out."""
     hidden = hidden_parts(template)
     for conversation in conversations:
         name = conversation.name
@@ -65,7 +65,7 @@ def compare(
 
 
 def disagreement(faithful: Renderer, template: ChatTemplate) -> str:
-    """The first difference in the short conversations, with the name of the conversation; empty if all agree."""
+    """The first difference in the short conversations, and which one it is in; empty if all agree."""
     for one in compare(faithful, template, SHORT_CONVERSATIONS):
         if one.differs:
             return f"in the conversation {one.conversation!r}, {one.differs}"
@@ -82,7 +82,7 @@ def _parts(conversation: Conversation) -> list[str]:
 
 
 def hidden_parts(template: ChatTemplate) -> set[str]:
-    """What the template never shows of tools, calls and thinking, so that there is nothing to compare with."""
+    """Which of tools, calls and thinking the template never shows, so that they cannot be compared."""
     marks = {"tools": "described 7", "calls": "asked 7", "thinking": "thought 7"}
     tool = ToolSpec(name="search", description=marks["tools"], parameters={"type": "object", "properties": {}})
     call = ToolCall(id="functions.search:0", name="search", arguments={"query": marks["calls"]})

@@ -1,7 +1,7 @@
-"""What a chat format is: one family's way to write messages as tokens, over one tokenizer.
+"""The interface of a chat format: how one model family writes messages as tokens, with one tokenizer.
 
-`library.LibraryFormat` has most families, over the `renderers` library; `chatml` and `harmony` are written here, for
-models that the library does not fit. A Renderer puts thinking, shielding and ids of calls on top, the same for all.
+`library.LibraryFormat` covers most families, through the `renderers` library; `chatml` and `harmony` are for models
+that the library does not fit. A Renderer adds thinking, shielding and ids of calls, in the same way for all.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from slipstream.types import Json, Message, ToolSpec
 
 SHIELD = "\ufdd0"
-"""Put into text that spells a special token, so that it stays text (`tokenizers.ShieldedTokenizer`). It is a code point
-that is no character and never will be, so no text loses anything by its absence."""
+"""Inserted into text that spells a special token, so that it stays text (`tokenizers.ShieldedTokenizer`). This code
+point will never be a character, so no text needs it."""
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer here; the extra arguments are Hugging Face's and are not needed."""
+    """What a format needs of a tokenizer; the extra arguments are Hugging Face's."""
 
     name_or_path: str
     unk_token_id: int | None
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
     @property
     def special_tokens(self) -> Sequence[str]:
-        """All texts that `encode` takes for one token of their own, whatever stands around them."""
+        """All texts that `encode` turns into a single token, whatever surrounds them."""
         ...
 
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]: ...
@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a family's format can carry."""
+    """What a family's format can represent."""
 
     thinking: bool = True
     several_calls: bool = True
@@ -46,7 +46,7 @@ class Traits:
 
 
 class ChatFormat(Protocol):
-    """Messages in, ids out, and back. The ids of a reply are those that a model samples, its closing token included."""
+    """Messages to ids and back. The ids of a reply are those that a model samples, including its closing token."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -60,34 +60,34 @@ class ChatFormat(Protocol):
     def extend(
         self, tail: list[int], sampled: list[int], new: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> list[int] | None:
-        """`tail` and `sampled` as they are, closed where the model did not, then `new`, ready for the next reply.
+        """`tail` and `sampled` unchanged, closed if the model did not do so, then `new`, ready for the next reply.
 
-        `tail` is the end of the prompt that was sampled from, back to the last reply at least. None if the format
-        cannot go on from there.
+        `tail` is the end of the prompt that was sampled from, from the last reply or earlier. None if the format
+        cannot be extended there.
         """
         ...
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
-        """What the model said. Calls have an id only if the format gives them one."""
+        """The message of a reply. Calls have an id only if the format has them."""
         ...
 
     def encode_reply(self, message: Message) -> list[int]:
-        """The ids that a model would sample to say `message`."""
+        """The ids that a model would sample for `message`."""
         ...
 
 
 def same_reply(one: Message, other: Message) -> bool:
-    """Whether two replies say the same: calls by name, arguments and problem, text but for the blanks around it."""
+    """Whether two replies are equivalent: equal calls (name, arguments, problem), and equal text once stripped."""
 
-    def said(message: Message) -> object:
+    def content_of(message: Message) -> object:
         calls = [(_plain(call.name), _plain(dict(call.arguments)), call.problem) for call in message.calls]
         return _plain(message.content.strip()), _plain(message.thinking.strip()), calls
 
-    return said(one) == said(other)
+    return content_of(one) == content_of(other)
 
 
 def _plain(value: Json) -> Json:
-    """A text, or what holds some, without the marks that shield special tokens."""
+    """A text, or a container of texts, without the marks that shield special tokens."""
     match value:
         case str():
             return value.replace(SHIELD, "")
@@ -100,7 +100,7 @@ def _plain(value: Json) -> Json:
 
 
 def tools_of(message: Message) -> tuple[ToolSpec, ...]:
-    """Tools that take just what the calls of `message` give: formats without types in them are read by a schema."""
+    """Tools that take exactly the arguments of the calls of `message`: formats without types need a schema."""
     return tuple(
         ToolSpec(
             name=call.name,

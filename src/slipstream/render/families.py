@@ -1,7 +1,7 @@
-"""The families: which one a model is of, what each can carry, and its special tokens.
+"""The model families: how to tell a model's family, what each format can represent, and its special tokens.
 
-`surrogate(family)` is a ByteTokenizer that carries those, so that any family can be tried without its vocabulary. A
-model is always run with its own tokenizer.
+`surrogate(family)` is a ByteTokenizer with those special tokens, so that any family can be tried without its
+vocabulary. A model is always run with its own tokenizer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRAITS: Mapping[str, Traits] = {
     "kimi-k2": Traits(thinking=False),
     "gpt-oss": Traits(several_calls=False),
 }
-"""Of the families that cannot carry everything; deepseek-v4 thinks only with `enable_thinking`."""
+"""Families that cannot represent everything; deepseek-v4 thinks only with `enable_thinking`."""
 
 MODEL_TYPES: Mapping[str, str] = {
     "qwen2": "qwen2.5",
@@ -60,7 +60,7 @@ MODEL_TYPES: Mapping[str, str] = {
     "kimi_k2": "kimi-k2",
     "kimi_k25": "kimi-k2.5",
 }
-"""The family of a `model_type` in a config.json, where it says enough."""
+"""The family of a `model_type` in a config.json, if that is unambiguous."""
 
 FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
     "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
@@ -107,12 +107,12 @@ FAMILY_TOKENS: Mapping[str, tuple[str, ...]] = {
 
 
 def candidates(tokenizer: Tokenizer, model_type: str | None) -> tuple[str, ...]:
-    """The families that a model may be of, the likeliest first: that of its type, then those whose tokens it has."""
+    """The possible families of a model, likeliest first: that of its type, then those whose tokens it has."""
     has = set(tokenizer.special_tokens)
     of_type = MODEL_TYPES.get(model_type or "")
     if of_type == "phi-3" and "<|tool_call|>" in has:
-        of_type = "phi-4-mini"  # which has the type of Phi-3
-    thinking = {"<think>", "</think>"}  # which may be plain text in a vocabulary
+        of_type = "phi-4-mini"  # it has the type of Phi-3
+    thinking = {"<think>", "</think>"}  # these may be plain text in a vocabulary
     fitting = (family for family in (*_BY_TOKENS, *_TELLING) if has >= set(FAMILY_TOKENS[family]) - thinking)
     return tuple(dict.fromkeys(([of_type] if of_type else []) + list(fitting)))
 
@@ -121,7 +121,7 @@ _BY_TOKENS = (
     *("qwen3", "qwen2.5", "qwen3-coder", "qwen3.5", "qwen3.6", "qwen3.8", "mistral", "gemma3", "phi-4-mini", "phi-3"),
     *("gpt-oss", "deepseek-v3", "deepseek-r1", "glm-4.5", "glm-5", "glm-5.1", "kimi-k2", "kimi-k2.5"),
 )
-"""Of families that share their tokens, the first that agrees with the folder's template is taken."""
+"""Families that share their tokens: the first that agrees with the folder's template is used."""
 
 
 def guess_family(tokenizer: Tokenizer, model_type: str | None) -> str:
@@ -134,7 +134,7 @@ def guess_family(tokenizer: Tokenizer, model_type: str | None) -> str:
         if has.issuperset(tokens):
             return family
     raise ConfigError(
-        f"it cannot be told which chat format {tokenizer.name_or_path!r} has: set model.family to one of "
+        f"the chat format of {tokenizer.name_or_path!r} is not known: set model.family to one of "
         f"{', '.join(FAMILY_TOKENS)}, another name of the renderers library, or module:Class of your own"
     )
 

@@ -1,11 +1,10 @@
 """A model's renderer, from its folder.
 
-Input: a folder, or `bytes`, and what is set of the family. Output: a Renderer over the model's own tokenizer.
+Input: a folder, or `bytes`, and the settings of the family. Output: a Renderer with the model's own tokenizer.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,15 @@ from slipstream.render.base import Tokenizer
 from slipstream.render.families import FAMILY_TOKENS, candidates, guess_family, surrogate
 from slipstream.render.renderer import Renderer, Thinking
 from slipstream.render.template import DATE, ChatTemplate
-from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer
+from slipstream.render.tokenizers import ByteTokenizer, FileTokenizer, read_object
 from slipstream.types import Json
 
 BYTES_FAMILY = "qwen3"
-"""The format of scripts, unless they ask for another."""
+"""The format of scripted models, unless they set another."""
 TEMPLATE_FAMILY = "template"
 """The family that renders through the folder's own chat template."""
 _BY_CHOICE = ("default_system", "show_tools", "bare_calls")
-"""Arguments of a family that differ from its template on purpose."""
+"""Family arguments that differ from its template on purpose."""
 
 
 def open_renderer(
@@ -34,8 +33,8 @@ def open_renderer(
     thinking: Thinking | None = None,
     args: Mapping[str, Json] | None = None,
 ) -> Renderer:
-    """The renderer of the model in `folder`; with None, of a script's bytes. What is not given is as the folder says
-    that the model was trained with."""
+    """The renderer of the model in `folder`, or of a script's bytes if that is None. Settings that are not given are
+    those that the model was trained with, according to the folder."""
     carried = _carried(folder)
     args = {**carried.args, **(args or {})}
     thinking = thinking or carried.thinking
@@ -53,8 +52,8 @@ def open_renderer(
 
 
 def check_template(folder: Path, *, family: str = "auto", args: Mapping[str, Json] | None = None) -> str:
-    """How the family differs from the folder's own chat template, and what to do about it, in one sentence; empty if it
-    does not, or if the folder has none."""
+    """A warning if the family differs from the folder's own chat template; empty if it does not, or if there is no
+    template."""
     given = {name: value for name, value in {**_carried(folder).args, **(args or {})}.items() if name not in _BY_CHOICE}
     template = ChatTemplate.load(folder, args=given, today=str(given.get("date", DATE))) if folder.is_dir() else None
     if template is None or ":" in family:
@@ -67,7 +66,7 @@ def check_template(folder: Path, *, family: str = "auto", args: Mapping[str, Jso
     fitting = _fitting_family(folder, tokenizer, template)
     return (
         f"the family {asked!r} does not write what the chat template of {folder} writes: {differs}; set "
-        f"model.family={fitting}, or model.template_mismatch=allow to go on as it is"
+        f"model.family={fitting}, or model.template_mismatch=allow to continue anyway"
     )
 
 
@@ -75,9 +74,9 @@ def find_family(folder: Path, tokenizer: Tokenizer) -> str:
     """The family that the folder names in its slipstream.json; else the first that agrees with its chat template, or
     `template`, which renders through it.
 
-    A folder without a template is judged by its config.json and its special tokens.
+    For a folder without a template, its config.json and its special tokens decide.
     """
-    named = _setting(folder / "slipstream.json", "family")
+    named = read_object(folder / "slipstream.json").get("family")
     if isinstance(named, str):
         return named
     template = _template(folder)
@@ -89,13 +88,13 @@ def find_family(folder: Path, tokenizer: Tokenizer) -> str:
 def _fitting_family(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> str:
     families = candidates(tokenizer, _model_type(folder))
     if "chatml" in families and "tools" in hidden_parts(template):
-        # Every ChatML family agrees with such a template, and none of their tool prompts is the model's.
+        # Every ChatML family agrees with such a template, but the model knows none of their tool prompts.
         families = ("chatml", *families)
     return next((family for family in families if _agrees(family, tokenizer, template)), TEMPLATE_FAMILY)
 
 
 def _model_type(folder: Path) -> str | None:
-    model_type = _setting(folder / "config.json", "model_type")
+    model_type = read_object(folder / "config.json").get("model_type")
     return model_type if isinstance(model_type, str) else None
 
 
@@ -127,26 +126,15 @@ def _template(folder: Path) -> ChatTemplate | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Carried:
-    """What a trained model's folder says of the prompts it was trained with."""
+    """What a trained model's folder says about the prompts it was trained with."""
 
     args: Mapping[str, Json]
     thinking: Thinking
 
 
 def _carried(folder: Path | None) -> _Carried:
-    path = None if folder is None else folder / "slipstream.json"
-    args = None if path is None else _setting(path, "family_args")
-    thinking = None if path is None else _setting(path, "thinking")
+    found = {} if folder is None else read_object(folder / "slipstream.json")
+    args, thinking = found.get("family_args"), found.get("thinking")
     return _Carried(
         args=args if isinstance(args, dict) else {}, thinking="template" if thinking == "template" else "keep"
     )
-
-
-def _setting(path: Path, name: str) -> Json:
-    if not path.is_file():
-        return None
-    try:
-        read = json.loads(path.read_text())
-    except ValueError as raised:
-        raise ConfigError(f"{path} is no JSON: {raised}") from raised
-    return read.get(name) if isinstance(read, dict) else None

@@ -1,4 +1,4 @@
-"""The conversations that a renderer is tried with. Each ends where the model would speak next."""
+"""Conversations for checking a renderer. Each ends where the model would reply next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Conversation:
     tools: tuple[ToolSpec, ...] = ()
 
     def needs(self) -> Traits:
-        """What a format must be able to carry for it."""
+        """What a format must be able to represent for it."""
         replies = [message for message in self.messages if message.role is Role.ASSISTANT]
         return Traits(
             thinking=any(reply.thinking for reply in replies),
@@ -47,7 +47,7 @@ class Conversation:
         )
 
     def lacks(self, traits: Traits) -> str:
-        """What the format cannot carry of it; empty if it can carry all."""
+        """What the format cannot represent of it; empty if it can represent everything."""
         needs = self.needs()
         missing = {
             "thinking": needs.thinking and not traits.thinking,

@@ -1,10 +1,10 @@
-"""Messages to tokens and back, the same way for every family.
+"""Renders messages as tokens and parses replies, in the same way for every family.
 
-Input: messages and tool specs, or sampled ids. Output: prompt ids, or the message that the model meant.
-Invariants: sampled ids are never encoded again. `extend` keeps them as they were and encodes only what is new; where
-a family's format cannot go on it says so with None, and the caller's re-render is a visible fork. Thinking stays in
-the history, unless the family's own template is asked for. Text from outside is text: a special token's name in it is
-spelt out, and never ends a message.
+Input: messages and tool specs, or sampled ids. Output: prompt ids, or the message of the reply.
+Invariants: sampled ids are never encoded again. `extend` keeps them and encodes only what is new; if a family's format
+cannot be extended it returns None, and the caller renders again, as a visible fork. Thinking stays in the history,
+unless the family's own template is requested. Text from outside is text: a special token's name in it stays text and
+never ends a message.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """How a prompt goes on from a reply."""
+    """How a prompt continues after a reply."""
 
     num_dropped: int
-    """Sampled tokens at the reply's end that are not kept: those that came after it was over."""
+    """Sampled tokens that are dropped because they came after the end of the reply."""
     added: TokenIds
 
 
 class Renderer:
     """One model family's chat format with one tokenizer: `Renderer("qwen3", ByteTokenizer())`.
 
-    `family` is `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of a ChatFormat of one's own,
-    which is called with the tokenizer. `args` are what the family's template takes besides, such as `enable_thinking`.
+    `family` is `chatml`, `gpt-oss`, a name of the `renderers` library, or `module:Class` of your own ChatFormat, which
+    is called with the tokenizer. `args` are further variables of the family's template, such as `enable_thinking`.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Renderer:
 
     @property
     def traits(self) -> Traits:
-        """What the format can carry."""
+        """What the format can represent."""
         traits: Traits = getattr(self._format, "traits", TRAITS.get(self.family, Traits()))
         return traits
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the format cannot keep or show, in sentences; only the family `template` tells."""
+        """What the format loses, in sentences; known only for the family `template`."""
         limits: tuple[str, ...] = getattr(self._format, "limits", ())
         return limits
 
@@ -89,7 +89,7 @@ class Renderer:
     ) -> Extension | None:
         """What follows `sampled`, ready for the next reply; None if nothing can.
 
-        `tail` is the end of the prompt that was sampled from, back to the last reply at least; all of it will do.
+        `tail` is the end of the prompt that was sampled from, from the last reply or earlier; the whole prompt is fine.
         """
         before = [*tail, *sampled]
         extended = self._format.extend(before[: len(tail)], before[len(tail) :], [*map(self._shielded, new)], tools)
@@ -103,7 +103,7 @@ class Renderer:
         return Extension(num_dropped=len(before) - num_kept, added=token_ids(extended[num_kept:]))
 
     def parse(self, sampled: TokenIds, tail: TokenIds, tools: Sequence[ToolSpec], *, call_prefix: str) -> Message:
-        """What the model said. Every call counts, in order; a call inside its thinking is none."""
+        """The message of a reply, with every call in order. A call inside thinking is not a call."""
         message = self._format.parse(sampled.tolist(), tail.tolist(), tools)
         calls = (
             call if call.id else replace(call, id=f"{call_prefix}{place}") for place, call in enumerate(message.calls)
@@ -111,25 +111,25 @@ class Renderer:
         return replace(message, calls=tuple(calls))
 
     def encode_reply(self, message: Message) -> TokenIds:
-        """The ids that a model of this family would sample to say `message`: for scripts and demonstrations.
+        """The ids that a model of this family would sample for `message`: for scripts and demonstrations.
 
-        Raises ConfigError if the family cannot say it, as one without thinking cannot think.
+        Raises ConfigError if the family cannot represent it, such as thinking in a family without it.
         """
         ids = self._format.encode_reply(self._shielded(message))
-        heard = self._format.parse(ids, self._opening, tools_of(message))
-        if not same_reply(heard, message):
-            raise ConfigError(f"the family {self.family!r} cannot say {message}: it would be read as {heard}")
+        parsed = self._format.parse(ids, self._opening, tools_of(message))
+        if not same_reply(parsed, message):
+            raise ConfigError(f"the family {self.family!r} cannot represent {message}: it would be parsed as {parsed}")
         return token_ids(ids)
 
     def encode_text(self, text: str) -> TokenIds:
-        """`text` as it stands, special tokens and all."""
+        """`text` as it is, including special tokens."""
         return token_ids(self._tokenizer.encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids))
 
     def _fold(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int] | None:
-        """The conversation as it would have grown turn by turn; None where it cannot have."""
+        """The conversation as it would have grown turn by turn; None if it could not have."""
         replies = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
         if not replies or not replies[0]:
             return None
@@ -146,7 +146,7 @@ class Renderer:
         broken = [call.raw for call in message.calls if call.problem is not None]
         return replace(
             message,
-            # What was no call is still what the model wrote.
+            # Keep what the model wrote even if it was not a call.
             content="\n".join(part for part in (content, *broken) if part) if broken else content,
             thinking=shield(message.thinking),
             calls=tuple(_shielded_call(call, shield) for call in message.calls if call.problem is None),
@@ -166,7 +166,7 @@ def _make_format(family: str, tokenizer: ShieldedTokenizer, thinking: Thinking, 
         return LibraryFormat(family, tokenizer, keep_thinking=thinking == "keep", args=args)
     made = load_object(_OWN.get(family, family), "model.family")
     if not callable(made):
-        raise ConfigError(f"model.family {family} is no class: name a ChatFormat that takes a tokenizer")
+        raise ConfigError(f"model.family {family} is not a class: name a ChatFormat that takes a tokenizer")
     if family in ("gpt-oss", "template"):
         args = {"keep_thinking": thinking == "keep", **args}
     try:

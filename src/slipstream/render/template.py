@@ -1,7 +1,7 @@
 """A model folder's own chat template, as Hugging Face's libraries would run it.
 
-It is what a family's renderer is compared with, and what the family `template` renders through. Templates come from
-strangers, so they run in Jinja's sandbox.
+A family's renderer is compared with it, and the family `template` renders through it. Templates are untrusted, so they
+run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ConfigError
+from slipstream.messages import chat_tool
+from slipstream.render.tokenizers import read_object, token_text
 from slipstream.types import Json, Message, Role, ToolCall, ToolSpec
 
 DATE = "2024-07-26"
-"""What templates are told is today, unless set: the same every day, so that a resumed run has the same prompts."""
+"""The date that templates get, unless set: fixed, so that a resumed run has the same prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How a template wants calls to be given to it."""
+    """How a template expects calls."""
 
     json_arguments: bool = False
     """Arguments as a JSON string, not as an object."""
     no_content: bool = False
-    """None, not an empty string, as the content of a reply that is calls alone."""
+    """None, not an empty string, as the content of a reply that has only calls."""
     short_ids: bool = False
-    """Ids of calls as nine letters or digits, as Mistral's templates demand."""
+    """Call ids of nine letters or digits, as Mistral's templates require."""
+
+
+PLAIN = Dialect()
 
 
 class ChatTemplate:
@@ -45,7 +50,7 @@ class ChatTemplate:
         args: Mapping[str, Json] | None = None,
         today: str = DATE,
     ) -> None:
-        """`args` are variables that the template reads besides the messages, such as `enable_thinking`."""
+        """`args` are further variables of the template, such as `enable_thinking`."""
         import jinja2
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -66,7 +71,7 @@ class ChatTemplate:
     @staticmethod
     def load(folder: Path, *, args: Mapping[str, Json] | None = None, today: str = DATE) -> ChatTemplate | None:
         """The template of a model folder; None if it has none."""
-        settings = _json(folder / "tokenizer_config.json")
+        settings = read_object(folder / "tokenizer_config.json")
         source = settings.get("chat_template")
         beside = folder / "chat_template.jinja"
         if beside.is_file():
@@ -75,7 +80,7 @@ class ChatTemplate:
             source = {entry["name"]: entry["template"] for entry in source if isinstance(entry, dict)}.get("default")
         if not isinstance(source, str):
             return None
-        tokens = {name: _token(value) for name, value in settings.items() if name.endswith("_token")}
+        tokens = {name: token_text(value) for name, value in settings.items() if name.endswith("_token")}
         special_tokens = {name: token for name, token in tokens.items() if token is not None}
         return ChatTemplate(source, special_tokens=special_tokens, args=args, today=today)
 
@@ -84,7 +89,7 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text. Raises ConfigError if the template refuses it."""
         has_calls = any(message.calls or message.role is Role.TOOL for message in messages)
-        dialect = self._dialect if has_calls else Dialect()
+        dialect = self._dialect if has_calls else PLAIN
         return self._render(messages, tools, dialect, add_generation_prompt)
 
     def _render(
@@ -92,17 +97,17 @@ class ChatTemplate:
     ) -> str:
         try:
             return self._template.render(
-                messages=[_as_dict(message, dialect) for message in messages],
-                tools=[_tool_dict(tool) for tool in tools] or None,
+                messages=[template_message(message, dialect) for message in messages],
+                tools=[chat_tool(tool) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
                 **self._variables,
             )
-        except Exception as raised:  # a stranger's template may fail in any way
+        except Exception as raised:  # an untrusted template may fail in any way
             raise ConfigError(f"the chat template refuses the conversation: {raised}") from raised
 
     @cached_property
     def _dialect(self) -> Dialect:
-        """The first way to give a call in which the template shows the call and its answer."""
+        """The first dialect in which the template shows a call and its answer."""
         call = ToolCall(id="functions.look:0", name="look", arguments={"what": "asked 7"})
         messages = (
             Message(role=Role.USER, content="Where?"),
@@ -126,7 +131,7 @@ class ChatTemplate:
         return max(choices, key=num_shown)
 
     def default_system(self) -> str:
-        """The system message that it writes where there is none, for templates in ChatML."""
+        """The system message that a ChatML template adds if there is none."""
         try:
             text = self.render([Message(role=Role.USER, content="?")])
         except ConfigError:
@@ -136,7 +141,8 @@ class ChatTemplate:
         return system.partition("<|im_end|>")[0] if started else ""
 
 
-def _as_dict(message: Message, dialect: Dialect) -> dict[str, Any]:
+def template_message(message: Message, dialect: Dialect = PLAIN) -> dict[str, Any]:
+    """A message as chat templates read it."""
     if message.images:
         raise ConfigError("images need a multimodal renderer, which is not wired in: use a chat endpoint")
     entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
@@ -163,13 +169,8 @@ def _id(call_id: str, dialect: Dialect) -> str:
     return blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
 
 
-def _tool_dict(tool: ToolSpec) -> dict[str, Any]:
-    about = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": about}
-
-
 def _generation_tag() -> Any:
-    """The tag by which some templates mark what a model says; it changes nothing of the text."""
+    """The tag with which some templates mark the model's own text; it does not change the text."""
     from jinja2.ext import Extension
     from jinja2.nodes import Node
 
@@ -197,20 +198,4 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except (TypeError, ValueError):
-        raise ConfigError(f"the date {text!r} is no day: write it like {DATE}") from None
-
-
-def _json(path: Path) -> dict[str, Json]:
-    if not path.is_file():
-        return {}
-    try:
-        read = json.loads(path.read_text())
-    except ValueError as raised:
-        raise ConfigError(f"{path} is no JSON: {raised}") from raised
-    return read if isinstance(read, dict) else {}
-
-
-def _token(value: Json) -> str | None:
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
+        raise ConfigError(f"the date {text!r} is not a date: write it like {DATE}") from None

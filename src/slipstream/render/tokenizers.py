@@ -1,8 +1,8 @@
-"""Tokenizers in the form that chat formats ask for.
+"""Tokenizers with the interface that chat formats need.
 
-`ByteTokenizer` needs no file: a byte is a token, and so is each special token. It makes scripted models, tests and
-demos possible without a vocabulary. `FileTokenizer` reads a `tokenizer.json`. `ShieldedTokenizer` lets text that
-merely looks like a special token stay text.
+`ByteTokenizer` needs no file: each byte and each special token is a token. It is for scripted models, tests and demos.
+`FileTokenizer` reads a `tokenizer.json`. `ShieldedTokenizer` keeps text that merely looks like a special token as
+text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from slipstream.errors import ConfigError
 from slipstream.render.base import SHIELD, Tokenizer
+from slipstream.types import Json
 
 CHATML_TOKENS = (
     "<|endoftext|>",
@@ -66,7 +67,7 @@ class FileTokenizer:
         self._backend = backend
         self.name_or_path = name
         added = (token.content for token in backend.get_added_tokens_decoder().values())
-        # Some vocabularies add runs of blanks, which are plain text; SentencePiece writes a blank as U+2581.
+        # Some vocabularies add runs of spaces, which are plain text; SentencePiece writes a space as U+2581.
         self.special_tokens = tuple(token for token in added if token.replace("\u2581", " ").strip())
         self.unk_token_id: int | None = None
         self.eos_token_id: int | None = None if eos_token is None else backend.token_to_id(eos_token)
@@ -75,7 +76,7 @@ class FileTokenizer:
     def load(folder: Path) -> FileTokenizer:
         path = folder / "tokenizer.json" if folder.is_dir() else folder
         if not path.is_file():
-            raise ConfigError(f"no tokenizer at {path}: name a model folder with a tokenizer.json in it")
+            raise ConfigError(f"there is no tokenizer at {path}: name a model folder with a tokenizer.json in it")
         try:
             import tokenizers
         except ImportError:
@@ -85,8 +86,9 @@ class FileTokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as raised:
-            raise ConfigError(f"{path} is no tokenizer: {raised}") from raised
-        return FileTokenizer(backend, str(folder), _eos_token(path.parent / "tokenizer_config.json"))
+            raise ConfigError(f"{path} is not a tokenizer: {raised}") from raised
+        eos_token = token_text(read_object(path.parent / "tokenizer_config.json").get("eos_token"))
+        return FileTokenizer(backend, str(folder), eos_token)
 
     def save(self, path: Path) -> None:
         self._backend.save(str(path))
@@ -105,10 +107,10 @@ class FileTokenizer:
 
 
 class ShieldedTokenizer:
-    """Another tokenizer, in which text from outside can be told from a template's own tokens.
+    """A tokenizer that distinguishes text from outside from a template's own special tokens.
 
-    A tool's output that holds `<|im_end|>` must not end the message: `shield` puts a mark into every such text, and
-    `encode` cuts there, so that the pieces are encoded as the plain text they are.
+    A tool's output that contains `<|im_end|>` must not end the message: `shield` inserts a mark into every such text,
+    and `encode` splits there, so that the pieces are encoded as plain text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -138,10 +140,19 @@ class ShieldedTokenizer:
         return self._tokenizer.convert_tokens_to_ids(tokens)
 
 
-def _eos_token(path: Path) -> str | None:
+def read_object(path: Path) -> dict[str, Json]:
+    """The JSON object in a file of a model folder; empty if there is no such file. Raises ConfigError."""
     if not path.is_file():
-        return None
-    token = json.loads(path.read_text()).get("eos_token")
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
+        return {}
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as raised:
+        raise ConfigError(f"{path} is not JSON: {raised}") from raised
+    return read if isinstance(read, dict) else {}
+
+
+def token_text(value: Json) -> str | None:
+    """The text of a special token in `tokenizer_config.json`, which may be an object."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

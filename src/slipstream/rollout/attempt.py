@@ -1,10 +1,10 @@
 """One attempt at a job, in this process: sandbox, agent, artifact, grade.
 
-Enters: a task and a job; of an attempt that stopped, what is on record of it. Leaves: a Rollout; and, into the journal,
-each turn as it is taken and the artifact, each of them once.
-Always holds: turns are written while the agent goes on. At most one sandbox is open at a time. The agent's is closed
-before the grader's opens, and only `grade` touches the task's grading. The dialogue is closed when the agent's run is
-over, however it ended.
+Input: a task and a job; if it resumes an attempt, what is on record of that. Output: a Rollout; and in the journal each
+turn as it is taken, and the artifact, each once.
+Invariants: turns are written while the agent runs. At most one sandbox is open at a time. The agent's is closed before
+the grader's opens, and only `grade` touches the task's grading. The dialogue is closed when the agent's run is over,
+however it ended.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from slipstream.errors import (
     SandboxLimitError,
     boundary,
 )
-from slipstream.graders.base import GradeContext, Grader, grade_work
+from slipstream.graders.base import GradeContext, Grader, grade_work, needs_sandbox
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
-from slipstream.types import Artifact, Ending, EndReason, Job, Message, Rollout, SandboxSpec, Span, Task, Turn
+from slipstream.types import Artifact, Ending, EndReason, Grading, Job, Message, Rollout, SandboxSpec, Span, Task, Turn
 
 MAX_ARTIFACT_BYTES = 16 << 20
 """Of one file, and of the patch."""
@@ -56,16 +56,16 @@ class AttemptDeps:
     find_grader: Callable[[str], Grader]
     start_timeout_s: float = 60.0
     expect: Callable[[SandboxSpec], None] = lambda spec: None
-    """Is told of the sandbox of each job that is to come."""
+    """Called with the sandbox of each job that is to come."""
 
 
-def weight_of_grading(job: Job, grader: Grader, ended: RunEnded) -> int:
+def weight_of_grading(job: Job, grader: Grader, grading: Grading, ended: RunEnded) -> int:
     """Sandbox units that grading this will take."""
-    return max(1, job.weight) if ended.ending.reason.trust.graded and grader.needs_sandbox else 0
+    return max(1, job.weight) if ended.ending.reason.trust.graded and needs_sandbox(grader, grading.spec) else 0
 
 
 class _Judge:
-    """The run's model for a grader, opened when it is first asked."""
+    """The run's model as a judge for a grader, opened on first use."""
 
     def __init__(self, open_dialogue: Callable[[], Dialogue]) -> None:
         self._open = open_dialogue
@@ -82,18 +82,18 @@ class _Judge:
 
 
 class RolloutAttempt:
-    """An Attempt of the dispatcher's, made real."""
+    """An Attempt (see `dispatch.base`)."""
 
-    def __init__(self, crew: AttemptDeps, task: Task, job: Job, number: int, past: PastAttempt | None = None) -> None:
-        self._crew = crew
+    def __init__(self, deps: AttemptDeps, task: Task, job: Job, number: int, past: PastAttempt | None = None) -> None:
+        self._deps = deps
         self._task = task
         self._job = job
         self._number = number
         self._past_turns = () if past is None else past.turns
-        self._grader = crew.find_grader(task.grading.kind)
+        self._grader = deps.find_grader(task.grading.kind)
         self._spans: list[Span] = []
         self._log = TurnLog(
-            seed=job.seed, on_turn=self._record_turn, on_span=self._record_span, settle=crew.journal.flush
+            seed=job.seed, on_turn=self._record_turn, on_span=self._record_span, settle=deps.journal.flush
         )
         self._has_unwritten = asyncio.Event()
         self._sandbox: Sandbox | None = None
@@ -103,19 +103,21 @@ class RolloutAttempt:
 
     @property
     def grade_weight(self) -> int:
-        return 0 if self._ended is None else weight_of_grading(self._job, self._grader, self._ended)
+        if self._ended is None:
+            return 0
+        return weight_of_grading(self._job, self._grader, self._task.grading, self._ended)
 
     async def init(self) -> None:
         if self._task.sandbox is None:
             return
         with boundary(SandboxError, "opening the sandbox"):
             self._sandbox = await open_sandbox(
-                self._crew.provider, self._task.sandbox, timeout_s=self._crew.start_timeout_s
+                self._deps.provider, self._task.sandbox, timeout_s=self._deps.start_timeout_s
             )
 
     async def run(self) -> None:
-        dialogue = self._crew.make_dialogue(self._job, self._number, self._task, self._log)
-        runner = self._crew.make_runner(self._task)
+        dialogue = self._deps.make_dialogue(self._job, self._number, self._task, self._log)
+        runner = self._deps.make_runner(self._task)
         try:
             async with task_group() as group:
                 writing = group.create_task(self._write_turns())
@@ -132,8 +134,8 @@ class RolloutAttempt:
             ending = Ending(reason=EndReason.BROKE_SANDBOX, answer=ending.answer, detail=str(raised))
             artifact = Artifact(answer=ending.answer)
         self._ended = RunEnded(key=self._job.key, attempt=self._number, ending=ending, artifact=artifact)
-        self._crew.journal.append(self._ended)
-        await self._crew.journal.flush()
+        self._deps.journal.append(self._ended)
+        await self._deps.journal.flush()
 
     async def release(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
@@ -148,9 +150,9 @@ class RolloutAttempt:
             return self.as_ended(ending)
         judge = _Judge(self._open_judge)
         context = GradeContext(
-            provider=self._crew.provider,
+            provider=self._deps.provider,
             sandbox=self._task.sandbox or SandboxSpec(),
-            start_timeout_s=self._crew.start_timeout_s,
+            start_timeout_s=self._deps.start_timeout_s,
             task=self._task,
             turns=tuple(self._log.turns),
             judge=judge,
@@ -175,7 +177,7 @@ class RolloutAttempt:
 
     async def _take_artifact(self, ending: Ending) -> Artifact:
         """The answer and the named files. A file that the agent made unreadable, or that a limit of its sandbox keeps
-        from being read, is its own doing, and is said so."""
+        from being read, is its own doing, and becomes a problem of the artifact."""
         files: dict[str, bytes] = {}
         problems: dict[str, str] = {}
         patch = b""
@@ -195,7 +197,7 @@ class RolloutAttempt:
         if not folder:
             return b""
         if not isinstance(sandbox, Changes):
-            raise SandboxError(f"the changes to {folder} are the work, and this kind of sandbox cannot tell them")
+            raise SandboxError(f"the changes to {folder} are the work, and this kind of sandbox does not track changes")
         try:
             changed = await sandbox.changes(folder, max_bytes=MAX_ARTIFACT_BYTES)
         except (SandboxFileError, SandboxLimitError) as raised:
@@ -205,20 +207,20 @@ class RolloutAttempt:
         return changed.patch
 
     def _open_judge(self) -> Dialogue:
-        """A conversation with the run's model that leaves nothing in the record but its spans."""
+        """A conversation with the run's model, of which only the spans are recorded."""
         log = TurnLog(seed=self._job.seed, on_turn=lambda turn: None, on_span=self._record_span)
-        return self._crew.make_dialogue(self._job, self._number, self._task, log)
+        return self._deps.make_dialogue(self._job, self._number, self._task, log)
 
     def _record_turn(self, turn: Turn) -> None:
-        self._crew.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))
+        self._deps.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))
         self._has_unwritten.set()
 
     async def _write_turns(self) -> None:
-        """Make each turn durable soon after it was taken, so that a resumed run need not ask the model for it again."""
+        """Make each turn durable soon after it was taken, so that a resumed run need not sample it again."""
         while True:
             await self._has_unwritten.wait()
             self._has_unwritten.clear()
-            await self._crew.journal.flush()
+            await self._deps.journal.flush()
 
     def _record_span(self, span: Span) -> None:
         self._spans.append(span if span.attempt == self._number else replace(span, attempt=self._number))

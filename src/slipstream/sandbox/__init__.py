@@ -1,7 +1,7 @@
-"""Sandboxes: where an agent's commands run. Enters a SandboxSpec, leaves an open Sandbox.
+"""Sandboxes: where an agent's commands run. A provider turns a SandboxSpec into an open Sandbox.
 
-Invariants: importing this loads the standard library alone, on every system; what a machine lacks is said by
-`SandboxProvider.check`.
+Invariants: importing this loads only the standard library, on every system; `SandboxProvider.check` says what a machine
+lacks.
 """
 
 from slipstream.sandbox.base import Captured, ExecResult, Sandbox, SandboxProvider, Shell, ShellResult

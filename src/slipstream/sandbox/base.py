@@ -1,12 +1,13 @@
-"""Sandbox: a place where an agent's commands run, and nothing they do gets out.
+"""The sandbox interface: an agent's commands run inside, and nothing they do reaches the host.
 
 Input: a SandboxSpec. Output: results of commands and bytes of files.
 Invariants: whatever was started inside is dead when `aclose` returns; closing twice is fine; cancelling any method
-kills what that call started and leaves the sandbox usable; whoever reads or writes files from outside never follows a
-link out of the sandbox, never opens a FIFO or a device, and never runs a program on the agent's files on the host.
+kills what that call started and leaves the sandbox usable; code that reads or
+writes files from outside never follows a link out of the sandbox, never opens a FIFO or a device, and never runs a host
+program on the agent's files.
 
-What every provider gives is `Sandbox`. `Changes`, `Snapshots`, `Endpoints` and `Rooted` are capabilities beside it: a
-provider names those that its sandboxes have, and `slipstream.sandbox.conformance.suite` tests what it names.
+Every provider implements `Sandbox`. `Changes`, `Snapshots`, `Endpoints` and `Rooted` are optional capabilities: a
+provider lists the ones its sandboxes have, and `slipstream.sandbox.conformance.suite` tests those it lists.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from slipstream.types import File, FileTree, SandboxSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """Output of a program, cut in the middle where it was too long: the first bytes, the last bytes, and how many
-    there were in all."""
+    """A program's output, truncated in the middle if it was too long: the first bytes, the last bytes, and the total
+    number of bytes."""
 
     head: bytes
     tail: bytes = b""
@@ -35,7 +36,7 @@ class Captured:
         return max(0, self.num_bytes - len(self.head) - len(self.tail))
 
     def text(self) -> str:
-        """As UTF-8, undecodable bytes replaced, with a line that says how much was left out."""
+        """Decoded as UTF-8 (undecodable bytes replaced), with a line that says how much was left out."""
         if not self.num_left_out:
             return (self.head + self.tail).decode("utf-8", "replace")
         head, tail = self.head.decode("utf-8", "replace"), self.tail.decode("utf-8", "replace")
@@ -45,7 +46,7 @@ class Captured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     exit_code: int | None
-    """None if it was killed at its deadline; 128 + n if signal n ended it."""
+    """None if it was killed at its deadline; 128 + n if it died of signal n."""
     stdout: Captured
     stderr: Captured
     timed_out: bool = False
@@ -56,23 +57,23 @@ class ShellResult:
     exit_code: int | None
     """None if the command was killed at its deadline, or if it ended the shell without a status."""
     output: Captured
-    """Standard output and standard error, as they came."""
+    """Standard output and standard error, interleaved as they arrived."""
     timed_out: bool = False
     restarted: bool = False
-    """The shell itself had to be replaced (it exited, or would not be interrupted): the working directory was kept
-    where possible, its variables are gone."""
+    """The shell itself had to be replaced (it exited, or could not be interrupted): the working directory was kept if
+    possible; its variables are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What is different below a folder since the sandbox was marked."""
+    """What changed below a folder since the last `mark`."""
 
     patch: bytes = b""
     """In git's form, `a/` and `b/` before each path: additions, deletions, modes, links, and binary files whole."""
     paths: tuple[str, ...] = ()
-    """What the patch is about, sorted, relative to the folder."""
+    """The paths in the patch, sorted, relative to the folder."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Changed paths that the patch does not tell, and why."""
+    """Changed paths that are not in the patch, and why."""
 
 
 class Capability(StrEnum):
@@ -83,13 +84,13 @@ class Capability(StrEnum):
 
 
 class Shell(Protocol):
-    """A shell that lives on between commands: its working directory, variables and functions last."""
+    """A persistent shell: its working directory, variables and functions last from one command to the next."""
 
     async def run(self, command: str, *, timeout_s: float, max_output_bytes: int = 1 << 20) -> ShellResult:
-        """Run one command to its end or its deadline. At the deadline whatever it started in the foreground is
-        killed, the whole process group, and the shell goes on. Standard input is empty.
+        """Run one command until it ends or its deadline passes. At the deadline everything it started in the foreground
+        is killed (the whole process group), and the shell stays usable. Standard input is empty.
 
-        Raises SandboxError if the sandbox is lost, SandboxBroken if the agent lost it, SandboxLimitError if no process
+        Raises SandboxError if the sandbox is lost, SandboxBroken if the agent broke it, SandboxLimitError if no process
         could be started.
         """
         ...
@@ -98,8 +99,8 @@ class Shell(Protocol):
 
 
 class Sandbox(Protocol):
-    """One sandbox. Every method raises SandboxError once the sandbox is lost by a fault of provider or host, and
-    SandboxBroken once it is lost by what ran inside (see `blame`)."""
+    """One sandbox. Once it is lost, every method raises: SandboxError if the provider or the host is at fault,
+    SandboxBroken if the programs inside are (see `blame`)."""
 
     @property
     def id(self) -> str: ...
@@ -116,9 +117,9 @@ class Sandbox(Protocol):
     ) -> ExecResult:
         """Run a program with the sandbox's environment plus `env`, in `cwd` (the workdir by default).
 
-        A program that cannot be found is exit code 127, one that may not be run 126, as in a shell. At the deadline
-        the whole process group is killed. `max_output_bytes` holds for each stream; what exceeds it is read and
-        dropped from the middle. A process left behind in the background does not delay the result.
+        As in a shell, a program that is not found has exit code 127, one that may not be executed 126. At the deadline
+        the whole process group is killed. `max_output_bytes` applies to each stream; output beyond it is dropped from
+        the middle. A process left running in the background does not delay the result.
 
         Raises SandboxError if the sandbox is lost, SandboxLimitError if no process could be started.
         """
@@ -129,29 +130,29 @@ class Sandbox(Protocol):
         ...
 
     async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
-        """The bytes of a regular file; a relative path is below the workdir, links are followed inside the sandbox.
+        """The bytes of a regular file; relative paths start at the workdir, links are followed inside the sandbox.
 
-        Raises SandboxFileError if it is missing, no regular file, unreadable or larger than `max_bytes`.
+        Raises SandboxFileError if it is missing, not a regular file, unreadable or larger than `max_bytes`.
         """
         ...
 
     async def read_tree(self, path: str, *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> FileTree:
-        """The files below a folder, links neither followed nor left out. What does not fit any more is left out, in
-        the order of the paths, and named.
+        """The files below a folder; links are returned as links. Files are read in path order, and those that do not
+        fit the limits are left out and named.
 
-        Raises SandboxFileError if it is missing or no folder.
+        Raises SandboxFileError if it is missing or not a folder.
         """
         ...
 
     async def write(self, files: Mapping[str, File]) -> None:
-        """Write files, making folders as needed and replacing what is there.
+        """Write files, creating folders as needed and replacing existing files.
 
         Raises SandboxFileError for a path that cannot be written, SandboxLimitError if the disk limit is reached.
         """
         ...
 
     async def healthy(self) -> bool:
-        """Whether the sandbox still answers. Never raises."""
+        """Whether the sandbox still responds. Never raises."""
         ...
 
     async def aclose(self) -> None: ...
@@ -159,54 +160,54 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Changes(Protocol):
-    """A sandbox that can tell what was changed in it."""
+    """A sandbox that can report what changed in it."""
 
     async def mark(self) -> None:
-        """Changes are told from this moment on. Until it is called, from the moment the sandbox was open."""
+        """Report changes from now on. Before the first call they are reported since the sandbox was opened."""
         ...
 
     async def changes(self, path: str | None = None, *, max_bytes: int = 16 << 20) -> Changed:
-        """What is different below a folder (the workdir by default).
+        """What changed below a folder (the workdir by default).
 
-        Raises SandboxFileError if the folder is none, or the patch would be larger than `max_bytes`.
+        Raises SandboxFileError if it is not a folder, or if the patch would be larger than `max_bytes`.
         """
         ...
 
 
 class Snapshot(Protocol):
-    """The files of a sandbox as they were, from which others start. It outlives the sandbox."""
+    """A saved copy of a sandbox's files, from which new sandboxes can start. It outlives the sandbox."""
 
     @property
     def id(self) -> str: ...
 
     async def open(self) -> Sandbox:
-        """Start a sandbox with these files: a fork. It has the spec of the first, and no processes."""
+        """Start a sandbox with these files: a fork. It has the original's spec, and none of its processes."""
         ...
 
     async def aclose(self) -> None:
-        """Forget the files. Sandboxes that were opened from it go on."""
+        """Discard the files. Sandboxes opened from it keep running."""
         ...
 
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """A sandbox whose files can be kept, to start others from."""
+    """A sandbox whose files can be saved, to start others from."""
 
     async def snapshot(self) -> Snapshot:
-        """Keep the files as they are now. The sandbox goes on."""
+        """Save the files as they are now. The sandbox keeps running."""
         ...
 
 
 @runtime_checkable
 class Rooted(Protocol):
-    """A sandbox on this machine whose files can be looked at without asking it, and so quickly."""
+    """A sandbox on this machine whose files can be read directly, without a request to it."""
 
     def root(self) -> AbstractContextManager[int]:
         """A descriptor of its root folder, for `sandbox.files.safe_walk`. Raises OSError if the sandbox is gone."""
         ...
 
     def rights(self) -> AbstractContextManager[None]:
-        """What a thread takes on while it touches files there, and only then: the rights of the sandbox's user."""
+        """Gives the current thread the sandbox user's file rights, for as long as it touches files there."""
         ...
 
 
@@ -215,10 +216,10 @@ OnConnect = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 
 @runtime_checkable
 class Endpoints(Protocol):
-    """A sandbox from which one service of the host can be reached, and nothing else."""
+    """A sandbox from which chosen services of the host can be reached, and nothing else."""
 
     async def serve(self, name: str, on_connect: OnConnect) -> str:
-        """Let programs inside connect to a Unix socket, whose path inside is returned. `on_connect` runs on the host
+        """Let programs inside connect to a Unix socket; returns its path inside. `on_connect` runs on the host
         for each connection, and is cancelled when the sandbox closes.
 
         Raises SandboxFileError if the name is taken.
@@ -231,21 +232,21 @@ class SandboxProvider(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What its sandboxes can do beside `Sandbox`."""
+        """What its sandboxes can do beyond `Sandbox`."""
         ...
 
     def check(self) -> None:
-        """Raise ConfigError, with the remedy, if this machine cannot run such sandboxes."""
+        """Raise ConfigError, which says how to fix it, if this machine cannot run such sandboxes."""
         ...
 
     def check_spec(self, spec: SandboxSpec) -> None:
-        """Raise ConfigError if this provider could never open such a sandbox. Cheap, and before anything runs."""
+        """Raise ConfigError if this provider could never open such a sandbox. Cheap; called before anything runs."""
         ...
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
-        """Start one and write the spec's files into it; `setup` is the caller's (see `ready.open_sandbox`).
+        """Start one and write the spec's files into it; the caller runs `setup` (see `ready.open_sandbox`).
 
-        Raises SandboxError if it does not come up; nothing is left behind then, nor if this call is cancelled.
+        Raises SandboxError if it does not start. Nothing is left behind then, nor if the call is cancelled.
         """
         ...
 

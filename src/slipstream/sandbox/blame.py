@@ -1,11 +1,11 @@
-"""Who is to blame for a sandbox that failed: the programs that ran inside, or the host.
+"""Decides who is to blame for a sandbox that failed: the programs that ran inside, or the host.
 
-A program of the agent's can bring down its own sandbox in more ways than can be listed. So a failure after the first
-program has run is the agent's doing, unless something speaks against the host: a process that was killed from outside,
-a shortage in this process, or a fresh sandbox of the same kind that does not work either.
+An agent's programs can bring down their own sandbox in more ways than can be listed. So a failure after the first
+program has run counts as the agent's, unless there is evidence against the host: a process that was killed from
+outside, a resource shortage in this process, or a fresh sandbox of the same kind that does not work either.
 
-`Probe` opens that fresh sandbox. Whoever asks while a probe is running waits for the next one, which begins after the
-failure it is asked about, and shares it: a burst of failures costs two starts.
+`Probe` opens that fresh sandbox. A caller that asks while a probe is running shares the next one, which starts after
+the failure in question: a burst of failures costs two starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUN_TIMEOUT_S = 20.0
 
 
 class Probe:
-    """Tries whether this host can still open a sandbox and run a program in it. `opens` is the provider's `open`."""
+    """Tests whether this host can still open a sandbox and run a program in it. `opens` is the provider's `open`."""
 
     def __init__(
         self, opens: Callable[[SandboxSpec], Awaitable[Sandbox]], *, timeout_s: float = PROBE_TIMEOUT_S
@@ -32,7 +32,7 @@ class Probe:
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
         self._next: dict[tuple[str, str, str], asyncio.Task[str | None]] = {}
-        """Probes that have not begun, by what they are to open."""
+        """Probes that have not started, by what they will open."""
         self._tasks: set[asyncio.Task[str | None]] = set()
         self.num_started = 0
 
@@ -44,11 +44,11 @@ class Probe:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         shared = self._next[key]
-        await asyncio.wait([shared])  # whoever is cancelled does not cancel it for the others
+        await asyncio.wait([shared])  # a cancelled caller must not cancel it for the others
         return "the provider was closed" if shared.cancelled() else shared.result()
 
     async def aclose(self) -> None:
-        """Give up what is being tried, and wait for its end."""
+        """Cancel running probes and wait for them to end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -57,7 +57,7 @@ class Probe:
 
     async def _run(self, key: tuple[str, str, str], spec: SandboxSpec) -> str | None:
         async with self._turn:
-            del self._next[key]  # whoever fails from now on asks for another
+            del self._next[key]  # failures from now on need another probe
             self.num_started += 1
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -74,12 +74,12 @@ class Probe:
         finally:
             await sandbox.aclose()
         if result.exit_code != 0:
-            return f"`true` in a fresh sandbox ended with {result.exit_code}: {result.stderr.text()[-200:]}"
+            return f"`true` in a fresh sandbox exited with {result.exit_code}: {result.stderr.text()[-200:]}"
         return None
 
 
-def shortage_here(error: BaseException) -> bool:
-    """Whether a failure came from a lack of memory, threads, processes or descriptors in this very process."""
+def is_local_shortage(error: BaseException) -> bool:
+    """Whether a failure came from a lack of memory, threads, processes or descriptors in this process."""
     cause: BaseException | None = error
     while cause is not None:
         if is_shortage(cause) or (isinstance(cause, RuntimeError) and "new thread" in str(cause)):

@@ -1,8 +1,8 @@
-"""A sandbox in memory, for tests and for virtual time: no processes, no threads, no input or output.
+"""An in-memory sandbox for tests and virtual time: no processes, threads or I/O.
 
-Input: a SandboxSpec, and a function that plays the programs. Output: what that function answered.
-Invariants: the contract of `base.py` as far as nothing really runs: files are kept, deadlines and cancellation are
-honoured on the event loop's own clock, a sandbox that died or was closed raises SandboxError in every call.
+Input: a SandboxSpec, and a function that stands in for programs. Output: what that function returns. Invariants: the
+contract of `base.py`, except that nothing really runs: files are kept, deadlines and cancellation follow the event
+loop's clock, and a sandbox that died or was closed raises SandboxError in every call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.sandbox.supervisor.capture import Capture
 from slipstream.types import File, FileTree, SandboxSpec
 
 Command: TypeAlias = str | Sequence[str]
-"""What a shell was told, or the argument list of an exec."""
+"""A shell command, or the argument list of an exec."""
 Files: TypeAlias = dict[str, File]
 """By absolute path. Programs may change it."""
 Answer: TypeAlias = tuple[int, str]
@@ -34,7 +34,7 @@ MB = 1 << 20
 
 
 async def few_programs(command: Command, files: Files) -> Answer:
-    """The default: true, false, echo, cat, sleep, exit, and `sh -c` with one of them. All else is not found."""
+    """The default programs: true, false, echo, cat, sleep, exit, and `sh -c` with one of them. Others are not found."""
     try:
         argv = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
@@ -64,7 +64,7 @@ async def few_programs(command: Command, files: Files) -> Answer:
 
 
 class FakeSandbox:
-    """A sandbox in memory. `files` may be looked at and changed; `commands` lists what was run, in order."""
+    """An in-memory sandbox. Tests may read and change `files`; `commands` lists what was run, in order."""
 
     def __init__(self, spec: SandboxSpec, program: Program, name: str) -> None:
         self.spec = spec
@@ -82,8 +82,8 @@ class FakeSandbox:
     def id(self) -> str:
         return self._id
 
-    def die(self, reason: str = "it was told to die") -> None:
-        """From now on every call raises SandboxError; those under way do so at once."""
+    def die(self, reason: str = "a test made it die") -> None:
+        """From now on every call raises SandboxError; calls in progress raise it at once."""
         if self._gone is None:
             self._gone = f"the sandbox is gone: {reason}"
             now = asyncio.get_running_loop().time()
@@ -91,7 +91,7 @@ class FakeSandbox:
                 call.reschedule(now)
 
     def hang(self) -> None:
-        """From now on no call is answered: programs run into their deadlines, all else waits until cancelled."""
+        """From now on nothing responds: programs run into their deadlines, other calls wait until cancelled."""
         self._hanging = True
 
     async def exec(
@@ -158,7 +158,7 @@ class FakeSandbox:
 
     def _place(self, path: str) -> str:
         if "\0" in path:
-            raise SandboxFileError(f"{path!r}: no path has a null byte")
+            raise SandboxFileError(f"{path!r}: a path cannot contain a null byte")
         return posixpath.normpath(posixpath.join(self.spec.workdir, path))
 
     def _keep(self, files: Mapping[str, File]) -> None:
@@ -171,9 +171,11 @@ class FakeSandbox:
             if any(other.startswith(above + "/") for other in kept):
                 raise SandboxFileError(f"{above}: not a regular file")
             if len(file.data) > limits.file_mb * MB:
-                raise SandboxLimitError(f"{above}: {len(file.data)} bytes, where a file may have {limits.file_mb} MB")
+                raise SandboxLimitError(
+                    f"{above}: {len(file.data)} bytes exceed the limit of {limits.file_mb} MB per file"
+                )
         if sum(len(file.data) for file in kept.values()) > limits.disk_mb * MB:
-            raise SandboxLimitError(f"the sandbox's {limits.disk_mb} MB are full")
+            raise SandboxLimitError(f"the sandbox's disk limit of {limits.disk_mb} MB is reached")
         self.files = kept
 
     async def _alive(self) -> None:
@@ -183,7 +185,7 @@ class FakeSandbox:
             raise SandboxError(self._gone)
 
     async def _play(self, command: Command, timeout_s: float) -> Answer | None:
-        """What the program answers; None if it did not by its deadline."""
+        """The program's answer; None if it missed its deadline."""
         self.commands.append(command)
         return await self._within(max(0.0, timeout_s), lambda: self._answer(command))
 
@@ -194,7 +196,7 @@ class FakeSandbox:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _within(self, timeout_s: float | None, work: Callable[[], Awaitable[T]]) -> T | None:
-        """The result of `work`; None at the deadline, SandboxError as soon as the sandbox is dead."""
+        """The result of `work`; None at the deadline, SandboxError as soon as the sandbox dies."""
         if self._gone is not None:
             raise SandboxError(self._gone)
         call = asyncio.timeout(timeout_s)
@@ -213,7 +215,7 @@ class FakeSandbox:
 
 
 class FakeShell:
-    """A shell without a memory: each command goes to the program by itself."""
+    """A shell without state: each command goes to the program on its own."""
 
     def __init__(self, sandbox: FakeSandbox) -> None:
         self._sandbox = sandbox
@@ -234,9 +236,9 @@ class FakeShell:
 
 
 class FakeProvider:
-    """Fake sandboxes, kept in `sandboxes` in the order they were opened.
+    """Opens fake sandboxes and keeps them in `sandboxes`, in order.
 
-    Each start takes `start_s`; the first `num_failing` raise SandboxError, and the next `num_hanging` never come back.
+    Each start takes `start_s`; the first `num_failing` raise SandboxError, and the next `num_hanging` never return.
     """
 
     capabilities: frozenset[Capability] = frozenset()
@@ -255,14 +257,14 @@ class FakeProvider:
         """Works everywhere."""
 
     def check_spec(self, spec: SandboxSpec) -> None:
-        """Takes any."""
+        """Accepts any spec."""
 
     async def open(self, spec: SandboxSpec) -> FakeSandbox:
         number = next(self._numbers)
         await asyncio.sleep(self._start_s)
         if self.num_failing > 0:
             self.num_failing -= 1
-            raise SandboxError(f"fake sandbox {number} was told not to start")
+            raise SandboxError(f"fake sandbox {number} was made to fail")
         if self.num_hanging > 0:
             self.num_hanging -= 1
             await asyncio.Event().wait()

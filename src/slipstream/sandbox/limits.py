@@ -1,4 +1,4 @@
-"""What is asked of every provider's limits: SandboxLimits enter; a ConfigError if one of them could never be met."""
+"""Validates SandboxLimits, for every provider."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def check_limits(limits: SandboxLimits) -> None:
     for field in fields(limits):
         value = getattr(limits, field.name)
         if not value > 0:
-            raise ConfigError(f"the limit {field.name} of a sandbox is {value}: it must be above 0")
+            raise ConfigError(f"the limit {field.name} of a sandbox is {value}: it must be greater than 0")

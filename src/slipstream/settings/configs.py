@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import JsonValue
 
@@ -43,6 +43,7 @@ class ModelConfig:
     returns token ids, as vLLM does; what is recorded can be trained on. `chat`: any OpenAI-compatible server;
     evaluation only. `scripted`: a script, for demos and tests."""
     base_url: str = "http://localhost:8000/v1"
+    """Of the server, for `tokens` and `chat`."""
     name: str = ""
     """The model's name on the server; empty if it serves just one."""
     api_key_env: str = "OPENAI_API_KEY"
@@ -77,8 +78,11 @@ class ModelConfig:
     script: str = ""
     """`package.module:function` that returns a script, for `scripted`."""
     script_args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Passed to that function: `model.script_args.quality=0.5`."""
     temperature: float = 1.0
+    """Of sampling; 0 takes the likeliest token. The learner uses it too."""
     top_p: float = 1.0
+    """Of sampling: the share of probability that is sampled from, at most 1."""
     max_tokens: int = 4_096
     """Of one reply."""
     context_tokens: int | None = None
@@ -86,6 +90,7 @@ class ModelConfig:
     timeout_s: float = 900.0
     """Of one call, its retries included."""
     max_retries: int = 5
+    """How often a call that failed is made again; 0 is never."""
     engine: EngineConfig = EngineConfig()
     """Of `local`."""
     make: str = ""
@@ -99,6 +104,7 @@ class SandboxConfig:
     warm: int = 4
     """Sandboxes that are kept started for jobs to come; they count towards `dispatch.limits.sandboxes`."""
     start_timeout_s: float = 60.0
+    """How long a job waits for its sandbox to start; then that is an infrastructure failure, and is retried."""
     engine: str = ""
     """Of `oci`: podman or docker; empty for whichever is here."""
 
@@ -106,6 +112,8 @@ class SandboxConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
     policy: Literal["batch", "bounded", "pipeline", "adaptive"] = "pipeline"
+    """Which job may go on next. `batch`: everything at once. `bounded`: a slot for each job, from its sandbox to its
+    grade. `pipeline`: workers for each stage. `adaptive`: by the room in the engine's cache, with no number to tune."""
     slots: int = 32
     """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `adaptive` needs no number: it goes by
     the engine's cache, and by what it sees."""
@@ -129,6 +137,7 @@ class HardwareConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
     name: str
+    """Begins the name of the run's folder."""
     tasks: TasksConfig
     model: ModelConfig = ModelConfig()
     agent: AgentConfig = AgentConfig()
@@ -138,6 +147,7 @@ class EvalConfig:
     samples: int = 1
     """Rollouts of each task."""
     seed: int = 0
+    """All chance of a run comes from it: sampling, and what is made for the run."""
     solved_at: float = 1.0
     """The reward from which a rollout counts as a success, for pass@k."""
 
@@ -151,6 +161,7 @@ class DemonstrationsConfig:
     """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called
     with the model's folder and the seed. Empty: no warm start."""
     args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Passed to that function besides."""
     learning: WarmStartConfig = WarmStartConfig()
 
 
@@ -168,6 +179,7 @@ class TinkerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     name: str
+    """Begins the name of the run's folder."""
     tasks: TasksConfig
     held_out: TasksConfig = TasksConfig()
     """Never trained on; evaluated before, after and every `eval_every` steps."""
@@ -184,11 +196,15 @@ class TrainConfig:
     learner: LearnerConfig = run_settings()
     warm_start: DemonstrationsConfig = DemonstrationsConfig()
     steps: int = 100
+    """Updates of the policy; 0: a warm start and an evaluation, if there are any to make."""
     groups: int = 16
     """Tasks of a step."""
     samples: int = 8
     """Rollouts of each of them."""
-    advantages: Literal["leave_one_out", "grpo", "dr_grpo", "reinforce"] = "leave_one_out"
+    advantages: Literal["leave_one_out", "grpo", "grpo_sample", "dr_grpo", "reinforce"] = "leave_one_out"
+    """What a reward is compared with. `leave_one_out`: the mean of the others in its group. `grpo`: its group's mean,
+    divided by the group's deviation. `grpo_sample`: the same with the sample deviation. `dr_grpo`: its group's mean,
+    undivided. `reinforce`: the mean of the batch."""
     staleness: int = 0
     """How many versions behind its update a rollout may begin. 0: on policy, one thing after the other. Above: rollouts
     go on while the learner works."""
@@ -206,19 +222,24 @@ class TrainConfig:
     eval_every: int = 0
     """Steps between evaluations; 0 is before and after alone."""
     eval_samples: int = 1
+    """Rollouts of each held-out task."""
     solved_at: float = 1.0
+    """The reward from which a rollout counts as a success, for success on held-out tasks."""
     checkpoint_every: int = 1
+    """Steps between checkpoints of the learner. The last step always has one."""
     keep_checkpoints: int = 2
+    """How many of the latest checkpoints are kept."""
     deterministic: bool = False
     """A killed and resumed run ends with the same weights as an unbroken one, if the tools answer the same every time;
     slower, and on policy only."""
     shuffle_rewards: bool = False
-    """A control: rewards are dealt anew among the rollouts of a batch."""
+    """A control: rewards are shuffled among the rollouts of a batch."""
     controls: bool = False
     """After the run, two controls: the warm start continued for as long, and a run with shuffled rewards."""
     tensorboard: bool = False
     """Write the metrics of every step and evaluation for TensorBoard too, below the run's folder."""
     seed: int = 0
+    """All chance of a run comes from it: the order of tasks, sampling, and what is made for the run."""
 
 
 _FROM_ZERO = frozenset(
@@ -230,6 +251,8 @@ _FROM_ZERO = frozenset(
             "learner.weight_decay",
             "learner.warmup_steps",
             "learner.decay_steps",
+            "learner.loss.entropy_bonus",
+            "learner.loss.kl",
             "warm_start.learning.warmup_steps",
             "solve_rate.above",
         ),
@@ -238,50 +261,70 @@ _FROM_ZERO = frozenset(
 _ANY = frozenset({"seed", "solved_at", "warm_start.learning.seed"})
 
 
-def check_settings(config: EvalConfig | TrainConfig) -> None:
+RunConfig: TypeAlias = EvalConfig | TrainConfig
+
+
+def check_settings(config: RunConfig) -> None:
     """Refuse a number that no run can go by. All must be above 0, but for a few."""
     for key, value in _numbers(config, ""):
         if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{key}={value}: give a finite number")
+            raise ConfigError.setting(key, value, "give a finite number")
         if key not in _ANY and value < 0:
-            raise ConfigError(f"{key}={value}: give a number {'from' if key in _FROM_ZERO else 'above'} 0")
+            raise ConfigError.setting(key, value, f"give a number {'from' if key in _FROM_ZERO else 'above'} 0")
         if key not in _ANY | _FROM_ZERO and value == 0:
-            raise ConfigError(f"{key}=0: give a number above 0")
+            raise ConfigError.setting(key, 0, "give a number above 0")
     if config.model.top_p > 1:
-        raise ConfigError(f"model.top_p={config.model.top_p}: give a probability, at most 1")
+        raise ConfigError.setting("model.top_p", config.model.top_p, "give a probability, at most 1")
     if isinstance(config, TrainConfig):
         _check_training(config)
 
 
 def _check_training(config: TrainConfig) -> None:
     if config.model.kind != "local":
-        raise ConfigError(
-            f"model.kind={config.model.kind}: `train` updates the weights in model.folder, so set it to local; a model "
-            "that the embedded engine does not run is trained with bridge=tinker, or inside verl or SkyRL "
-            "(docs/bridges.md)"
+        raise ConfigError.setting(
+            "model.kind",
+            config.model.kind,
+            "`train` updates the weights in model.folder, so set it to local; a model that the embedded engine does "
+            "not run is trained with bridge=tinker, or inside verl or SkyRL (docs/bridges.md)",
+            "model.kind=local",
         )
     if config.bridge == "tinker":
         _check_tinker(config)
     elif config.base_url:
-        raise ConfigError(
-            f"base_url={config.base_url}: bridge={config.bridge} has no server; did you mean bridge=tinker?"
+        raise ConfigError.setting(
+            "base_url",
+            config.base_url,
+            f"bridge={config.bridge} has no server; did you mean bridge=tinker?",
+            "bridge=tinker",
         )
     if config.model.top_p < 1:
-        raise ConfigError(
-            f"model.top_p={config.model.top_p}: training needs the logprobs of what was sampled from, so set it to 1"
+        raise ConfigError.setting(
+            "model.top_p",
+            config.model.top_p,
+            "training needs the logprobs of what was sampled from, so set it to 1",
+            "model.top_p=1",
         )
     if config.model.temperature == 0:
-        raise ConfigError("model.temperature=0: training needs something to choose from, so set it above 0")
+        raise ConfigError.setting(
+            "model.temperature", 0, "training needs something to choose from, so set it above 0", "model.temperature=1"
+        )
     _check_decided(config)
     if config.samples < 2:
-        raise ConfigError(f"samples={config.samples}: a baseline needs at least two rollouts of a task")
+        raise ConfigError.setting(
+            "samples", config.samples, "a baseline needs at least two rollouts of a task", "samples=2"
+        )
     _check_group_rules(config)
     if config.controls and not config.held_out.source:
-        raise ConfigError(
-            "controls=true: controls are compared on held-out tasks, so set held_out.source, or controls=false"
+        raise ConfigError.setting(
+            "controls",
+            True,
+            "controls are compared on held-out tasks, so set held_out.source, or controls=false",
+            "controls=false",
         )
     if config.deterministic and config.staleness:
-        raise ConfigError(f"staleness={config.staleness}: a deterministic run is on policy, so set it to 0")
+        raise ConfigError.setting(
+            "staleness", config.staleness, "a deterministic run is on policy, so set it to 0", "staleness=0"
+        )
 
 
 def _check_decided(config: TrainConfig) -> None:
@@ -293,47 +336,80 @@ def _check_decided(config: TrainConfig) -> None:
     ]
     for key, value, by, needed, defaults in decided:
         if value not in (needed, getattr(defaults, key.rpartition(".")[2])):
-            raise ConfigError(f"{key}={value}: {by} decides it, so leave it out, or set {by}, which is {needed}")
+            raise ConfigError.setting(
+                key,
+                value,
+                f"{by} decides it, so leave it out, or set {by}, which is {needed}",
+                f"{key}={needed}",
+                f"{by}={value}",
+            )
 
 
 def _check_tinker(config: TrainConfig) -> None:
-    """What the API has no word for."""
+    """Refuse what the Tinker API cannot do."""
     learner, default = config.learner, LearnerConfig()
     refused = [
         ("model.temperature", config.model.temperature, 1.0, "its losses know of no other"),
         ("deterministic", config.deterministic, False, "what the server does is not in our hands"),
         ("learner.recompute_proximal", learner.recompute_proximal, False, "ratios are to the sampled logprobs"),
-        ("learner.loss.normaliser", learner.loss.normaliser, default.loss.normaliser, "the server decides it"),
+        ("learner.decay", learner.decay, default.decay, "the schedule sent to it falls in a line"),
+        *(
+            (f"learner.loss.{name}", getattr(learner.loss, name), getattr(default.loss, name), "the server decides it")
+            for name in (
+                "normaliser",
+                "dual_clip",
+                "weight_rule",
+                "weight_level",
+                "weight_floor",
+                "entropy_bonus",
+                "kl",
+            )
+        ),
         ("learner.lora.alpha", learner.lora.alpha, default.lora.alpha, "the server decides it"),
         ("learner.lora.targets", learner.lora.targets, default.lora.targets, "the server decides them"),
     ]
     for key, value, needed, why in refused:
         if value != needed:
-            raise ConfigError(f"{key}={value}: bridge=tinker takes {needed} alone, since {why}")
-    if learner.loss.kind == "sequence":
-        raise ConfigError("learner.loss.kind=sequence: bridge=tinker has importance_sampling and ppo_clip")
+            raise ConfigError.setting(key, value, f"bridge=tinker takes {needed} alone, since {why}", f"{key}={needed}")
+    if learner.loss.kind in ("sequence", "cispo"):
+        raise ConfigError.setting(
+            "learner.loss.kind", learner.loss.kind, "bridge=tinker has importance_sampling and ppo_clip"
+        )
 
 
 def _check_group_rules(config: TrainConfig) -> None:
     if config.deterministic and config.oversample:
-        raise ConfigError(
-            f"oversample={config.oversample}: which rollouts come first differs from run to run, so set it to 0, or "
-            "deterministic=false"
+        raise ConfigError.setting(
+            "oversample",
+            config.oversample,
+            "which rollouts come first differs from run to run, so set it to 0, or deterministic=false",
+            "oversample=0",
+            "deterministic=false",
         )
     if config.carry and not config.oversample:
-        raise ConfigError("carry=true: it is for rollouts besides `samples`, so set oversample above 0")
+        raise ConfigError.setting(
+            "carry", True, "it is for rollouts besides `samples`, so set oversample above 0", "oversample=1"
+        )
     if config.carry and not config.staleness:
-        raise ConfigError(
-            "carry=true: what is carried over is a version old at its update, so set staleness to 1 or more"
+        raise ConfigError.setting(
+            "carry",
+            True,
+            "what is carried over is a version old at its update, so set staleness to 1 or more",
+            "staleness=1",
         )
     if config.carry and config.replace_flat:
-        raise ConfigError(
-            f"replace_flat={config.replace_flat}: with carry=true a group may get its signal a step later, so set "
-            "replace_flat to 0"
+        raise ConfigError.setting(
+            "replace_flat",
+            config.replace_flat,
+            "with carry=true a group may get its signal a step later, so set replace_flat to 0",
+            "replace_flat=0",
         )
     if config.replace_flat and config.advantages == "reinforce":
-        raise ConfigError(
-            f"replace_flat={config.replace_flat}: advantages=reinforce learns from such groups too, so set it to 0"
+        raise ConfigError.setting(
+            "replace_flat",
+            config.replace_flat,
+            "advantages=reinforce learns from such groups too, so set it to 0",
+            "replace_flat=0",
         )
 
 

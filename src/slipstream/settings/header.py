@@ -1,6 +1,6 @@
-"""What a run's store says of how the run began: its command, its settings, and the mark of whoever started it.
+"""What a run's store says of how the run began: its command, its settings, and a mark of who started it.
 
-The mark is a keyed hash of the code that the settings name and of the folder the run was started in. The key lies in
+The mark is a keyed hash of the code that the settings name and of the folder the run was started in. The key is in
 the user's own Slipstream home and nowhere else, so a run that came from another user or machine has no valid mark.
 """
 
@@ -25,7 +25,7 @@ KEY_FILE = "run-key"
 _NAMES_CODE = ("tasks.source", "held_out.source", "model.script", "model.make", "model.family", "warm_start.source")
 
 
-def run_header(config: EvalConfig | TrainConfig, tasks_digest: str) -> Json:
+def run_header(config: EvalConfig | TrainConfig, tasks_digest: str) -> dict[str, Json]:
     """What the store of a new run holds as its config."""
     place = str(Path.cwd())
     return {
@@ -53,8 +53,8 @@ def mark_of(config: EvalConfig | TrainConfig, place: str, home: Path) -> str:
         key = _key(home)
     except OSError:
         return ""
-    told = json.dumps([place, sorted(code_named(config).items())])
-    return hmac.new(key, told.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    signed = json.dumps([place, sorted(code_named(config).items())])
+    return hmac.new(key, signed.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def is_own(began: Json, config: EvalConfig | TrainConfig, home: Path) -> bool:
@@ -76,7 +76,7 @@ def _key(home: Path) -> bytes:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(32))
-        with suppress(FileExistsError):  # whoever was first has made it
+        with suppress(FileExistsError):  # another process was faster
             path.hardlink_to(beside)
     finally:
         beside.unlink()

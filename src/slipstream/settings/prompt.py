@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from slipstream.agent.config import AgentConfig, HintRules
+from slipstream.atomic import atomic_file
 from slipstream.config import from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.settings import EvalConfig, TrainConfig
@@ -79,9 +80,8 @@ def folder_prompt(config: TrainConfig, source: Path, *, family: str, version: in
 
 def write_folder_prompt(folder: Path, prompt: FolderPrompt) -> None:
     """Into a model folder that is there; whole or not at all."""
-    partial = folder / f".{FILE}.part"
-    partial.write_text(json.dumps(to_json(prompt), indent=2) + "\n", encoding="utf-8")
-    partial.rename(folder / FILE)
+    with atomic_file(folder / FILE) as part:
+        part.write_text(json.dumps(to_json(prompt), indent=2) + "\n", encoding="utf-8")
 
 
 def agent_as_trained(agent: AgentConfig, folder: Path | None) -> AgentConfig:

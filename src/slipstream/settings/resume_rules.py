@@ -20,7 +20,6 @@ class Rule(StrEnum):
     FREE = "may change"
     ROUNDING = "may change, unless the run is deterministic"
     """It decides memory or speed; results differ in rounding at most."""
-    GROWS = "may grow"
     FIXED = "may not change"
     """Another value would change the results of the run, or mix two experiments in one store."""
 
@@ -37,7 +36,7 @@ RULES: Mapping[str, Rule] = {
         *("base_url", "tinker.timeout_s"),
         *("sandbox.warm", "sandbox.start_timeout_s", "sandbox.engine"),
         *("dispatch.*", "hardware.*", "tensorboard"),
-        *("eval_every", "checkpoint_every", "keep_checkpoints", "controls", "learner.process"),
+        *("eval_every", "checkpoint_every", "keep_checkpoints", "controls", "learner.process", "steps"),
     ),
     **_same(
         Rule.ROUNDING,
@@ -45,7 +44,6 @@ RULES: Mapping[str, Rule] = {
         *("model.engine.kernels", "model.engine.num_threads"),
         *("learner.tokens_per_microbatch", "learner.gradient_checkpointing", "learner.num_threads"),
     ),
-    **_same(Rule.GROWS, "steps"),
     **_same(
         Rule.FIXED,
         *("name", "tasks.*", "held_out.*", "seed", "samples", "solved_at", "agent.*", "sandbox.provider"),
@@ -57,7 +55,7 @@ RULES: Mapping[str, Rule] = {
         *("model.engine.deterministic", "model.engine.on_update"),
         *("bridge", "tinker.overlap", "warm_start.*"),
         *("learner.method", "learner.lora.*", "learner.loss.*", "learner.temperature", "learner.learning_rate"),
-        *("learner.warmup_steps", "learner.decay_steps", "learner.betas", "learner.adam_eps"),
+        *("learner.warmup_steps", "learner.decay_steps", "learner.decay", "learner.betas", "learner.adam_eps"),
         *("learner.weight_decay", "learner.max_grad_norm", "learner.num_epochs", "learner.num_minibatches"),
         *("learner.recompute_proximal", "learner.compute"),
         *("groups", "advantages", "staleness", "max_sample_tokens", "solve_rate.*"),
@@ -93,20 +91,14 @@ def check_changes(before: EvalConfig | TrainConfig, asked: EvalConfig | TrainCon
 
 def _refusal(change: Change, before: EvalConfig | TrainConfig) -> str | None:
     (key,) = rules_of(change.key)
-    said = f"{change.key} was {change.was!r} and cannot become {change.now!r}"
+    attempted = f"{change.key} was {change.was!r} and cannot become {change.now!r}"
     match RULES[key]:
         case Rule.FIXED:
-            return f"{said}, which would change its results"
-        case Rule.GROWS if not _is_more(change):
-            return f"{said}: it can only grow"
+            return f"{attempted}, which would change its results"
         case Rule.ROUNDING if _is_deterministic(before):
-            return f"{said}: the run is deterministic, and would end with other bits"
+            return f"{attempted}: the run is deterministic, and would end with other bits"
         case _:
             return None
-
-
-def _is_more(change: Change) -> bool:
-    return isinstance(change.was, int) and isinstance(change.now, int) and change.now > change.was
 
 
 def _is_deterministic(config: EvalConfig | TrainConfig) -> bool:

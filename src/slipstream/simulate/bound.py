@@ -1,6 +1,6 @@
-"""A makespan that no policy can beat on a workload's machine. `docs/dispatch.md` derives it.
+"""A lower bound on the makespan of a workload, for any policy. `docs/dispatch.md` derives it.
 
-Input: a workload. Output: the bound, and what it comes from. Faults are left out: they only add.
+Input: a workload. Output: the bound, by resource. Faults are ignored, since they can only add time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _grade_s(job: SimJob) -> float:
 
 
 def _run_s(workload: Workload, job: SimJob) -> float:
-    """Alone: every token by itself, every context computed once."""
+    """The job alone on the machine: one token per step, every context computed once."""
     spec = workload.machine.engine
     seconds, cached = 0.0, 0
     for turn, context in zip(job.turns, job.contexts, strict=True):
@@ -59,7 +59,7 @@ def _run_s(workload: Workload, job: SimJob) -> float:
 
 
 def _engine_s(workload: Workload) -> float:
-    """The least time in which the engine can do its work, if nothing else ever keeps it waiting.
+    """The shortest time in which the engine can do its work, if it never has to wait.
 
     Each token that is sampled takes its row and the reading of its context, each step the reading of the weights, each
     prompt its prefill; the engine does one thing at a time. So T >= rows + prefill + N step, where N is the number of
@@ -73,9 +73,9 @@ def _engine_s(workload: Workload) -> float:
 
     More steps make the first larger and the second smaller: the least T is where they meet. But N is at least S / K.
 
-    An agent may also be pushed out while it waits, and be computed again: that is worth the most where the wait is
-    longest. The bound is the least T over how many of the longest waits are bought off so, the next one always for
-    nothing, as a part of it might be. After its last turn nobody needs to be kept.
+    An agent's context may also be evicted while it waits, and be computed again: that saves the most where the wait is
+    longest. The bound is the smallest T over the number of longest waits that are avoided so, with the next one always
+    free, since a part of it might be avoided. After its last turn no context needs to be kept.
     """
     spec = workload.machine.engine
     cache = spec.kv_tokens
@@ -108,6 +108,6 @@ def _engine_s(workload: Workload) -> float:
 
 
 def _solve(own_s: float, token_seconds: float, crowd: float, cache: float) -> float:
-    """The T for which cache T = token_seconds + crowd / (T - own): the larger root of a quadratic."""
+    """The T with cache T = token_seconds + crowd / (T - own): the larger root of a quadratic equation."""
     apart = cache * own_s - token_seconds
     return (cache * own_s + token_seconds + math.sqrt(apart * apart + 4 * cache * crowd)) / (2 * cache)

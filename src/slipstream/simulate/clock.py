@@ -1,7 +1,7 @@
 """An event loop on virtual time: whenever nothing is ready, the clock jumps to the next timer.
 
-Code that reads time from its loop and waits on its loop runs here unchanged, deterministically and at once. Real
-input and output has no place on it: waiting for something that no timer will bring is an error, not a hang.
+Code that reads time from its loop and waits on its loop runs unchanged, deterministically and without delay. Real I/O
+is not supported: waiting for something that no timer will trigger is an error, not a hang.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class NothingWillHappen(RuntimeError):
-    """Every task waits, and no timer is set: on a real clock this would hang for ever."""
+    """Every task is waiting and no timer is set: on a real clock this would hang forever."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Instead of waiting for a file descriptor, moves the clock on by the time that would have been waited."""
+    """Instead of waiting, advances the clock by the timeout."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._keys: dict[object, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        # The loop registers its own wake-up pipe; nothing else may be waited for.
+        # Only the loop's own wake-up pipe is registered.
         self._keys[fileobj] = key = selectors.SelectorKey(fileobj, -1, events, data)
         return key
 

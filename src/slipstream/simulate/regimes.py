@@ -1,4 +1,4 @@
-"""The regimes of `slipstream bench dispatch`: workloads by name and seed. `docs/dispatch.md` says what each is for.
+"""The regimes of `slipstream bench dispatch`: workloads by name and seed. `docs/dispatch.md` describes them.
 
 Invariants: the same name and seed give the same workload. The machine belongs to the regime, not to the seed.
 """
@@ -20,14 +20,14 @@ from slipstream.simulate.workload import Chore, SimFault, SimJob, SimMachine, Si
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutShape:
-    """What rollouts are like: means, and how far apart they are (the deviation of the logarithm)."""
+    """The distribution of rollouts: means, and spreads (standard deviations of the logarithm)."""
 
     tasks: int = 64
     samples: int = 8
     prompt: float = 3_000
     turns: float = 22.0
     turns_spread: float = 0.35
-    """Between tasks; between samples of a task it is half of that."""
+    """Between tasks; half of that between samples of a task."""
     max_turns: int = 50
     sampled: float = 450.0
     observed: float = 350.0
@@ -40,95 +40,95 @@ class RolloutShape:
     grade_cpu_s: float = 0.0
     stage_spread: float = 0.3
     long_share: float = 0.0
-    """Of rollouts that have ten times the turns."""
+    """The share of rollouts with ten times the turns."""
     fault_share: float = 0.0
-    """Of stages that fail."""
+    """The share of stages that fail."""
 
 
-def _near(chance: random.Random, mean: float, spread: float) -> float:
+def _lognormal(rng: random.Random, mean: float, spread: float) -> float:
     """A lognormal number with this mean."""
-    return mean * math.exp(chance.gauss(-spread * spread / 2, spread)) if mean else 0.0
+    return mean * math.exp(rng.gauss(-spread * spread / 2, spread)) if mean else 0.0
 
 
-def _evenly(habits: RolloutShape) -> list[float]:
-    """Of each task, the turns it typically takes: the same for every seed, so that no seed is easier than another."""
-    normal, spread = statistics.NormalDist(), habits.turns_spread
-    heights = [normal.inv_cdf((place + 0.5) / habits.tasks) for place in range(habits.tasks)]
-    return [habits.turns * math.exp(height * spread - spread * spread / 2) for height in heights]
+def _typical_turns(shape: RolloutShape) -> list[float]:
+    """Each task's typical number of turns: the same for every seed, so that no seed is easier than another."""
+    normal, spread = statistics.NormalDist(), shape.turns_spread
+    heights = [normal.inv_cdf((place + 0.5) / shape.tasks) for place in range(shape.tasks)]
+    return [shape.turns * math.exp(height * spread - spread * spread / 2) for height in heights]
 
 
-def make_jobs(habits: RolloutShape, seed: int, *, step: int = 0) -> list[SimJob]:
-    chance = random.Random(f"workload {seed} {step}")
-    lengths = _evenly(habits)
+def make_jobs(shape: RolloutShape, seed: int, *, step: int = 0) -> list[SimJob]:
+    rng = random.Random(f"workload {seed} {step}")
+    lengths = _typical_turns(shape)
     random.Random(step).shuffle(lengths)
     jobs = []
     for task, typical in enumerate(lengths):
-        for sample in range(habits.samples):
-            jobs.append(_job(habits, chance, f"step-{step}-task-{task:03d}", sample, step, typical))
+        for sample in range(shape.samples):
+            jobs.append(_job(shape, rng, f"step-{step}-task-{task:03d}", sample, step, typical))
     return jobs
 
 
-def _job(habits: RolloutShape, chance: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
-    turns = _near(chance, typical, habits.turns_spread / 2)
-    turns = min(max(3.0, turns), habits.max_turns)
-    is_long = chance.random() < habits.long_share
-    scale = 0.25 if is_long else 1.0  # of tokens: ten times the turns would not fit any context
+def _job(shape: RolloutShape, rng: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
+    turns = _lognormal(rng, typical, shape.turns_spread / 2)
+    turns = min(max(3.0, turns), shape.max_turns)
+    is_long = rng.random() < shape.long_share
+    scale = 0.25 if is_long else 1.0  # of tokens: with ten times the turns they would not fit the context
     turns *= 10 if is_long else 1
-    spread = habits.stage_spread
+    spread = shape.stage_spread
     return SimJob(
         task=task,
         sample=sample,
         step=step,
-        prompt=max(1, round(_near(chance, habits.prompt, 0.2))),
-        init=Chore(wait_s=_near(chance, habits.init_s, spread), cpu_s=_near(chance, habits.init_cpu_s, spread)),
+        prompt=max(1, round(_lognormal(rng, shape.prompt, 0.2))),
+        init=Chore(wait_s=_lognormal(rng, shape.init_s, spread), cpu_s=_lognormal(rng, shape.init_cpu_s, spread)),
         turns=tuple(
             SimTurn(
-                sampled=max(1, round(scale * _near(chance, habits.sampled, habits.tokens_spread))),
-                observed=round(scale * _near(chance, habits.observed, habits.tokens_spread)),
-                tool_s=_near(chance, habits.tool_s, 0.8),
-                tool_cpu_s=_near(chance, habits.tool_cpu_s, 0.8),
+                sampled=max(1, round(scale * _lognormal(rng, shape.sampled, shape.tokens_spread))),
+                observed=round(scale * _lognormal(rng, shape.observed, shape.tokens_spread)),
+                tool_s=_lognormal(rng, shape.tool_s, 0.8),
+                tool_cpu_s=_lognormal(rng, shape.tool_cpu_s, 0.8),
             )
             for _ in range(round(turns))
         ),
-        grade=Chore(wait_s=_near(chance, habits.grade_s, spread), cpu_s=_near(chance, habits.grade_cpu_s, spread)),
-        faults=_faults(habits, chance),
+        grade=Chore(wait_s=_lognormal(rng, shape.grade_s, spread), cpu_s=_lognormal(rng, shape.grade_cpu_s, spread)),
+        faults=_faults(shape, rng),
     )
 
 
-def _faults(habits: RolloutShape, chance: random.Random) -> Mapping[str, SimFault] | None:
-    if not habits.fault_share:
+def _faults(shape: RolloutShape, rng: random.Random) -> Mapping[str, SimFault] | None:
+    if not shape.fault_share:
         return None
     kinds: tuple[SimFault, ...] = ("raise", "hang", "lose")
     return {
-        f"{attempt} {stage}": chance.choice(kinds)
+        f"{attempt} {stage}": rng.choice(kinds)
         for attempt in range(1, 4)
         for stage in ("init", "run", "grade")
-        if chance.random() < habits.fault_share
+        if rng.random() < shape.fault_share
     }
 
 
 def mean_context(jobs: list[SimJob]) -> float:
-    """Of an agent, over its life; as long as it takes to sample is how long a context lasts."""
+    """The mean context of an agent over its life, weighted by sampling time."""
     held = sum(context * turn.sampled for job in jobs for context, turn in zip(job.contexts, job.turns, strict=True))
     return held / sum(turn.sampled for job in jobs for turn in job.turns)
 
 
 def final_context(jobs: list[SimJob]) -> float:
-    """The mean context of an agent at its end."""
+    """The mean final context of agents."""
     return sum(job.contexts[-1] + job.turns[-1].sampled for job in jobs) / len(jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     about: str
-    habits: RolloutShape
+    shape: RolloutShape
     machine: SimMachine
     batches: int = 1
     staleness: int | None = None
 
 
 _FINAL = 20_400
-"""The mean context of an agent of the usual habits at its end, in tokens."""
+"""The mean final context of an agent of the usual shape, in tokens."""
 _ENGINE = EngineSpec(
     kv_tokens=96 * _FINAL * 17 // 20, step_s=0.0275, row_s=0.00005, token_s=5e-9, prefill_tokens_s=100_000.0
 )
@@ -136,10 +136,10 @@ _USUAL = SimMachine(engine=_ENGINE, cores=512.0, agents=96, sandbox_cap=192, slo
 _SWE = RolloutShape(init_s=140.0, grade_s=310.0, tool_cpu_s=0.5)
 
 REGIMES: Mapping[str, Regime] = {
-    "paper": Regime(about="512 software-engineering rollouts, with KV room for 96 agents", habits=_SWE, machine=_USUAL),
+    "paper": Regime(about="512 software-engineering rollouts, with KV room for 96 agents", shape=_SWE, machine=_USUAL),
     "kv": Regime(
-        about="more agents than the cache holds, and a prefill that is dear",
-        habits=RolloutShape(tasks=48, samples=8, init_s=20.0, grade_s=30.0, tool_s=6.0),
+        about="more agents than the cache holds, and an expensive prefill",
+        shape=RolloutShape(tasks=48, samples=8, init_s=20.0, grade_s=30.0, tool_s=6.0),
         machine=SimMachine(
             engine=replace(_ENGINE, kv_tokens=48 * _FINAL * 17 // 20, prefill_tokens_s=20_000.0),
             cores=512.0,
@@ -150,22 +150,22 @@ REGIMES: Mapping[str, Regime] = {
     ),
     "cpu": Regime(
         about="few cores, heavy grading",
-        habits=RolloutShape(tasks=48, init_s=10.0, init_cpu_s=20.0, grade_s=5.0, grade_cpu_s=180.0, tool_cpu_s=1.5),
+        shape=RolloutShape(tasks=48, init_s=10.0, init_cpu_s=20.0, grade_s=5.0, grade_cpu_s=180.0, tool_cpu_s=1.5),
         machine=replace(_USUAL, cores=32.0),
     ),
     "tail": Regime(
         about="a few rollouts ten times longer",
-        habits=replace(_SWE, long_share=0.015, init_s=60.0, grade_s=90.0),
+        shape=replace(_SWE, long_share=0.015, init_s=60.0, grade_s=90.0),
         machine=_USUAL,
     ),
     "slowstart": Regime(
         about="initialisation takes as long as the run",
-        habits=replace(_SWE, init_s=450.0, grade_s=60.0),
+        shape=replace(_SWE, init_s=450.0, grade_s=60.0),
         machine=_USUAL,
     ),
     "faults": Regime(
         about="5 % of stages raise, hang or lose their sandbox",
-        habits=replace(_SWE, fault_share=0.05, init_s=60.0, grade_s=90.0),
+        shape=replace(_SWE, fault_share=0.05, init_s=60.0, grade_s=90.0),
         machine=replace(
             _USUAL,
             deadlines=Deadlines(init_s=300.0, run_s=1_800.0, grade_s=400.0, job_s=36_000.0),
@@ -174,7 +174,7 @@ REGIMES: Mapping[str, Regime] = {
     ),
     "stream": Regime(
         about="eight batches, one after the other",
-        habits=RolloutShape(
+        shape=RolloutShape(
             tasks=32,
             prompt=8_000,
             turns=24.0,
@@ -199,5 +199,5 @@ def make_workload(name: str, seed: int) -> Workload:
     regime = REGIMES.get(name)
     if regime is None:
         raise ConfigError(f'there is no regime "{name}"{did_you_mean(name, REGIMES)}: use one of {", ".join(REGIMES)}')
-    jobs = [job for step in range(regime.batches) for job in make_jobs(regime.habits, seed, step=step)]
+    jobs = [job for step in range(regime.batches) for job in make_jobs(regime.shape, seed, step=step)]
     return checked(Workload(name=name, machine=regime.machine, jobs=tuple(jobs), staleness=regime.staleness))

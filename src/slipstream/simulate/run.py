@@ -1,6 +1,6 @@
-"""A workload under a policy, on virtual time: the dispatcher itself, with simulated attempts.
+"""Simulates a workload under a policy, on virtual time: the real dispatcher, with simulated attempts.
 
-Input: a workload, a policy, limits. Output: an Outcome. The same arguments give the same outcome, always.
+Input: a workload, a policy, limits. Output: a SimOutcome. The same arguments always give the same outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slipstream.types import EngineLoad, Job, JobKey, Rollout
 TRAIN, HELD_OUT = "train", "held_out"
 Load = Callable[[], EngineLoad | None]
 MakePolicy = Callable[[Load], tuple[SchedulingPolicy[Any], PacingGate]]
-"""The policy and the gate that its turns pass."""
+"""Makes the policy and the gate for its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class SimOutcome:
     makespan_s: float
     rollouts_per_s: float
     peak_live: int
-    """Sandboxes, from start to close, those of graders included."""
+    """Sandboxes, from start to close, graders' sandboxes included."""
     engine_use: float
     """Share of the makespan in which the engine sampled."""
     reprefill_tokens: int
-    """Tokens whose keys and values had been in the cache and were computed again."""
+    """Tokens that had been in the cache and were computed again."""
     num_trusted: int
     """Rollouts with a verdict."""
 
@@ -54,9 +54,9 @@ class NoJournal:
     async def flush(self) -> None: ...
 
 
-def simulate(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> SimOutcome:
-    """All jobs of the workload to their end. `make` gives the policy and its turn gate, which may be its own."""
-    return run_virtual(_run(workload, make, limits)).outcome
+def simulate(workload: Workload, make_policy: MakePolicy, limits: DispatchLimits) -> SimOutcome:
+    """All jobs of the workload to their end. `make_policy` gives the policy and its turn gate, which may be its own."""
+    return run_virtual(_run(workload, make_policy, limits)).outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +66,17 @@ class Trace:
     rollouts: tuple[Rollout, ...]
 
 
-def trace(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> Trace:
-    """The same, with what began when."""
-    return run_virtual(_run(workload, make, limits))
+def trace(workload: Workload, make_policy: MakePolicy, limits: DispatchLimits) -> Trace:
+    """Like `simulate`, with the start times of stages."""
+    return run_virtual(_run(workload, make_policy, limits))
 
 
-async def _run(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> Trace:
+async def _run(workload: Workload, make_policy: MakePolicy, limits: DispatchLimits) -> Trace:
     machine = workload.machine
     host = SimHost(machine.cores, machine.others)
     front = RunProcess(host)
     engine = Fleet([SimEngine(machine.engine, host, front) for _ in range(workload.engines)])
-    policy, gate = make(engine.load)
+    policy, gate = make_policy(engine.load)
     jobs = {key_of(job): job for job in workload.jobs}
     if len(jobs) != len(workload.jobs):
         raise ConfigError(f"workload {workload.name}: two jobs have the same step, task and sample")
@@ -100,12 +100,12 @@ async def _run(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> 
         group.create_task(steps.learn())
         async for rollout in dispatcher.finished():
             rollouts.append(rollout)
-            await steps.came(rollout)
+            await steps.on_rollout(rollout)
     makespan_s = asyncio.get_running_loop().time()
     outcome = SimOutcome(
         makespan_s=makespan_s,
         rollouts_per_s=len(rollouts) / makespan_s,
-        peak_live=placement.census.peak_live,
+        peak_live=placement.usage.peak_live,
         engine_use=engine.busy_s / makespan_s,
         reprefill_tokens=engine.num_again,
         num_trusted=sum(rollout.verdict is not None for rollout in rollouts),
@@ -114,7 +114,7 @@ async def _run(workload: Workload, make: MakePolicy, limits: DispatchLimits) -> 
 
 
 class _Steps:
-    """Submits the jobs of each step when it may begin, which depends on how far the learner is."""
+    """Submits the jobs of each step when the learner's progress allows it."""
 
     def __init__(self, dispatcher: Dispatcher, workload: Workload) -> None:
         self._dispatcher = dispatcher
@@ -123,56 +123,56 @@ class _Steps:
         self._held_out: defaultdict[int, list[SimJob]] = defaultdict(list)
         for job in workload.jobs:
             (self._held_out if job.phase == HELD_OUT else self._steps)[job.step].append(job)
-        self._learnt = min(self._steps, default=0)
-        """The step whose update comes next: all before it are done."""
-        self._back: Counter[tuple[str, int]] = Counter()
+        self._update_step = min(self._steps, default=0)
+        """The step of the next update; all earlier updates are done."""
+        self._num_back: Counter[tuple[str, int]] = Counter()
         self._advanced = asyncio.Condition()
 
     async def submit(self) -> None:
         staleness = self._workload.staleness
         for step in sorted(self._steps):
             if staleness is not None:
-                await self._until(lambda step=step: self._learnt >= step - staleness)  # type: ignore[misc]
+                await self._until(lambda step=step: self._update_step >= step - staleness)  # type: ignore[misc]
             await self._submit(self._steps[step])
-        await self._until(lambda: self._learnt > max(self._steps, default=0) or staleness is None)
+        await self._until(lambda: self._update_step > max(self._steps, default=0) or staleness is None)
         if staleness is None:
             for jobs in self._held_out.values():
                 await self._submit(jobs)
         self._dispatcher.close()
 
     async def learn(self) -> None:
-        """The updates, one after the other, and what is evaluated between them."""
+        """Run the updates in order, and the evaluations between them."""
         if self._workload.staleness is None:
             return
         await self._evaluate(min(self._steps, default=0))
         steps, update_s = sorted(self._steps), self._workload.update_s
         for place, step in enumerate(steps):
-            await self._until(lambda step=step: self._back[TRAIN, step] == len(self._steps[step]))  # type: ignore[misc]
+            await self._until(lambda step=step: self._num_back[TRAIN, step] == len(self._steps[step]))  # type: ignore[misc]
             is_last = place == len(steps) - 1
             if place < len(update_s) and (not is_last or self._held_out[step + 1]):
                 await asyncio.sleep(update_s[place])
             after = step + 1 if is_last else steps[place + 1]
             if not is_last:
-                await self._reach(after)
+                await self._advance_to(after)
             await self._evaluate(after)
             if is_last:
-                await self._reach(after)
+                await self._advance_to(after)
 
-    async def came(self, rollout: Rollout) -> None:
+    async def on_rollout(self, rollout: Rollout) -> None:
         key = rollout.job.key
-        self._back[HELD_OUT if key.phase == HELD_OUT else TRAIN, key.step] += 1
+        self._num_back[HELD_OUT if key.phase == HELD_OUT else TRAIN, key.step] += 1
         async with self._advanced:
             self._advanced.notify_all()
 
-    async def _reach(self, step: int) -> None:
+    async def _advance_to(self, step: int) -> None:
         async with self._advanced:
-            self._learnt = step
+            self._update_step = step
             self._advanced.notify_all()
 
     async def _evaluate(self, step: int) -> None:
         jobs = self._held_out.get(step, [])
         await self._submit(jobs)
-        await self._until(lambda: self._back[HELD_OUT, step] == len(jobs))
+        await self._until(lambda: self._num_back[HELD_OUT, step] == len(jobs))
 
     async def _until(self, test: Callable[[], bool]) -> None:
         async with self._advanced:
@@ -195,7 +195,7 @@ def key_of(job: SimJob) -> JobKey:
 
 
 def open_gate(policy: SchedulingPolicy[Any]) -> MakePolicy:
-    """A policy that leaves the turns alone."""
+    """A policy without a turn gate."""
     return lambda load: (policy, OpenGate())
 
 

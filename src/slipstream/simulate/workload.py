@@ -1,6 +1,6 @@
-"""Workloads: what jobs would do, and the machine that they would do it on. `docs/dispatch.md` has the JSON form.
+"""Workloads: what jobs do, and the machine they run on. `docs/dispatch.md` has the JSON format.
 
-Input: JSON, or a regime's own numbers. Output: a Workload, checked. Pure data: nothing here runs.
+Input: JSON, or the numbers of a regime. Output: a checked Workload. Pure data: nothing runs here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from slipstream.names import did_you_mean
 from slipstream.simulate.machine.engine import EngineSpec
 
 SimFault = Literal["raise", "hang", "lose"]
-"""`raise` and `lose` (the sandbox is gone) come half-way through a stage, `hang` never ends."""
+"""`raise` and `lose` (the sandbox is gone) happen half-way through a stage, `hang` never ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chore:
-    """Work of a stage: first a wait that uses nothing, such as a download; then work on the machine's cores."""
+    """A stage's work: first a wait that uses no cores, such as a download; then work on the machine's cores."""
 
     wait_s: float = 0.0
     cpu_s: float = 0.0
@@ -35,13 +35,13 @@ class SimTurn:
     sampled: int
     """Tokens of the reply."""
     observed: int = 0
-    """Tokens of what the tool answers."""
+    """Tokens of the tool's answer."""
     tool_s: float = 0.0
     tool_cpu_s: float = 0.0
     context: int | None = None
-    """Tokens before the reply, where they are not those of the turn before it: the conversation was rewritten."""
+    """Tokens before the reply, if they do not continue the previous turn: the conversation was rewritten."""
     kept: int | None = None
-    """Of these, the first so many stood in the turn before; None: all that it had."""
+    """How many of its first tokens were in the previous turn; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +54,21 @@ class SimJob:
     init: Chore
     turns: tuple[SimTurn, ...]
     grade: Chore
-    """In a sandbox of its own, whose start is part of it."""
+    """In its own sandbox, whose start is included."""
     faults: Mapping[str, SimFault] | None = None
-    """By number of the attempt and stage: {"1 init": "raise"}."""
+    """By attempt number and stage: {"1 init": "raise"}."""
     phase: str = "train"
     start: Chore = Chore()
-    """Of the run, before its first turn."""
+    """The start of the run stage, before the first turn."""
     release_s: float = 0.0
     """To close its sandbox."""
     shared: int = 0
-    """Tokens of the first prompt that the engine has in its cache for others' sake."""
+    """Tokens of the first prompt that other rollouts already put into the engine's cache."""
     weight: int = 1
     """Units of its sandbox; 0 if it has none."""
     grade_weight: int = 1
     verdict: bool = True
-    """Whether it is graded; else it leaves without."""
+    """Whether it gets a verdict."""
 
     @property
     def contexts(self) -> tuple[int, ...]:
@@ -86,8 +86,8 @@ class SimMachine:
     engine: EngineSpec
     cores: float
     agents: int
-    """How many agents the KV cache is meant for: more than it holds at the end of their lives, fewer than it holds on
-    average over them. The sweep of the fixed policies goes by it."""
+    """The number of agents that the KV cache is sized for: more than fit with their final contexts, fewer than fit with
+    their mean contexts. The sweep of the fixed policies is based on it."""
     sandbox_cap: int
     """For every policy but `batch`."""
     slots: int
@@ -95,9 +95,9 @@ class SimMachine:
     deadlines: Deadlines = Deadlines(run_s=86_400.0, job_s=7 * 86_400.0, grade_s=86_400.0, init_s=86_400.0)
     retries: Retries = Retries()
     others: float = 0.0
-    """Cores that somebody else wants all the while."""
+    """Cores that other programs use all the time."""
     front_s: float = 0.0
-    """Of the run's own process, what every model call needs, half of it after the tools."""
+    """CPU time of the run's own process per model call, half of it after the tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +106,14 @@ class Workload:
     machine: SimMachine
     jobs: tuple[SimJob, ...]
     staleness: int | None = None
-    """For jobs of several steps: those of a step are submitted when all are back of the step `staleness + 1` before
-    it. None: all at once."""
+    """For jobs of several steps: a step's jobs are submitted when all jobs of the step `staleness + 1` earlier are
+    done. None: all at once."""
     keep: int | None = None
-    """Of each group the first so many with a verdict are enough, and the others are cancelled."""
+    """The first `keep` rollouts with a verdict are enough for a group; the others are cancelled."""
     update_s: tuple[float, ...] = ()
-    """What the learner takes after each step, in their order: only then is a step's policy there."""
+    """The learner's time after each step, in order; then the next policy version is available."""
     engines: int = 1
-    """Alike; a rollout stays with one of them."""
+    """Identical engines; a rollout stays with one of them."""
 
 
 _workload = TypeAdapter(Workload)
@@ -134,7 +134,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def _refuse_unknown(written: Any, known: Any, place: str) -> None:
-    """A key that means nothing is a slip of the pen. Any: this is JSON."""
+    """Refuse unknown keys, which are typos. `Any`, since this is JSON."""
     if isinstance(written, dict):
         for name, value in written.items():
             if name not in known:
@@ -158,29 +158,29 @@ def checked(workload: Workload) -> Workload:
     engine = machine.engine
     if min(engine.step_s, engine.prefill_tokens_s) <= 0 or min(engine.row_s, engine.token_s) < 0:
         raise ConfigError(
-            f"workload {name}: the engine's step_s and prefill_tokens_s must be above 0, row_s and token_s not below it"
+            f"workload {name}: the engine's step_s and prefill_tokens_s must be above 0, row_s and token_s not negative"
         )
     if engine.call_s < 0 or engine.cores < 0 or min(engine.slots or 1, engine.contexts or 1, workload.engines) < 1:
         raise ConfigError(
-            f"workload {name}: the engine's call_s and cores must not be below 0, its slots and contexts, and engines, "
-            "not below 1"
+            f"workload {name}: the engine's call_s and cores must not be negative; its slots, contexts and engines "
+            "must be 1 or more"
         )
     if machine.others < 0:
-        raise ConfigError(f"workload {name}: others must not be below 0")
+        raise ConfigError(f"workload {name}: others must not be negative")
     if min(workload.update_s, default=0.0) < 0 or (workload.keep or 1) < 1:
-        raise ConfigError(f"workload {name}: update_s must not be below 0, nor keep below 1")
+        raise ConfigError(f"workload {name}: update_s must not be negative, and keep must be 1 or more")
     if not 0 < engine.prefill_share < 1:
         raise ConfigError(f"workload {name}: the engine's prefill_share is {engine.prefill_share}, not between 0 and 1")
     for job in workload.jobs:
         if min(_amounts(job)) < 0:
-            raise ConfigError(f"workload {name}: {job.task}/{job.sample} has {min(_amounts(job))} of something")
+            raise ConfigError(f"workload {name}: {job.task}/{job.sample} has a negative amount: {min(_amounts(job))}")
         if not job.turns:
             raise ConfigError(f"workload {name}: {job.task}/{job.sample} has no turns")
         largest = max(context + turn.sampled for context, turn in zip(job.contexts, job.turns, strict=True))
         if largest > machine.engine.kv_tokens:
             raise ConfigError(
-                f"workload {name}: {job.task}/{job.sample} grows to {largest} tokens, and the cache holds "
-                f"{machine.engine.kv_tokens}: it could never end"
+                f"workload {name}: {job.task}/{job.sample} grows to {largest} tokens, but the cache holds only "
+                f"{machine.engine.kv_tokens}: it could never finish"
             )
     return workload
 

@@ -1,9 +1,9 @@
-"""The gate: tasks whose grading can be trusted, and the reasons why others are refused.
+"""The gate: checks which tasks have a grading that can be trusted, and says why others are refused.
 
-Input: tasks whose gradings carry an oracle, which is a patch that solves them. Output: a Report.
+Input: tasks whose gradings carry an oracle, which is a patch that solves them. Output: a GateReport.
 Invariants: a task passes only if its oracle is worth 1 each time, an empty patch is worth 0, honest rewrites of the
-oracle are worth 1, and every cheat that was tried is worth 0; whatever else happens to a task, a failure of the machine
-too, is a reason to refuse it. Every cheat is tried even if one was paid.
+oracle are worth 1, and every cheat tried is worth 0. Any other outcome, including a failure of the machine, is a reason
+to refuse the task. Every cheat is tried even if one was paid.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from slipstream.types import Artifact, Json, SandboxSpec, Task, Verdict
 
 TASKS = "tasks.jsonl"
 GUARDS = {"replay": "replayed", "twin": "twin"}
-"""The component of a verdict in which each guard says that it had something to hold the work against."""
+"""For each guard, the verdict component that says whether it could check anything."""
 START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What the gate says of one task."""
+class TaskCheck:
+    """The gate's result for one task."""
 
     id: str
     package: str = ""
-    """What the task was made of (`package_of`)."""
+    """The package that the task was made from (`package_of`)."""
     reason: str = ""
     """Why it is refused; empty if it passed."""
     num_gradings: int = 0
     grade_s: tuple[float, ...] = ()
-    """What the oracle's gradings took."""
+    """The durations of the oracle's gradings."""
     cheats: tuple[str, ...] = ()
-    """Those that were tried."""
+    """Cheats that were tried."""
     paid: tuple[str, ...] = ()
-    """Cheats that were rewarded."""
+    """Cheats that got a reward."""
     untrusted: tuple[str, ...] = ()
     """Cheats that ended without a verdict."""
     honest: tuple[str, ...] = ()
     """Honest rewrites that were tried."""
     honest_paid: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
-    """What grades work that passed its tests once more: "twin", "replay"."""
+    """The additional checks of work that passed its tests: "twin", "replay"."""
 
     @property
     def passed(self) -> bool:
@@ -69,7 +69,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    checked: tuple[Checked, ...]
+    checked: tuple[TaskCheck, ...]
     seconds: float = 0.0
 
     @property
@@ -81,7 +81,7 @@ class GateReport:
         return sum(one.passed for one in self.checked)
 
     def by_package(self) -> dict[str, tuple[int, int, int]]:
-        """By package: tasks, those that passed, and cheats that were tried on them."""
+        """By package: the numbers of tasks, of those that passed, and of cheats tried on them."""
         found: dict[str, tuple[int, int, int]] = {}
         for one in self.checked:
             tasks, passed, cheats = found.get(one.package, (0, 0, 0))
@@ -119,7 +119,7 @@ class GateReport:
         }
 
 
-OnChecked = Callable[[Checked], None]
+OnTaskCheck = Callable[[TaskCheck], None]
 
 
 async def check_tasks(
@@ -132,9 +132,9 @@ async def check_tasks(
     num: int | None = None,
     per_package: int | None = None,
     seed: int = 0,
-    on_checked: OnChecked = lambda checked: None,
+    on_checked: OnTaskCheck = lambda checked: None,
 ) -> GateReport:
-    """Check the tasks of a folder, or of a JSONL file, with every cheat on each: all of them, the first `num`, or
+    """Check the tasks of a folder or JSONL file, with every cheat on each task: all tasks, the first `num`, or
     `per_package` of each package."""
     tasks = read_tasks(file_of(source))
     if per_package is not None:
@@ -143,7 +143,7 @@ async def check_tasks(
     start_s = time.monotonic()
     room = asyncio.Semaphore(num_at_once)
 
-    async def check(task: Task) -> Checked:
+    async def check(task: Task) -> TaskCheck:
         async with room:
             num_cheats = None if with_cheats else 0
             checked = await check_task(task, provider=provider, num_repeats=num_repeats, num_cheats=num_cheats)
@@ -156,47 +156,47 @@ async def check_tasks(
 
 
 def file_of(source: Path) -> Path:
-    """The task file of a folder; a file is its own."""
+    """The task file of a folder, or the file itself."""
     return source / TASKS if source.is_dir() else source
 
 
 def package_of(task: Task) -> str:
-    """What a task was made of: the name of its tree, else the image that it stands on."""
+    """The package that a task was made from: the name of its tree, or else its image."""
     if task.sandbox is None:
         return ""
     return Path(task.sandbox.tree).name or task.sandbox.base
 
 
 def sampled(tasks: Sequence[Task], per_package: int, seed: int) -> tuple[Task, ...]:
-    """So many tasks of each package, in the order that they have. Which ones hangs on the seed and on their ids alone:
-    more are a superset of fewer, and other packages do not matter."""
+    """A random sample of each package's tasks, in their original order. It depends only on the seed and on the tasks'
+    ids: a larger sample contains a smaller one, and other packages do not matter."""
 
-    def lot(task: Task) -> bytes:
+    def rank(task: Task) -> bytes:
         return hashlib.blake2b(f"{seed} {task.id}".encode()).digest()
 
     packages: dict[str, list[Task]] = {}
     for task in tasks:
         packages.setdefault(package_of(task), []).append(task)
-    chosen = {task.id for some in packages.values() for task in sorted(some, key=lot)[:per_package]}
+    chosen = {task.id for some in packages.values() for task in sorted(some, key=rank)[:per_package]}
     return tuple(task for task in tasks if task.id in chosen)
 
 
 def oracle_of(task: Task) -> str:
-    """The patch that solves a task, which its grading may carry. Empty if there is none."""
+    """The patch that solves a task, from its grading; empty if there is none."""
     return str(task.grading.spec.get("oracle") or "")
 
 
 async def check_task(
     task: Task, *, provider: SandboxProvider, num_repeats: int = 3, num_cheats: int | None = None
-) -> Checked:
-    """Grade a task's oracle and an empty patch; then, unless `num_cheats` is 0, honest rewrites, and every cheat or as
-    many of them as it says, drawn by lot."""
+) -> TaskCheck:
+    """Grade a task's oracle and an empty patch, then honest rewrites and cheats: all of them, or `num_cheats` chosen at
+    random; with `num_cheats=0`, neither rewrites nor cheats."""
     check = _Check(task, provider)
     try:
-        reason = await check.carry_out(oracle_of(task).encode("utf-8", "surrogateescape"), num_repeats, num_cheats)
+        reason = await check.run(oracle_of(task).encode("utf-8", "surrogateescape"), num_repeats, num_cheats)
     except SlipstreamError as raised:
-        reason = f"it cannot be graded: {type(raised).__name__}: {raised}"
-    return Checked(
+        reason = f"the task cannot be graded: {type(raised).__name__}: {raised}"
+    return TaskCheck(
         id=task.id,
         package=package_of(task),
         reason=reason,
@@ -227,20 +227,20 @@ class _Check:
         self.honest_paid: list[str] = []
         self.guards: tuple[str, ...] = ()
 
-    async def carry_out(self, oracle: bytes, num_repeats: int, num_cheats: int | None) -> str:
-        """Why the task is refused; empty if it is not."""
+    async def run(self, oracle: bytes, num_repeats: int, num_cheats: int | None) -> str:
+        """Why the task is refused; empty if it passed."""
         if not oracle:
-            return "it has no oracle, so nobody knows whether it can be solved"
+            return "the task has no oracle to show that it can be solved"
         for number in range(num_repeats):
             start_s = time.monotonic()
             verdict = await self._grade(oracle)
             self.oracle_s.append(time.monotonic() - start_s)
             if verdict.reward != 1.0:
-                when = "the oracle" if number == 0 else f"the oracle was worth 1, and at try {number + 1} it"
-                return f"{when} is worth {verdict.reward:g}: {_short(verdict.detail)}"
+                when = "" if number == 0 else f" in grading {number + 1}, after 1 before"
+                return f"the oracle is worth {verdict.reward:g}{when}: {_short(verdict.detail)}"
             self.guards = self._guards(verdict)
         if (verdict := await self._grade(b"")).reward != 0.0:
-            return f"doing nothing is worth {verdict.reward:g}"
+            return f"an empty patch is worth {verdict.reward:g}"
         if num_cheats == 0:
             return ""
         target = await self._target(oracle)
@@ -249,7 +249,7 @@ class _Check:
         return await self._rewrite(oracle, target) or await self._cheat(target, num_cheats)
 
     def _guards(self, verdict: Verdict) -> tuple[str, ...]:
-        """What stands between this task's reward and forged test results."""
+        """The checks that protect this task's reward from forged test results."""
         replay = self._task.grading.spec.get("replay")
         can_guess = not (isinstance(replay, dict) and replay.get("is_guard"))
         found = (name for name, part in GUARDS.items() if verdict.components.get(part))
@@ -263,7 +263,7 @@ class _Check:
             texts = {path: entry.data.decode() for path, entry in solved.items() if entry and path.endswith(".py")}
             before = {path: (broken.get(path) or b"").decode() for path in texts}
         except (PatchError, UnicodeDecodeError) as raised:
-            return f"no honest rewrite can be made of its oracle: {raised}"
+            return f"its oracle cannot be rewritten: {raised}"
         reasons: list[str] = []
         for name, files in honest_rewrites(before, texts).items():
             self.honest.append(name)
@@ -273,15 +273,15 @@ class _Check:
                 self.honest_paid.append(name)
             else:
                 reasons.append(
-                    f'the oracle, rewritten ("{name}"), is worth {verdict.reward:g}: {_short(verdict.detail)}'
+                    f'the honest rewrite "{name}" of the oracle is worth {verdict.reward:g}: {_short(verdict.detail)}'
                 )
         return "; ".join(reasons)
 
     async def _cheat(self, target: Target, num: int | None) -> str:
-        """Grade every cheat, also after one was paid; or so many, drawn by lot."""
+        """Grade every cheat, or `num` chosen at random, even if one was paid."""
         cheats = cheats_of(target)
-        lots = sorted(cheats, key=lambda name: hashlib.blake2b(f"{self._task.id} {name}".encode()).digest())
-        for name, patch in ((name, cheats[name]) for name in lots[:num]):
+        shuffled = sorted(cheats, key=lambda name: hashlib.blake2b(f"{self._task.id} {name}".encode()).digest())
+        for name, patch in ((name, cheats[name]) for name in shuffled[:num]):
             self.cheats.append(name)
             try:
                 if (await self._grade(patch)).reward != 0.0:
@@ -297,11 +297,11 @@ class _Check:
         return await grade_work(self._grader, self._task.grading, Artifact(patch=patch), self._context)
 
     async def _target(self, oracle: bytes) -> Target | str:
-        """What the cheats aim at, read from a sandbox as the agent would find it."""
+        """The cheats' target, read from a sandbox as the agent would find it; or why there is none."""
         try:
             paths = [one.old_path or one.new_path or "" for one in sections(oracle)]
         except PatchError as raised:
-            return f"its oracle is no patch: {raised}"
+            return f"its oracle is not a valid patch: {raised}"
         source = next((path for path in paths if path.endswith(".py")), "")
         if not source:
             return "its oracle changes no Python file, so cheats cannot be tried on it"
@@ -335,7 +335,7 @@ def _entry(data: bytes | None) -> Entry | None:
 
 
 def _root_of(source: str, task: Task) -> str:
-    """The folder that Python finds the source's package in, from the task's own search path."""
+    """The folder from which Python imports the source's package, by the task's search path."""
     workdir = "" if task.sandbox is None else task.sandbox.workdir
     for place in ("" if task.sandbox is None else task.sandbox.env.get("PYTHONPATH", "")).split(":"):
         below = posixpath.relpath(place, workdir) if place.startswith(workdir) and workdir else ""

@@ -1,12 +1,12 @@
-"""Tasks from JSONL: one task a line, strict keys.
+"""Reads and writes tasks as JSONL: one task per line, strict keys.
 
     {"id": "sum", "instruction": "Write the sum of data.txt to out.", "tools": ["bash", "finish"],
      "sandbox": {"files": {"data.txt": "1\\n2\\n"}}, "artifact": ["out"],
      "grading": {"kind": "command", "command": "cmp -s out expected || exit 1", "files": {"expected": "3\\n"}}}
 
-A sandbox's `tree` is a path from the file's own folder. `patch_of` names a folder whose changes are the work.
+A sandbox's `tree` is a path relative to the file's folder. `patch_of` names a folder whose changes are the work.
 
-Invariants: a file is read whole or not at all; the first thing wrong ends in one sentence with file, line and key.
+Invariants: a file is read completely or not at all; the first error is one sentence with file, line and key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _SandboxLimits(_Strict):
 class _File(_Strict):
     text: str = ""
     base64: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/\s]*={0,2}\s*$")] = ""
-    """In place of `text`, for what is no text."""
+    """Instead of `text`, for binary data."""
     mode: Annotated[int, Field(ge=0, le=0o777)] = 0o644
 
 
@@ -67,7 +67,7 @@ class _Sandbox(_Strict):
 
 
 class _Grading(BaseModel):
-    model_config = ConfigDict(extra="allow")  # the rest is the grader's, which checks it
+    model_config = ConfigDict(extra="allow")  # the other keys are checked by the grader
 
     kind: str
 
@@ -104,10 +104,10 @@ def read_tasks(path: str | Path) -> tuple[Task, ...]:
         where = f"{path}, line {number}"
         task = _read_line(line, where, path.parent.resolve())
         if task.id in tasks:
-            raise ConfigError(f'{where}: the id "{task.id}" was used before: ids must differ')
+            raise ConfigError(f'{where}: the id "{task.id}" was used before: give every task its own id')
         tasks[task.id] = task
     if not tasks:
-        raise ConfigError(f"the task file {path} holds no task: write one a line")
+        raise ConfigError(f"the task file {path} has no tasks: write one per line")
     return tuple(tasks.values())
 
 
@@ -119,7 +119,7 @@ def _read_line(line: str, where: str, folder: Path) -> Task:
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: a {type(value).__name__}: write one JSON object a line")
+        raise ConfigError(f"{where}: a {type(value).__name__}: write one JSON object per line")
     try:
         read = _Line.model_validate(value)
         task = _as_task(read, folder)
@@ -132,12 +132,14 @@ def _read_line(line: str, where: str, folder: Path) -> Task:
 
 
 def check_task(task: Task) -> None:
-    """Whether its tools and its grader exist and understand what they are given."""
+    """Raises ConfigError unless the task's tools and grader exist and accept its settings."""
     tools = [resolve(name) for name in task.brief.tools]
     if task.sandbox is None:
-        homeless = [tool.spec.name for tool in tools if tool.effect is Effect.SANDBOX]
-        if homeless:
-            raise ConfigError(f"the task {task.id} has no sandbox, but its tool {homeless[0]} needs one: give it one")
+        need_sandbox = [tool.spec.name for tool in tools if tool.effect is Effect.SANDBOX]
+        if need_sandbox:
+            raise ConfigError(
+                f"the task {task.id} has no sandbox, but its tool {need_sandbox[0]} needs one: give it one"
+            )
         if task.artifact or task.patch_of:
             wanted = (*task.artifact, task.patch_of)[0]
             raise ConfigError(f"the task {task.id} has no sandbox to take {wanted} from: give it one")
@@ -146,19 +148,19 @@ def check_task(task: Task) -> None:
         grader.check(task.grading.spec)
 
 
-def _as_sandbox(asked: _Sandbox, folder: Path) -> SandboxSpec:
+def _as_sandbox(read: _Sandbox, folder: Path) -> SandboxSpec:
     files = {
         path: File(data=file.encode()) if isinstance(file, str) else File(data=_data_of(file), mode=file.mode)
-        for path, file in asked.files.items()
+        for path, file in read.files.items()
     }
     return SandboxSpec(
-        base=asked.base,
-        workdir=asked.workdir,
-        tree=str(folder / asked.tree) if asked.tree else "",
+        base=read.base,
+        workdir=read.workdir,
+        tree=str(folder / read.tree) if read.tree else "",
         files=files,
-        setup=asked.setup,
-        env=asked.env,
-        limits=SandboxLimits(**asked.limits.model_dump()),
+        setup=read.setup,
+        env=read.env,
+        limits=SandboxLimits(**read.limits.model_dump()),
     )
 
 
@@ -167,7 +169,7 @@ def _data_of(file: _File) -> bytes:
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write tasks that `read_tasks` gives back as they are."""
+    """Write tasks so that `read_tasks` returns them unchanged."""
     path.write_text("".join(json.dumps(_as_line(task)) + "\n" for task in tasks), encoding="utf-8")
 
 
@@ -222,7 +224,7 @@ def _as_task(line: _Line, folder: Path) -> Task:
 
 
 def _sentence(raised: ValidationError) -> str:
-    """The first problem, in words."""
+    """The first problem as a sentence."""
     problem = raised.errors()[0]
     location = [str(part) for part in problem["loc"]]
     if problem["type"] == "extra_forbidden":

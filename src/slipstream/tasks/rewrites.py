@@ -1,7 +1,7 @@
-"""Honest rewrites: other patches that solve a task, made from the reference. Pure.
+"""Makes honest rewrites: other solutions of a task, derived from the reference. Pure.
 
-Input: files with the bug, and the same files solved. Output: by name, files that differ in their text from both and do
-what the solved ones do. A grading that does not pay for them would also refuse honest work.
+Input: files with the bug, and the same files solved. Output: by name, files whose text differs from both and that
+behave like the solved ones. A grading that does not reward them would also refuse honest work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_LOOKS_AT_ITSELF = frozenset({"locals", "vars", "eval", "exec", "super", "_getframe", "stack", "currentframe"})
+_USES_FRAMES = frozenset({"locals", "vars", "eval", "exec", "super", "_getframe", "stack", "currentframe"})
 
 
 def honest_rewrites(broken: Mapping[str, str], solved: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -23,7 +23,7 @@ def honest_rewrites(broken: Mapping[str, str], solved: Mapping[str, str]) -> dic
 
 
 def _rewritten(broken: str, solved: str, rewrite: Callable[[Function], None], name: str) -> str:
-    """The file with its changed functions written in another way, and a comment where there are none."""
+    """The file with its changed functions rewritten, or with a comment added if there are none."""
     lines = solved.split("\n")
     places = sorted(_changed(broken, solved), key=lambda node: node.lineno, reverse=True)
     for node in places:
@@ -39,12 +39,12 @@ def _rewritten(broken: str, solved: str, rewrite: Callable[[Function], None], na
             *(f"{indent}{line}" if line else "" for line in text.split("\n")),
         ]
     made = "\n".join(lines)
-    if made == solved or not _is_same_but_for_functions(made):
+    if made == solved or not _parses(made):
         made = f"{solved.rstrip()}\n\n# {name}\n"
     return made
 
 
-def _is_same_but_for_functions(text: str) -> bool:
+def _parses(text: str) -> bool:
     try:
         ast.parse(text)
     except (SyntaxError, ValueError):
@@ -53,7 +53,7 @@ def _is_same_but_for_functions(text: str) -> bool:
 
 
 def _changed(broken: str, solved: str) -> list[Function]:
-    """The functions that the two texts have differently; of nested ones, the outermost."""
+    """The functions that differ between the two texts; of nested ones, the outermost."""
     try:
         before = {name: ast.dump(node) for name, node in _functions(ast.parse(broken))}
         now = list(_functions(ast.parse(solved)))
@@ -72,10 +72,10 @@ def _functions(tree: ast.AST, around: str = "") -> Iterator[tuple[str, Function]
 
 
 def _has_long_text(node: Function) -> bool:
-    """Whether it holds a text of several lines other than its own description, which would have to keep its margin."""
-    described = node.body[0].value if isinstance(node.body[0], ast.Expr) else None
+    """Whether it has a multi-line string other than its docstring, whose indentation would have to be kept."""
+    docstring = node.body[0].value if isinstance(node.body[0], ast.Expr) else None
     return any(
-        isinstance(one, ast.Constant | ast.JoinedStr) and one is not described and one.lineno != one.end_lineno
+        isinstance(one, ast.Constant | ast.JoinedStr) and one is not docstring and one.lineno != one.end_lineno
         for one in ast.walk(node)
     )
 
@@ -86,8 +86,8 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _renamed(node: Function) -> None:
-    """Its local variables under other names."""
-    if _names(node) & _LOOKS_AT_ITSELF:
+    """Rename its local variables."""
+    if _names(node) & _USES_FRAMES:
         return
     kept = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
     for one in ast.walk(node):
@@ -115,7 +115,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _with_steps(node: Function) -> None:
-    """What it returns in a variable first."""
+    """Assign what it returns to a variable first."""
     name = _free("what_comes_of_it", _names(node))
 
     class Steps(ast.NodeTransformer):
@@ -142,14 +142,14 @@ def _listed(found: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _through_helper(node: Function) -> None:
-    """Its body in a function of its own, which it calls."""
+    """Move its body to an inner function, which it calls."""
     has_yield = any(isinstance(one, ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node))
-    if has_yield or isinstance(node, ast.AsyncFunctionDef) or _names(node) & _LOOKS_AT_ITSELF:
+    if has_yield or isinstance(node, ast.AsyncFunctionDef) or _names(node) & _USES_FRAMES:
         return
     if any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(node)):
         return
-    is_described = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-    described, body = (node.body[:1], node.body[1:]) if is_described else ([], node.body)
+    has_docstring = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+    docstring, body = (node.body[:1], node.body[1:]) if has_docstring else ([], node.body)
     stored = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
     bound = {one.name for part in body for one in ast.walk(part) if isinstance(one, Function | ast.ClassDef)}
     arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
@@ -161,7 +161,7 @@ def _through_helper(node: Function) -> None:
     assert isinstance(helper, ast.FunctionDef)
     helper.body = [*([ast.Nonlocal(names=shared)] if shared else []), *body]
     call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[], keywords=[])
-    node.body = [*described, helper, ast.Return(value=call)]
+    node.body = [*docstring, helper, ast.Return(value=call)]
 
 
 _REWRITES: Mapping[str, Callable[[Function], None]] = {

@@ -1,4 +1,4 @@
-"""From the name of a task source to tasks."""
+"""Loads the tasks of a task source by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.tasks.jsonl import check_task, read_tasks
 from slipstream.types import Json, Task
 
 TASK_FILE = "tasks.jsonl"
-"""Of a folder that is a task set."""
+"""The task file in the folder of a task set."""
 
 
 def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
@@ -23,21 +23,21 @@ def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tup
     if not source:
         raise ConfigError("no tasks: set tasks.source to a JSONL file or to package.module:function")
     if num is not None and num < 1:
-        raise ConfigError(f"tasks.num={num}: ask for at least one task")
+        raise ConfigError(f"tasks.num={num}: set it to at least 1")
     if ":" in source and not Path(source).is_file():
         tasks = _from_function(source, num, args)
     elif args:
-        raise ConfigError(f"tasks.args are for Python functions, and {source} is a file: leave them out")
+        raise ConfigError(f"tasks.args is for Python functions, but {source} is a file: remove tasks.args")
     else:
         path = Path(source)
         tasks = read_tasks(path / TASK_FILE if (path / TASK_FILE).is_file() else path)
     if num is not None and len(tasks) < num:
-        raise ConfigError(f"tasks.num={num}, but {source} has {len(tasks)} tasks")
+        raise ConfigError(f"tasks.num={num}, but {source} has only {len(tasks)} tasks: lower tasks.num")
     return tasks[:num]
 
 
 def digest_of(tasks: Iterable[Task]) -> str:
-    """The same for the same tasks in the same order, and for no others."""
+    """A digest of the tasks and their order."""
     digest = hashlib.blake2b(digest_size=16)
     for task in tasks:
         digest.update(repr(task).encode("utf-8", "surrogatepass"))
@@ -59,11 +59,11 @@ def _from_function(source: str, num: int | None, args: Mapping[str, Json]) -> tu
     tasks: dict[str, Task] = {}
     for task in listed:
         if not isinstance(task, Task):
-            raise ConfigError(f"tasks.source {source} returned a {type(task).__name__} among its tasks")
+            raise ConfigError(f"tasks.source {source} returned a {type(task).__name__} among its tasks: return Tasks")
         if task.id in tasks:
-            raise ConfigError(f'tasks.source {source} gives the id "{task.id}" twice: ids must differ')
+            raise ConfigError(f'tasks.source {source} returned the id "{task.id}" twice: give every task its own id')
         check_task(task)
         tasks[task.id] = task
     if not tasks:
-        raise ConfigError(f"tasks.source {source} returned no task")
+        raise ConfigError(f"tasks.source {source} returned no tasks: return at least one")
     return tuple(tasks.values())

@@ -1,1 +1,1 @@
-"""How busy the machine was during a run, and what the run waited for."""
+"""How busy the machine was during a run, and what the run was waiting for."""

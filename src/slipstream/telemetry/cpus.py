@@ -1,12 +1,12 @@
-"""The host's processors: how many there are for us, and how busy they were since they were last asked.
+"""The host's CPU: how many cores this process may use, and how busy they were since the last call.
 
-Input: /proc and the cgroups, below a folder that tests may choose. Output: a CpuSample for each stretch. Always holds:
-only the processors of the affinity mask count. Where the cgroup has a quota below them, they are as many as it allows,
-and what was used is what the cgroup used: on a shared host /proc/stat tells of others too. A kernel whose /proc/stat
-says nothing, as gVisor's, is asked for the time of every process. What cannot be read is left out.
+Input: /proc and the cgroups, below a root folder that tests may choose. Output: a CpuSample per period. Invariants:
+only the cores of the affinity mask count. Where the cgroup has a smaller quota, the number of cores is that quota and
+usage is the cgroup's, since on a shared host /proc/stat includes other tenants. A kernel whose /proc/stat is empty
+(gVisor) is asked for the time of every process. What cannot be read is left out.
 
-What the run itself used is the time of its own process and that of the processes which it started over a link: by
-number, since sandboxes descend from the same ones. The time of children that were waited for is in neither.
+The run's own usage is the CPU time of its main process and of the processes it started over a link. Those are known by
+pid, since sandboxes descend from the same processes. The time of children that were waited for is in neither.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _PROCESS_CLOCK = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a cgroup may use."""
+    """How much CPU a cgroup may use."""
 
     cores: float
     usage: Path
-    """Where it says what it used,"""
+    """The file with what it has used,"""
     field: str
-    """under this name; empty: the file is the number."""
+    """under this name; empty if the file holds just the number."""
     per_s: float
-    """How many of its units are a second."""
+    """Units per second in that file."""
 
 
 def process_s(pid: int) -> float:
-    """Seconds on the cores that a process has had so far, all its threads together, without its children. OSError if it
-    is gone, or if the kernel has no such clock."""
+    """CPU seconds of a process so far, over all its threads, without its children. OSError if it is gone, or if the
+    kernel has no such clock."""
     return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
 
 
 class CpuTimes:
-    """Seconds on the cores so far, of processes that come and go, without their children: `CpuTimes(linked_pids)()`.
+    """CPU seconds so far of processes that come and go, without their children: `CpuTimes(linked_pids)()`.
 
-    It never falls. Of one that ends, what it did since it was last asked is lost.
+    The total never falls. What a process did between the last call and its end is lost.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], *, process_s: Callable[[int], float] = process_s) -> None:
@@ -66,13 +66,13 @@ class CpuTimes:
                 found[pid] = self._process_s(pid)
         for pid, now_s in found.items():
             last_s = self._last_s.get(pid, 0.0)
-            self._total_s += now_s - last_s if now_s >= last_s else now_s  # else the number is another process's now
+            self._total_s += now_s - last_s if now_s >= last_s else now_s  # else the pid was reused
         self._last_s = found
         return self._total_s
 
 
 class Cpus:
-    """`Cpus().read()` is None at first: it tells of the time since it was last called."""
+    """`Cpus().read()` covers the time since the last call, so the first returns None."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Cpus:
         own_s: Callable[[], float] = time.process_time,
         helpers_s: Callable[[], float] | None = None,
     ) -> None:
-        """`own_s` and `helpers_s`: seconds on the cores so far, of this process and of the run's others."""
+        """`own_s` and `helpers_s`: CPU seconds so far of this process, and of the run's others."""
         self._proc = root / "proc"
         self._mask = frozenset(_affinity() if mask is None else mask)
         self._quota = find_quota(root)
@@ -92,11 +92,11 @@ class Cpus:
         self.cores = float(len(self._mask)) if self._quota is None else self._quota.cores
         self._clock, self._own_s = clock, own_s
         self._helpers_s = CpuTimes(linked_pids) if helpers_s is None else helpers_s
-        self._asks_processes = self._quota is None and self._from_stat() is None
+        self._sums_processes = self._quota is None and self._from_stat() is None
         self._last: tuple[float, float, float, float] | None = None
 
     def read(self) -> CpuSample | None:
-        """How busy the processors were since the last call; None if that cannot be told."""
+        """How busy the cores were since the last call; None if that is not known."""
         counted = self._counted()
         if counted is None:
             return None
@@ -114,8 +114,8 @@ class Cpus:
         )
 
     def _counted(self) -> tuple[float, float] | None:
-        """Seconds in which processors were busy so far, over all of them, and seconds that have passed."""
-        if self._quota is None and not self._asks_processes:
+        """Busy seconds so far, summed over the cores, and seconds passed."""
+        if self._quota is None and not self._sums_processes:
             return self._from_stat()
         now_s = self._clock()
         used_s = _of_processes(self._proc) if self._quota is None else _of_cgroup(self._quota)
@@ -135,7 +135,7 @@ def _affinity() -> Collection[int]:
 
 
 def _of_stat(text: bytes, mask: frozenset[int]) -> tuple[float, float] | None:
-    """Over the processors of the mask: busy seconds of all, and seconds of one."""
+    """Over the cores of the mask: busy seconds of all together, and seconds passed for one."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     busy = total = 0
     for line in text.splitlines()[1:]:
@@ -150,7 +150,7 @@ def _of_stat(text: bytes, mask: frozenset[int]) -> tuple[float, float] | None:
 
 
 def _of_processes(proc: Path) -> float | None:
-    """Busy seconds of all that live, and of their children that ended and were waited for."""
+    """Busy seconds of all living processes, and of their children that ended and were waited for."""
     ticks: int | None = None
     try:
         names = [entry.name for entry in os.scandir(proc) if entry.name.isdecimal()]
@@ -176,7 +176,7 @@ def _of_cgroup(quota: Quota) -> float | None:
 
 
 def find_quota(root: Path) -> Quota | None:
-    """The tightest quota of the process's cgroup and of those around it, if any says so and tells what it used."""
+    """The tightest quota of the process's cgroup and its ancestors that also reports usage."""
     found = [quota for quota in _quotas(root) if quota.usage.is_file()]
     return min(found, key=lambda quota: quota.cores, default=None)
 
@@ -203,7 +203,7 @@ def _quotas(root: Path) -> Iterator[Quota]:
 
 
 def _up_from(mounted: Path, inside: str) -> Iterator[Path]:
-    """A cgroup's folder and those around it. In a container the path may be the host's: then the top alone is there."""
+    """A cgroup's folder and its ancestors. In a container the path may be the host's: then only the top exists."""
     folder = mounted / inside.lstrip("/")
     while folder != mounted:
         yield folder
@@ -219,7 +219,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _cores(words: list[str]) -> float | None:
-    """`max 100000` and `-1 100000` are no quota; `150000 100000` is one of a core and a half."""
+    """`150000 100000` is one and a half cores; `max 100000` and `-1 100000` mean no quota."""
     try:
         quota_us, period_us = (int(word) for word in words)
     except ValueError:

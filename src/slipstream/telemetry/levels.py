@@ -1,6 +1,7 @@
-"""What the machine was doing, as lines over time: samples enter in order of time, a line for each unit leaves.
+"""Samples of the machine as time lines, one for each GPU and for the CPU.
 
-Pure. A line has a sample's level for the stretch that the sample stands for, and 0 where no sample tells of it.
+Pure. Samples come in order of time. A line has a sample's level for the period that the sample covers, and 0 where
+there is no sample.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from slipstream.record.hardware import HardwareSample
 from slipstream.telemetry.utilisation import TimeLine
 
 APART_S = 1e-3
-"""Samples follow each other but for the last bits of their times; a gap above this is a pause."""
+"""Consecutive samples may differ in the last bits of their times; a gap above this is a pause."""
 
 
 def machine_lines(samples: Iterable[HardwareSample], *, from_s: float) -> dict[str, TimeLine]:
-    """By name: `gpu0_percent` and `gpu0_memory_mb` of each GPU, `cores_busy` of all that the run may use, and
-    `run_cores`, which the processes of the run had of them. What lies before `from_s` is left out."""
+    """By name: `gpu0_percent` and `gpu0_memory_mb` of each GPU, `cores_busy` of those that the run may use, and
+    `run_cores`, which the run's own processes used of them. What is before `from_s` is left out."""
     found: dict[str, _Line] = {}
     for sample in samples:
         start_s = max(from_s, sample.at_s - sample.seconds)

@@ -1,8 +1,7 @@
-"""Sampling the machine into a run's store while the run goes on.
+"""Samples the machine into a run's store while the run is going.
 
-Input: a store, and how often. Output: samples in the store, with its next commit. Invariants: everything happens in
-a thread of its own, so the event loop never waits for a driver; it ends with the context, with the store, or with the
-process; and whatever goes wrong with it, the run goes on. On virtual time nothing is sampled.
+Invariants: everything happens in a thread of its own, so the event loop never waits for a driver; the thread ends with
+the context, the store or the process; whatever goes wrong in it, the run continues. On virtual time nothing is sampled.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from slipstream.types import EngineWork
 _log = logging.getLogger(__name__)
 
 TakeWork = Callable[[], tuple[EngineWork, ...]]
-"""What an engine did since it was asked last."""
+"""What an engine did since the last call."""
 
 _END_S = 2.0
-"""How long the end of a run waits for a driver that hangs; the thread is then left to the end of the process."""
+"""How long the end of a run waits for a driver that hangs; after that the thread is abandoned."""
 
 
 class MachineProbe:
-    """This machine, as far as this process may use it, to be asked again and again by one thread. The first answer only
-    begins the counting."""
+    """Reads this machine, as far as this process may use it, for one thread. The first reading only starts the
+    counting."""
 
     def __init__(
         self, *, cpus: Cpus | None = None, gpus: Gpus | None = None, clock: Callable[[], float] = time.monotonic
@@ -44,7 +43,7 @@ class MachineProbe:
         self._last_s: float | None = None
 
     def read(self) -> HardwareSample | None:
-        """What happened since the last call; None the first time."""
+        """A sample of the time since the last call; None the first time."""
         now_s = self._clock()
         cpu = self._cpus.read()
         last_s, self._last_s = self._last_s, now_s
@@ -58,7 +57,7 @@ class MachineProbe:
 
 class SampleStore(Protocol):
     def add_sample(self, sample: HardwareSample) -> bool:
-        """Keep a sample, from any thread; False once nothing is kept any more."""
+        """Keep a sample, from any thread; False once the store takes no more."""
         ...
 
 
@@ -71,7 +70,7 @@ async def sampling(
     open_machine: Callable[[], MachineProbe] = MachineProbe,
 ) -> AsyncIterator[None]:
     """Sample while the context is open; not at all if `every_s` is 0."""
-    if every_s <= 0 or not _on_the_real_clock():
+    if every_s <= 0 or not _is_real_time():
         yield
         return
     stop = threading.Event()
@@ -86,7 +85,7 @@ async def sampling(
         await asyncio.to_thread(thread.join, _END_S)
 
 
-def _on_the_real_clock() -> bool:
+def _is_real_time() -> bool:
     return abs(asyncio.get_running_loop().time() - time.monotonic()) < 1.0
 
 
@@ -104,11 +103,11 @@ def _sample(
             take_work()
             is_over = False
             while not is_over:
-                is_over = stop.wait(every_s)  # then what is left of the last stretch
+                is_over = stop.wait(every_s)  # the last, shorter period is sampled too
                 sample = machine.read()
                 if sample is not None and not store.add_sample(replace(sample, work=take_work())):
                     return
         finally:
             machine.close()
-    except Exception as raised:  # the thread's own boundary: no figure is worth a run
-        _log.warning("the machine is not sampled any more: %s: %s", type(raised).__name__, raised)
+    except Exception as raised:  # this thread's boundary: no figure is worth a run
+        _log.warning("stopped sampling the machine: %s: %s", type(raised).__name__, raised)

@@ -1,8 +1,8 @@
-"""Where the time of a run went: rollouts' spans enter, a time line per resource and its figures leave.
+"""Where the time of a run went: from the spans of its rollouts, a time line and figures for each resource.
 
 Pure: the same rollouts give the same figures in any order, from a run store or from memory. A line is a step function
-of time. Time counts as the run's while at least one job is under way, so that a run which was stopped and resumed is
-not charged for the pause. Only spans and weights are read: turns need not be loaded.
+of time. Only time in which at least one job is under way counts, so that a run that was stopped and resumed is not
+charged for the pause. Only spans and weights are read: turns need not be loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slipstream.types import Rollout, Span, SpanKind
 
 
 class Resource(StrEnum):
-    """What is in use. Those of a span's kind count the spans that are open."""
+    """What can be in use. Those named after a kind of span count the open spans of that kind."""
 
     JOBS = "jobs"
     """Between the start of a job's first stage and the end of its last."""
@@ -28,23 +28,23 @@ class Resource(StrEnum):
     MODEL = "model"
     TOOL = "tool"
     OWN = "own"
-    """Inside a run, but in no model call, tool or wait for a turn: rendering, and the loop itself."""
+    """Inside a run, but not in a model call, a tool or a wait for a turn: rendering, and the loop itself."""
     RELEASE = "release"
     WAIT_GRADE = "wait_grade"
     GRADE = "grade"
     SANDBOXES = "sandboxes"
-    """Units of live sandboxes: from initialisation to release, and while a grader has one."""
+    """Live sandboxes, by weight: from initialisation to release, and while a grader has one."""
     PREFILL_TOKENS = "prefill_tokens"
-    """Tokens of prompts a second that the engine did not have in its cache, each call's spread over its time."""
+    """Prompt tokens per second that were not in the engine's cache, those of a call spread evenly over its duration."""
     SAMPLED_TOKENS = "sampled_tokens"
-    """Tokens a second that were sampled, spread likewise."""
+    """Sampled tokens per second, spread in the same way."""
 
 
 STAGES = (
     Resource.WAIT_INIT, Resource.INIT, Resource.WAIT_RUN, Resource.RUN, Resource.RELEASE, Resource.WAIT_GRADE,
     Resource.GRADE,
 )  # fmt: skip
-"""A job's whole life, in order."""
+"""The stages of a job, in order."""
 
 INSIDE_RUN = (Resource.WAIT_TURN, Resource.MODEL, Resource.TOOL, Resource.OWN)
 
@@ -56,7 +56,7 @@ _IN_RUN = frozenset({SpanKind.WAIT_TURN, SpanKind.MODEL, SpanKind.TOOL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLine:
-    """A level over time: it is `levels[i]` from `times_s[i]` to the next time, and 0 outside."""
+    """A level over time: `levels[i]` from `times_s[i]` to the next time, and 0 outside."""
 
     times_s: Sequence[float]
     levels: Sequence[float]
@@ -67,7 +67,7 @@ class TimeLine:
 
     @property
     def total(self) -> float:
-        """The level over all time: of agents, agent-seconds; of tokens a second, tokens."""
+        """The integral over time: of agents, agent-seconds; of tokens per second, tokens."""
         return sum(level * seconds for level, seconds in self._steps())
 
     @property
@@ -75,14 +75,14 @@ class TimeLine:
         """Seconds in which it is above 0."""
         return sum(seconds for level, seconds in self._steps() if level > 0)
 
-    def stretches(self, least: float) -> Iterator[tuple[float, float]]:
-        """Start and end of each step whose level is at least this."""
+    def stretches(self, min_level: float) -> Iterator[tuple[float, float]]:
+        """Start and end of each step whose level is at least `min_level`."""
         for place, (level, seconds) in enumerate(self._steps()):
-            if level >= least and seconds > 0:
+            if level >= min_level and seconds > 0:
                 yield self.times_s[place], self.times_s[place + 1]
 
     def resampled(self, num: int) -> TimeLine:
-        """The mean level of each of `num` equal stretches; itself if it has no more steps than that."""
+        """The mean level of each of `num` equal intervals; the line itself if it has no more steps than that."""
         if len(self.times_s) <= num:
             return self
         first_s = self.times_s[0]
@@ -105,12 +105,12 @@ class ResourceUse:
     """How one resource was used."""
 
     mean: float
-    """Level, on average over the run's time."""
+    """Mean level over the run's time."""
     peak: float
     busy_share: float
-    """Of the run's time, in which the level was above 0."""
+    """Share of the run's time in which the level was above 0."""
     total: float
-    """Level times seconds, over the whole run."""
+    """Integral of the level over the run, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,13 +247,13 @@ class _Changes:
 
 
 def _settled(levels: array[float]) -> array[float]:
-    """Rates of tokens do not add up to 0 again to the last bit; what is left of them is no use."""
-    least = 1e-9 * max(levels, default=0.0)
-    return array("d", (0.0 if level <= least else level for level in levels))
+    """Token rates do not add up to exactly 0 again: what is left of them is rounding."""
+    rounding = 1e-9 * max(levels, default=0.0)
+    return array("d", (0.0 if level <= rounding else level for level in levels))
 
 
 def _gaps(start_s: float, end_s: float, inside: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """What of the stretch from `start_s` to `end_s` is in none of `inside`."""
+    """The parts of the interval from `start_s` to `end_s` that none of `inside` covers."""
     for child_start_s, child_end_s in sorted(inside):
         if child_start_s > start_s:
             yield start_s, min(child_start_s, end_s)

@@ -1,8 +1,8 @@
-"""What a tool is: a spec for the model, one `call`, one of three outcomes.
+"""The tool interface: a spec for the model, one `call`, one of three outcomes.
 
-Input: the arguments a model wrote and a ToolContext. Output: an Observation, a ContextEdit or a Finish.
-Invariants: a tool never receives the agent. A ToolError is told to the model, as are SandboxFileError and
-SandboxLimitError; whatever else a tool raises is an infrastructure failure.
+Input: the arguments a model wrote and a ToolContext. Output: an Observation, a ContextEdit or a Finish. Invariants: a
+tool never receives the agent. ToolError, SandboxFileError and SandboxLimitError are shown to the model; any other
+exception is an infrastructure failure.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from slipstream.types import Image, Json, Message, ToolSpec
 
 
 class Effect(StrEnum):
-    """What a call leaves behind, and so how it may be repeated when a rollout is resumed."""
+    """A call's side effects, which decide how it is repeated when a rollout is resumed."""
 
     PURE = "pure"
-    """Nothing, and it keeps nothing, neither in itself nor in the rollout's state: its recorded result is read back."""
+    """None, and the tool keeps no state, in itself or in the rollout: its recorded result is read back."""
     SANDBOX = "sandbox"
-    """Depends on the sandbox or changes it: replayed in a fresh one, and the observations compared."""
+    """It reads or changes the sandbox: replayed in a fresh one, and the observations compared."""
     EXTERNAL = "external"
-    """Changes something outside: never repeated, so the attempt starts over."""
+    """It changes something outside: never repeated, so the attempt starts over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A word of advice that comes with an observation: `Hint(name="no_such_file", text="Use find to look for it.")`."""
+    """Advice that comes with an observation: `Hint(name="no_such_file", text="Use find to look for it.")`."""
 
     name: str
-    """Under which its firings are counted."""
+    """The name under which it is counted."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the model is told: `Observation(text="3 passed")`."""
+    """What the model reads: `Observation(text="3 passed")`."""
 
     text: str = ""
     images: tuple[Image, ...] = ()
     is_error: bool = False
-    """The call did not do what it was asked for."""
+    """The call did not do what was asked."""
     hints: tuple[Hint, ...] = ()
-    """Shown after the text, inside the same tool response: a message of their own could make the template render the
-    conversation anew, and fork it."""
+    """Shown after the text, in the same tool response: a separate message could make the template render the
+    conversation again, and fork it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextEdit:
-    """The conversation is to be rewritten to `messages`."""
+    """Replaces the conversation with `messages`."""
 
     messages: tuple[Message, ...]
     note: str = ""
-    """What the record says of it."""
+    """A note for the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ Outcome: TypeAlias = Observation | ContextEdit | Finish
 
 
 def as_outcome(returned: object, name: str) -> Outcome:
-    """What the tool `name` returned, as an Outcome; ToolFailure if it is none, or holds what cannot be recorded."""
+    """What the tool `name` returned, as an Outcome. Raises ToolFailure if it is not one, or cannot be recorded."""
     match returned:
         case str():
             return Observation(text=returned)
@@ -84,9 +84,9 @@ def as_outcome(returned: object, name: str) -> Outcome:
         case ContextEdit(messages=tuple() as messages, note=str()):
             if all(isinstance(message, Message) for message in messages):
                 return returned
-    told = f"{returned!r:.120}" if isinstance(returned, Observation | Finish | ContextEdit) else "no outcome"
+    shown = f"{returned!r:.120}" if isinstance(returned, Observation | Finish | ContextEdit) else "not an outcome"
     failed = ToolFailure(
-        f"tool {name} returned a {type(returned).__name__}: {told}; return a str, an Observation, a Finish whose "
+        f"tool {name} returned a {type(returned).__name__}: {shown}; return a str, an Observation, a Finish whose "
         "answer is a str, or a ContextEdit"
     )
     failed.origin = Origin(kind="ToolFailure", place=f"tool {name}")
@@ -94,22 +94,22 @@ def as_outcome(returned: object, name: str) -> Outcome:
 
 
 class NestedModel(Protocol):
-    """A model that a tool may ask; what it says is the tool's business and is not trained on."""
+    """A model that a tool may ask; its replies are only for the tool and are not trained on."""
 
     async def ask(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """All that a call may touch."""
+    """Everything that a call may use."""
 
     sandbox: Sandbox | None
     deadline_s: float
-    """The time of the event loop by which this call must be over; it is cancelled then."""
+    """The event loop's time at which this call is cancelled."""
     state: dict[str, object]
-    """Shared by the tools of one rollout, and lives as long."""
+    """Shared by the tools of one rollout, for as long as it runs."""
     messages: Sequence[Message]
-    """The conversation so far, the calls of this turn included."""
+    """The conversation so far, including the calls of this turn."""
     model: NestedModel | None = None
 
     def remaining_s(self) -> float:
@@ -136,22 +136,22 @@ class Tool(Protocol):
 
     @property
     def max_output_chars(self) -> int:
-        """Longer text is cut in the middle."""
+        """Longer text is truncated in the middle."""
         ...
 
     @property
     def concurrent(self) -> bool:
-        """Whether it may run beside the other calls of its turn."""
+        """Whether it may run concurrently with the other calls of its turn."""
         ...
 
     def fresh(self) -> Tool:
-        """The instance that lives for one rollout: a new one, or this one if it keeps nothing between calls."""
+        """The instance for one rollout: a new one, or this one if it keeps no state between calls."""
         ...
 
     async def call(self, arguments: Mapping[str, Json], ctx: ToolContext) -> Outcome:
-        """Check the arguments and act. Raises ToolError for what the model did wrong."""
+        """Check the arguments and act. Raises ToolError for mistakes of the model."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of what this instance holds. Closing twice is fine."""
+        """Release what this instance holds. Closing twice is fine."""
         ...

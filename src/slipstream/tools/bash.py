@@ -1,7 +1,7 @@
-"""bash: run commands in a shell that lives as long as the rollout.
+"""bash: runs commands in a shell that lives as long as the rollout.
 
-Input: a command. Output: its output without terminal escapes, then bracketed lines for what the output does not say.
-Invariants: the shell kills a command before the call's own deadline passes, so that its output is not lost.
+Input: a command. Output: its output without terminal escapes, then bracketed lines such as the exit code.
+Invariants: the shell kills a command before the call's own deadline, so that its output is not lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream.tools.define import DEFAULT_MAX_OUTPUT_CHARS, TypedTool, class_t
 DEFAULT_TIMEOUT_S = 60.0
 MAX_TIMEOUT_S = 600.0
 KILL_S = 5.0
-"""What the shell is given to kill a command and to answer, before the call itself is cancelled."""
+"""The time for the shell to kill a command and to respond, before the call itself is cancelled."""
 
 _ESCAPES = re.compile(
     r"\x1b(?:"

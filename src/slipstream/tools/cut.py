@@ -1,7 +1,7 @@
-"""Cuts a long text in the middle.
+"""Truncates a long text in the middle.
 
-Input: a text and how long it may be. Output: its head and its tail, with a line between them that says how much was
-left out. Invariants: the result is no longer than allowed, and the numbers in it are exact.
+Input: a text and its maximum length. Output: its head and tail, with a line between them that says how much was left
+out. Invariants: the result does not exceed the maximum, and the numbers in it are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Cut:
     text: str
     num_chars_left_out: int = 0
     num_lines_left_out: int = 0
-    """Line breaks that were left out: whole lines, where both cuts fall on a line boundary."""
+    """Line breaks that were left out; whole lines, if both cuts are at line boundaries."""
 
 
 def cut_middle(text: str, max_chars: int) -> str:
@@ -22,9 +22,9 @@ def cut_middle(text: str, max_chars: int) -> str:
 
 
 def cut(text: str, max_chars: int) -> Cut:
-    """Keep the head and the tail, about half each, cut between lines where that costs at most half of the part.
+    """Keep the head and the tail, about half each, cut between lines if that costs at most half of the part.
 
-    Where not even the line about what was left out would fit, the head alone is kept.
+    If not even the line about what was left out fits, only the head is kept.
     """
     if len(text) <= max_chars:
         return Cut(text=text)
@@ -48,13 +48,13 @@ def _left_out(num_chars: int, num_lines: int) -> str:
     return f"[... {num_chars} characters, {num_lines} line{'' if num_lines == 1 else 's'} left out ...]"
 
 
-def _line_end(text: str, most: int) -> int:
-    """Where a head of at most `most` characters ends."""
-    end = text.rfind("\n", 0, most) + 1
-    return end if 2 * end >= most else most
+def _line_end(text: str, max_chars: int) -> int:
+    """Where a head of at most `max_chars` characters ends."""
+    end = text.rfind("\n", 0, max_chars) + 1
+    return end if 2 * end >= max_chars else max_chars
 
 
-def _line_start(text: str, least: int) -> int:
-    """Where a tail that may start at `least` starts; what stands before it may already be a line break."""
-    start = text.find("\n", least - 1) + 1
-    return start if start and 2 * (start - least) <= len(text) - least else least
+def _line_start(text: str, min_start: int) -> int:
+    """Where a tail starts, at `min_start` or later; the character before it may already be a line break."""
+    start = text.find("\n", min_start - 1) + 1
+    return start if start and 2 * (start - min_start) <= len(text) - min_start else min_start

@@ -1,7 +1,7 @@
 """Makes tools out of typed code.
 
-Input: a typed function, async or plain, or a class with one typed `call`. Output: a Tool whose JSON schema is the
-signature. A bad definition is a ConfigError when it is defined, not when a model first calls it.
+Input: a typed function, async or plain, or a class with one typed `call`. Output: a Tool whose JSON schema comes from
+the signature. A bad definition raises ConfigError when it is defined, not when a model first calls it.
 
     @tool
     def count(letter: str, word: str) -> str:
@@ -11,8 +11,8 @@ signature. A bad definition is a ConfigError when it is defined, not when a mode
     async def grep(pattern: str, path: Annotated[str, "folder to search"] = ".", *, ctx: ToolContext) -> str:
         \"\"\"Search files for a pattern.\"\"\"
 
-The first paragraph of the docstring is what the model reads; `ctx` is not shown to it, and may be left out. A plain
-function runs in a thread: one that hangs is given up at its deadline, but not ended.
+The model reads the first paragraph of the docstring; `ctx` is not shown to it, and is optional. A plain function runs
+in a thread: if it hangs, it is abandoned at its deadline, but keeps running.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_MAX_OUTPUT_CHARS = 16_000
 
 
 class ToolObject(Protocol):
-    """An instance of a class with one typed `call`; if it has `aclose`, that is awaited when its rollout ends."""
+    """An instance of a class with one typed `call`; its `aclose`, if any, is awaited when the rollout ends."""
 
     @property
     def call(self) -> ToolFunction: ...
@@ -118,8 +118,8 @@ def tool(
     """Make a tool of a typed function, or of a class with a typed `call`; `@tool` and `@tool(...)` both work.
 
     `effect` says how a resumed run treats its calls: EXTERNAL, the default, is never repeated, and the rollout starts
-    over. PURE calls are read back and SANDBOX calls replayed, so say so where it is true. `name` is the function's,
-    or the class's in snake case; `concurrent` is true for PURE, unless it is set.
+    over. PURE calls are read back and SANDBOX calls replayed, so set these where they apply. `name` defaults to the
+    function's, or the class's in snake case; `concurrent` defaults to true for PURE tools.
     """
 
     def define(function: Callable[..., Any]) -> TypedTool:
@@ -160,8 +160,8 @@ def class_tool(
 ) -> TypedTool:
     """Make a tool of a class: `class_tool(Bash, name="bash", effect=Effect.SANDBOX)`.
 
-    `make` is the class, or a partial of it. It is called once now, to read the signature, and once for each rollout;
-    so making one starts nothing. The description is the docstring of `call`, or else of the class.
+    `make` is the class, or a partial of it. It is called once now, to read the signature, and once for each rollout, so
+    the constructor must not start anything. The description is the docstring of `call`, or else of the class.
     """
     holder = make()
     where = f"tool {type(holder).__qualname__}.call"
@@ -194,7 +194,7 @@ def _define(
     function = _as_async(function)
     signature = Signature.of(function, where)
     if not description:
-        raise ConfigError(f"{where} has no description: write a docstring, it is what the model reads")
+        raise ConfigError(f"{where} has no description: write a docstring, which the model reads")
     return TypedTool(
         spec=ToolSpec(name=name, description=description, parameters=signature.parameters),
         effect=effect,
@@ -207,7 +207,7 @@ def _define(
 
 
 def _as_async(function: Callable[..., Any]) -> ToolFunction:
-    """A plain function as an async one that does not hold up the event loop."""
+    """A plain function as an async one that does not block the event loop."""
     if inspect.iscoroutinefunction(function) or not inspect.isroutine(function):
         return function
 
@@ -223,6 +223,6 @@ def _snake_case(name: str) -> str:
 
 
 def _first_paragraph(documented: Any) -> str:
-    """Of its own docstring, not of one it inherited."""
+    """The first paragraph of its own docstring, not of an inherited one."""
     text = inspect.cleandoc(getattr(documented, "__doc__", None) or "")
     return " ".join(text.split("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""finish: the agent says that it is done. Input: perhaps an answer. Output: a Finish."""
+"""finish: the agent declares that it is done. Input: optionally an answer. Output: a Finish."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""read_file: the text of a file of the sandbox, or some lines of it.
+"""read_file: reads a text file in the sandbox, or some of its lines.
 
-Input: a path and perhaps a range of lines. Output: the text as it is, then a bracketed line where it is not the whole
-file. Invariants: what is no UTF-8 text is refused, not shown in part.
+Input: a path and optionally a range of lines. Output: the unchanged text, then a bracketed line if it is not the whole
+file. Invariants: a file that is not UTF-8 is refused, not shown in part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From names in a task or a recipe to tools.
+"""Resolves tool names in tasks and recipes.
 
-Input: a name of TOOLS, an import path `package.module:attribute`, or `path/to/file.py:attribute`. Output: a Tool.
+Input: a name in TOOLS, an import path `package.module:attribute`, or `path/to/file.py:attribute`. Output: a Tool.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def resolve(name: str, registry: Mapping[str, str | Tool] = TOOLS) -> Tool:
 def _load(path: str) -> Tool:
     found = load_object(path, "tool")
     if not isinstance(found, Tool) or isinstance(found, type):
-        raise ConfigError(f'tool "{path}" is a {type(found).__name__} and no tool: define it with @tool or class_tool')
+        raise ConfigError(f'tool "{path}" is a {type(found).__name__}, not a tool: define it with @tool or class_tool')
     return found

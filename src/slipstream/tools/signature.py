@@ -1,11 +1,10 @@
-"""A typed async function seen as a tool's arguments.
+"""Turns the signature of an async function into a tool's JSON schema, and checks arguments against it.
 
 Input: a function, then the arguments a model wrote. Output: a JSON schema, then checked values by parameter name.
-Invariants: what the schema names is what the function takes, less `ctx`; whatever does not fit is told in one
-ToolError that names every problem and all the arguments.
+Invariants: the schema has the function's parameters except `ctx`; one ToolError names all problems and all arguments.
 
-Values are checked in pydantic's lax mode, as models often quote numbers: "5" and 5.0 pass for an int, "true" for a
-bool; 5.5 for an int, or 5 for a str, does not. Infinite and NaN numbers never pass.
+Values are checked in pydantic's lax mode, since models often quote numbers: "5" and 5.0 are accepted for an int, "true"
+for a bool; 5.5 is not an int, and 5 is not a str. Infinite and NaN numbers are never accepted.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from slipstream.tools.base import Outcome, ToolContext
 from slipstream.types import Json
 
 ToolFunction: TypeAlias = Callable[..., Awaitable[str | Outcome]]
-"""Its parameters are its own: `Signature.of` checks them."""
+"""With any parameters: `Signature.of` checks them."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=dict)
 _MAX_PROBLEMS = 5
@@ -43,7 +42,7 @@ class Signature:
 
     @staticmethod
     def of(function: ToolFunction, where: str) -> Signature:
-        """Read the signature of `function`, which errors call `where`."""
+        """Read the signature of `function`; errors refer to it as `where`."""
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(f"{where} is not async: write `async def`")
         try:
@@ -58,7 +57,7 @@ class Signature:
                     raise ConfigError(f'{where}: parameter "ctx" must be annotated as ToolContext')
                 takes_ctx = True
             else:
-                # Named by position, known by alias: so that `schema` or `copy` may be arguments too.
+                # Named by position, with an alias, so that `schema` or `copy` may be arguments too.
                 fields[f"a{len(fields)}"] = _field(parameter, hints, where)
         try:
             model = create_model("Arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
@@ -69,7 +68,7 @@ class Signature:
         return Signature(parameters=parameters, takes_ctx=takes_ctx, _model=model)
 
     def check(self, tool_name: str, arguments: Mapping[str, Json]) -> dict[str, object]:
-        """The arguments as the function takes them, defaults filled in. Raises ToolError."""
+        """The arguments as the function expects them, with defaults. Raises ToolError."""
         try:
             _ENCODER.encode(arguments).encode("utf-8")
         except UnicodeEncodeError as lone:
@@ -123,9 +122,9 @@ def _field(parameter: inspect.Parameter, hints: Mapping[str, Any], where: str) -
 
 
 def _compact(schema: Json, *, is_names: bool = False) -> Json:
-    """Without titles, and without the null of an argument that is None when left out.
+    """The schema without titles, and without null for an argument that defaults to None.
 
-    `is_names`: the keys of this object are names of arguments or definitions, not words of JSON schema.
+    `is_names`: the keys of this object are names of arguments or definitions, not JSON schema keywords.
     """
     if isinstance(schema, list):
         return [_compact(item) for item in schema]
@@ -152,7 +151,7 @@ _NAME_MAPS = ("properties", "$defs")
 
 
 def _kind(schema: Json, defs: Json) -> str:
-    """A schema in a word or two."""
+    """A short description of a schema."""
     if not isinstance(schema, dict):
         return "any"
     match schema:
@@ -195,8 +194,8 @@ def _problems(errors: list[ErrorDetails], arguments: Mapping[str, Json], paramet
 
 
 def _find(error: ErrorDetails, arguments: Mapping[str, Json]) -> tuple[str, object]:
-    """Where the error is, as `edits[0].line`, and what stands there. Parts of its location that lead nowhere are the
-    names of a union's members."""
+    """The path of the error, such as `edits[0].line`, and the value there. Parts of its location that lead nowhere are
+    names of union members."""
     path = ""
     value: object = arguments
     for step in error["loc"]:

@@ -1,9 +1,9 @@
-"""The tools of a rollout, and how the calls of a turn are run.
+"""The tools of a rollout; runs the calls of each turn.
 
-Input: the calls a model wrote. Output: one CallResult for each, in their order.
-Invariants: every call gets an answer, run or not; what the model did wrong is an error observation; each call has a
-deadline on the event loop's clock; errors of infrastructure, and SandboxBroken, are raised. Tools made for a rollout
-are closed when it ends, each one, whatever is raised or cancelled.
+Input: the calls a model wrote. Output: one CallResult for each, in order. Invariants: every call gets an answer, run or
+not; mistakes of the model are error observations; each call has a deadline on the event loop's clock; infrastructure
+errors and SandboxBroken are raised. All tools made for a rollout are closed when it ends, whatever is raised or
+cancelled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What came of one call; `text` is what the model reads."""
+    """The result of one call; `text` is what the model reads."""
 
     call: ToolCall
     outcome: Outcome
@@ -78,7 +78,7 @@ class CallResult:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """The names of the hints that the text ends with."""
+        """The names of the hints at the end of the text."""
         return tuple(hint.name for hint in self.outcome.hints) if isinstance(self.outcome, Observation) else ()
 
 
@@ -94,7 +94,7 @@ class Toolset:
             if not (0 < tool.timeout_s < math.inf and tool.max_output_chars > 0):
                 raise ConfigError(
                     f'tool "{name}" has timeout_s={tool.timeout_s} and max_output_chars={tool.max_output_chars}: '
-                    "both must be finite and above 0"
+                    "both must be finite and greater than 0"
                 )
             by_name[name] = tool
         self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
@@ -116,11 +116,11 @@ class Toolset:
         call_format: str = CALL_FORMAT,
         shows_hints: bool = True,
     ) -> AsyncIterator[OpenToolset]:
-        """The tools for one rollout. `call_format` is the line that shows a model how a call is written; without
-        `shows_hints` what tools advise is left out."""
-        homeless = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
-        if homeless and sandbox is None:
-            raise ConfigError(f"no sandbox, but these tools need one: {', '.join(homeless)}")
+        """The tools for one rollout. `call_format` is the line that shows a model how to write a call; without
+        `shows_hints`, hints from tools are left out."""
+        need_sandbox = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
+        if need_sandbox and sandbox is None:
+            raise ConfigError(f"these tools need a sandbox, but there is none: {', '.join(need_sandbox)}")
         opened = OpenToolset(self, sandbox=sandbox, model=model, call_format=call_format, shows_hints=shows_hints)
         try:
             yield opened
@@ -128,12 +128,12 @@ class Toolset:
             await opened.aclose()
 
     async def aclose(self) -> None:
-        """Close the tools that rollouts share. Those made for one rollout were closed with it."""
+        """Close the tools that rollouts share. Those made for a single rollout were closed with it."""
         await _close_all(list(self.tools.values()))
 
 
 class OpenToolset:
-    """The tools of one rollout, and their state."""
+    """One rollout's tools and their state."""
 
     def __init__(
         self,
@@ -157,10 +157,10 @@ class OpenToolset:
     async def run(
         self, calls: Sequence[ToolCall], messages: Sequence[Message], *, deadline_s: float = math.inf
     ) -> tuple[CallResult, ...]:
-        """Run the calls of one turn; `deadline_s` is the loop's time by which all of them must be over.
+        """Run the calls of one turn; `deadline_s` is the loop's time by which all of them must be done.
 
-        They run beside each other if every tool of the turn allows that. Otherwise they run in order, and those after
-        a Finish or a ContextEdit are answered without being run.
+        They run concurrently if every tool of the turn allows it. Otherwise they run in order, and those after a Finish
+        or a ContextEdit are answered without being run.
         """
         messages = tuple(messages)
         wanted = [self._tools[call.name] for call in calls if call.problem is None and call.name in self._tools]
@@ -170,7 +170,7 @@ class OpenToolset:
         last: CallResult | None = None
         for number, call in enumerate(calls, 1):
             if number % _CALLS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # calls that cannot be run wait for nothing, and there may be thousands
+                await asyncio.sleep(0)  # invalid calls never await, and there may be thousands of them
             if last is None:
                 result = await self._run_one(call, messages, deadline_s)
                 last = result if isinstance(result.outcome, Finish | ContextEdit) else None
@@ -214,11 +214,11 @@ class OpenToolset:
                 with boundary(ToolFailure, f"tool {call.name}"):
                     returned: object = await tool.call(call.arguments, ctx)
                 return as_outcome(returned, call.name)
-        except TimeoutError:  # of this deadline alone: the boundary has named the tool's own
+        except TimeoutError:  # only from this deadline: the boundary renamed the tool's own
             raise ToolError(f"{call.name}: timed out after {round(deadline_s - now_s, 1):g} s") from None
 
     def _runnable(self, call: ToolCall) -> Tool:
-        """The tool that is called. Raises ToolError if the call is malformed or its tool unknown."""
+        """The tool to call. Raises ToolError if the call is malformed or its tool unknown."""
         tool = self._tools.get(call.name)
         known = f"Known tools: {', '.join(self._tools) or 'none'}."
         if call.problem is not None:
@@ -242,7 +242,7 @@ class OpenToolset:
                 text = outcome.answer or ""
         tool = self._tools.get(call.name)
         shown = cut(text, tool.max_output_chars if tool else _MAX_REFUSAL_CHARS)
-        # A lone surrogate, which JSON can carry, would fail whoever encodes or stores the text.
+        # JSON can carry lone surrogates, which cannot be encoded or stored.
         readable = shown.text.encode("utf-8", "replace").decode("utf-8")
         hints = outcome.hints if isinstance(outcome, Observation) else ()
         return CallResult(
@@ -256,10 +256,10 @@ class OpenToolset:
 
 
 async def _close_all(tools: Sequence[Tool]) -> None:
-    """Close every one, to the end even if cancelled meanwhile.
+    """Close all tools, even if cancelled meanwhile.
 
-    A failure to close is logged only: it must not replace the reason why the rollout ended, and what runs in the
-    sandbox dies with it.
+    A failure to close is only logged: it must not replace the reason why the rollout ended, and what runs in the
+    sandbox ends with it.
     """
     await outlast([asyncio.create_task(_close_each(tools))])
 

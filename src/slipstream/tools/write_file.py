@@ -1,7 +1,6 @@
-"""write_file: write a text file of the sandbox, whole.
+"""write_file: writes a whole text file in the sandbox.
 
-Input: a path and the text. Output: how much was written. Invariants: what was there before is replaced,
-and its mode is kept.
+Input: a path and the text. Output: how much was written. Invariants: an existing file is replaced, and keeps its mode.
 """
 
 from __future__ import annotations

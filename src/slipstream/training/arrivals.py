@@ -1,6 +1,6 @@
-"""Where finished rollouts wait for those who asked for them.
+"""Where finished rollouts wait for the step that asked for them.
 
-Enters: rollouts, in any order. Leaves: those of a set of keys at once, in the order they came.
+Input: rollouts, in any order. Output: those of a set of keys at once, in the order they came.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Arrivals:
             await self._changed.wait_for(lambda: test(self._here))
 
     async def take(self, keys: Collection[JobKey]) -> tuple[Rollout, ...]:
-        """The rollouts of `keys` once all are there; they are kept here no longer."""
+        """The rollouts of `keys` once all are here; they are removed."""
         async with self._changed:
             await self._changed.wait_for(lambda: all(key in self._here for key in keys))
             return self.take_here(keys)
 
     def take_here(self, keys: Collection[JobKey]) -> tuple[Rollout, ...]:
-        """Those of `keys` that are there now."""
+        """Those of `keys` that are here now; they are removed."""
         wanted = set(keys)
         return tuple(self._here.pop(key) for key in [key for key in self._here if key in wanted])

@@ -1,7 +1,7 @@
 """The checkpoints of a run, by version, in its folder.
 
-What is saved is whole or not there: see Learner.save. The newest few are kept. One that turns out to be damaged is put
-aside, so that its version can be saved anew.
+A checkpoint is complete or absent: see Learner.save. The newest few are kept. A damaged one is set aside, so that its
+version can be saved again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Checkpoints:
         return cls(folder / "checkpoints", keep=keep)
 
     def versions(self) -> list[int]:
-        """Those that there are, in order."""
+        """In order."""
         if not self._folder.is_dir():
             return []
         return sorted(int(found[1]) for path in self._folder.iterdir() if (found := _NAME.fullmatch(path.name)))
@@ -40,8 +40,8 @@ class Checkpoints:
         return self._folder / f"version-{version:06d}"
 
     async def load_newest(self, learner: Learner, *, otherwise: Path | None = None) -> int | None:
-        """Go on from the newest that is not damaged, else from the checkpoint `otherwise`. Returns the version, if it
-        is one of these. Raises LearnerError, and leaves everything as it is, if nothing can be loaded."""
+        """Load the newest that is not damaged, else the checkpoint `otherwise`. Returns its version, or None for
+        `otherwise` or if there is none. If nothing can be loaded, raises LearnerError and changes nothing."""
         places: list[tuple[int | None, Path]] = [(each, self.path(each)) for each in reversed(self.versions())]
         if otherwise is not None:
             places.append((None, otherwise))
@@ -53,7 +53,7 @@ class Checkpoints:
                 damaged.append((path, raised))
                 continue
             for lost, why in damaged:
-                _log.warning("going on from the checkpoint %s, since a newer one is of no use: %s", path, why)
+                _log.warning("resuming from the checkpoint %s, as a newer one is damaged: %s", path, why)
                 _put_aside(lost)
             return version
         if damaged:
@@ -61,7 +61,7 @@ class Checkpoints:
         return None
 
     def prune(self, *, always: int = 0) -> None:
-        """Drop all but the newest; `always` is kept too."""
+        """Delete all but the newest; `always` is kept too."""
         for version in self.versions()[: -self._keep]:
             if version != always:
                 shutil.rmtree(self.path(version), ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The learning curve as a picture: points enter, an SVG leaves.
+"""The learning curve as a picture: points in, an SVG out.
 
-The legend stands above the frame, so that it never covers a curve.
+The legend stands above the frame, so it never covers a curve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LEFT, _RIGHT, _TITLE_HEIGHT, _LEGEND_ROW, _BOTTOM = 60, 20, 40, 22, 52
 _COLOURS = ("#1f6feb", "#d1242f", "#8250df", "#9a6700")
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SWATCH, _CHARACTER, _GAP = 18, 7.2, 24
-"""Widths in a legend: the coloured square with its space, a character of text at most, the space between two names."""
+"""Widths in a legend: the coloured square with its margin, one character of text, the space between two names."""
 
 
 def draw_curves(title: str, curves: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:

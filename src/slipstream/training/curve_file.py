@@ -1,4 +1,4 @@
-"""The learning curve of a run as a file, drawn anew after every evaluation."""
+"""The learning curve of a run as a file, redrawn after every evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class CurveFile:
-    """`curve.svg` of a run. One that cannot be written is told of in the log, and ends nothing."""
+    """`curve.svg` of a run. If it cannot be written, the log says so and the run continues."""
 
     def __init__(self, path: Path, name: str) -> None:
         """`name`: of the run, for the title."""
@@ -21,7 +21,7 @@ class CurveFile:
         self._name = name
 
     def watching(self, on_progress: Callable[[TrainProgress], None]) -> Callable[[TrainProgress], None]:
-        """`on_progress`, with the curve drawn whenever there is another evaluation on the held-out tasks."""
+        """`on_progress`, plus a redraw whenever there is a new evaluation on the held-out tasks."""
         num_drawn = 0
 
         def watched(progress: TrainProgress) -> None:
@@ -34,7 +34,7 @@ class CurveFile:
         return watched
 
     def draw(self, curves: Mapping[str, Mapping[int, float]]) -> None:
-        """The success by version of each of `curves`; those without a point are left out."""
+        """Draw the success by version of each of `curves`; those without a point are left out."""
         points = {label: sorted(success.items()) for label, success in curves.items() if success}
         try:
             self.path.write_text(draw_curves(f"{self._name}: success on held-out tasks", points, x_label="step"))

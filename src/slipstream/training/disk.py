@@ -1,7 +1,7 @@
-"""Whether the checkpoints of a run fit on its disk: told before anything is computed.
+"""Whether the checkpoints of a run fit on its disk, checked before anything is computed.
 
 Input: the model's folder, the settings, the run's folder. Output: a sentence with the sizes, or a ConfigError. Sizes
-are counted from the headers of the model's safetensors files; a server's checkpoints (`bridge=tinker`) take no room.
+come from the headers of the model's safetensors files; a server's checkpoints (`bridge=tinker`) take no space here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HEADS = ("embed_tokens", "wte", "lm_head", "embed_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskNeeds:
-    """What a run takes of its disk, in bytes."""
+    """What a run needs on its disk, in bytes."""
 
     checkpoint: int
     """One of them, with the optimiser's moments."""
     num_kept: int
-    """The newest, and the one that is being written. The first is kept too; it has no moments yet."""
+    """The newest ones, and the one being written. The first is kept too; it has no moments yet."""
     first: int
     trained: int
     """The model folder at the end."""
@@ -38,7 +38,7 @@ class DiskNeeds:
         return self.first + self.num_kept * self.checkpoint + self.trained
 
 
-def room_for(config: TrainConfig, model: Path) -> DiskNeeds:
+def disk_needs(config: TrainConfig, model: Path) -> DiskNeeds:
     shapes = tensor_shapes(model)
     num_parameters = sum(math.prod(shape) for shape in shapes.values())
     lora = config.learner.method == "lora"
@@ -51,19 +51,19 @@ def room_for(config: TrainConfig, model: Path) -> DiskNeeds:
     )
 
 
-def check_room(config: TrainConfig, model: Path, run: Path, *, free_bytes: int) -> str:
-    """What the run is going to take, in a sentence. Raises ConfigError if that is more than is free, what lies in the
-    run's folder already included."""
-    room = room_for(config, model)
-    has = sum(_size(run / name) for name in ("checkpoints", "trained"))
-    said = (
-        f"a checkpoint takes {_spoken(room.checkpoint)} and the last {config.keep_checkpoints} are kept: up to "
-        f"{_spoken(room.total)} with the trained model, and {_spoken(free_bytes)} of the disk are free"
+def check_disk(config: TrainConfig, model: Path, run: Path, *, free_bytes: int) -> str:
+    """What the run will take, in a sentence. Raises ConfigError if that is more than is free; what already lies in the
+    run's folder counts as free."""
+    needs = disk_needs(config, model)
+    used = sum(_size(run / name) for name in ("checkpoints", "trained"))
+    sentence = (
+        f"a checkpoint takes {_format_bytes(needs.checkpoint)} and the last {config.keep_checkpoints} are kept: up to "
+        f"{_format_bytes(needs.total)} with the trained model, and {_format_bytes(free_bytes)} of the disk are free"
     )
-    if room.total > free_bytes + has:
+    if needs.total > free_bytes + used:
         fewer = "lower keep_checkpoints, " if config.keep_checkpoints > 1 else ""
-        raise ConfigError(f"{said}: {fewer}make room, or put the run on another disk with --runs")
-    return said
+        raise ConfigError(f"{sentence}: {fewer}free some space, or put the run on another disk with --runs")
+    return sentence
 
 
 def tensor_shapes(folder: Path) -> dict[str, list[int]]:
@@ -95,7 +95,7 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
 
 
-def _spoken(num_bytes: int) -> str:
+def _format_bytes(num_bytes: int) -> str:
     """`6.4 MB`, `18.5 GB`."""
     unit = next(unit for unit in (1e9, 1e6, 1e3) if num_bytes >= unit or unit == 1e3)
     return f"{num_bytes / unit:.1f} {({1e9: 'GB', 1e6: 'MB', 1e3: 'kB'})[unit]}"

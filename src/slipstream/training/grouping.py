@@ -1,8 +1,8 @@
-"""What a step's groups are made of, under the rules of `dispatch.groups`. Pure: records and rollouts enter.
+"""What a step's groups are made of, under the rules of `dispatch.groups`. Pure: records and rollouts in.
 
-Always holds: what is learnt from in a step follows from its plan, the batch of the step before and the rollouts that
-came, and is written down as its batch. From then on plans and batches alone say what each group is, so that an update
-made again after a kill is the same.
+Invariants: what a step learns from follows from its plan, the batch of the step before and the rollouts that came, and
+is written down as its batch. From then on plans and batches alone say what each group is, so an update repeated after
+a kill is the same.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TRAIN = "train"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
     num_groups: int
-    """Tasks of a step before any was replaced."""
+    """Tasks of a step, before any replacement."""
     samples: int
-    """Rollouts of a task that are asked for,"""
+    """Rollouts of a task that are needed,"""
     oversample: int = 0
-    """and those that are started besides."""
+    """and those started on top."""
     carry: bool = False
     replace_flat: int = 0
 
@@ -37,13 +37,13 @@ class GroupRules:
         return self.oversample > 0 and not self.carry
 
     def carried(self, before: StepRecord | None) -> tuple[JobKey, ...]:
-        """The jobs of the step before that are not in its batch, and so count for this one."""
+        """Jobs of the step before that are not in its batch, and so count for this one."""
         if not self.carry or before is None or before.taken is None:
             return ()
         return tuple(sorted(set(before.planned) - set(before.taken)))
 
     def is_ready(self, record: StepRecord, here: Mapping[JobKey, Rollout], *, is_last: bool) -> bool:
-        """Whether enough of a step's own jobs are in; from the last step there is nowhere to carry to."""
+        """Whether enough of a step's own jobs are in. The last step has none to carry to."""
         if not self.carry or is_last:
             return all(key in here for key in record.planned)
         return all(
@@ -55,7 +55,7 @@ class GroupRules:
         return len(by_task(record.planned)) - self.num_groups
 
     def num_to_replace(self, record: StepRecord, here: Mapping[JobKey, Rollout]) -> int:
-        """How many groups are whole and without signal, and may still be replaced. `here` is in order of arrival."""
+        """How many complete groups without signal may still be replaced. `here` is in order of arrival."""
         if not self.replace_flat:
             return 0
         whole = [keys for keys in by_task(record.planned).values() if all(key in here for key in keys)]
@@ -63,7 +63,7 @@ class GroupRules:
         return max(0, min(num_flat, self.replace_flat) - self.num_replaced(record))
 
     def learnt_from(self, record: StepRecord, came: Sequence[Rollout]) -> Iterator[JobKey]:
-        """Of those that came, in this order, the ones that make the batch."""
+        """Of the rollouts that came, in this order, those of the batch."""
         if self.carry:
             yield from (rollout.job.key for rollout in came)
             return

@@ -1,4 +1,4 @@
-"""What the loop asks of a learner. Each trainer that Slipstream drives is one: see `bridges`."""
+"""What the training loop needs of a learner. `bridges` has one for each trainer that Slipstream drives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.types import Batch, UpdateResult
 class Learner(Protocol):
     @property
     def version(self) -> int:
-        """How many updates the policy has seen: that of the tokens that are sampled now."""
+        """How many updates the policy has seen; sampled tokens carry it."""
         ...
 
     @property
@@ -24,36 +24,35 @@ class Learner(Protocol):
     async def update(self, batch: Batch) -> UpdateResult:
         """Learn from a batch; on return the completer samples from the new policy.
 
-        Raises LearnerError if there is no going on, and then leaves the policy as it was.
+        Raises LearnerError if it fails, and then leaves the policy as it was.
         """
         ...
 
     async def save(self, folder: Path) -> None:
-        """All that is needed to go on from here, into a folder that does not exist yet. Whole or not at all.
+        """Write all that is needed to resume from here into a new folder, completely or not at all.
 
-        It is durable on return: an older one may be removed then.
+        It is durable on return, so an older one may then be removed.
         """
         ...
 
     async def load(self, folder: Path) -> None:
-        """Go on from what was saved. Raises LearnerError if that is damaged; another may be loaded then."""
+        """Resume from what was saved. Raises LearnerError if that is damaged; then another may be loaded."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class PolicyLearner(Learner, Protocol):
-    """A learner that a training run can begin and end with."""
+    """A learner that can also do a warm start and export its model."""
 
     async def warm_start(
         self, demonstrations: Sequence[Any], config: Any, *, on_step: Callable[[int, int, float], None], keep: Path
     ) -> Mapping[str, float]:
         """Imitate demonstrations, each with `ids` and a `mask`; the version stays as it is. `config` is the settings'
-        `warm_start.learning`, whose type is the engine's and no matter of this room. `on_step` is told after a step
-        which it was, of how many, and its loss. What it has come to may be kept in the folder `keep`, so that one
-        that was stopped can go on."""
+        `warm_start.learning`, of a type of the engine's. `on_step` is called after each step with its number, how many
+        there are, and its loss. Progress may be saved in the folder `keep`, so that a stopped one can be resumed."""
         ...
 
     async def export(self, folder: Path) -> None:
-        """What was learnt, into a folder that does not exist yet."""
+        """Write what was learnt into a new folder."""
         ...

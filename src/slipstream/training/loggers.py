@@ -1,9 +1,10 @@
-"""TensorBoard: the figures of a training run as scalars, in the folder `tensorboard` beside its store.
+"""The figures of a training run beside its store: as lines of `metrics.jsonl`, and for TensorBoard on request.
 
-Enters: what the store has of the run, then every StepDone and Measured once it is durable. Leaves: event files, one for
-each session of the run, with a tag for each metric and the policy's version as the step.
-Always holds: the store is the truth. What it has and the event files have not is written when they are opened, and no
-tag is written twice at a step. A disk that refuses ends the writing for this session and not the run.
+Input: what the store has of the run, then every StepDone and Measured once it is durable. Output: `metrics.jsonl`; and
+event files in the folder `tensorboard`, one for each session of the run, with a tag for each metric and the policy's
+version as the step.
+Invariants: the store is the truth. What it has and the files have not is written when they are opened, and nothing is
+written twice. A disk that refuses ends the writing for this session and not the run.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from slipstream.errors import ConfigError
+from slipstream.record.metrics_file import MetricsFile, MetricsLine
 from slipstream.seams import Measured, StepDone
+from slipstream.training.grouping import TRAIN
 from slipstream.training.loop import HELD_OUT, TrainStore
 
 _LOG = logging.getLogger(__name__)
 FOLDER = "tensorboard"
 _PATTERN = "events.out.tfevents.*"
 _FILE_VERSION = "brain.Event:2"
-"""What the first record of an event file says, so that TensorBoard can tell it from older ones."""
+"""In the first record of an event file, so that TensorBoard can tell it from older formats."""
 
 Figures: TypeAlias = StepDone | Measured
 
@@ -42,18 +45,33 @@ def check_tensorboard() -> None:
 
 @contextmanager
 def figures_log(folder: Path, store: TrainStore, *, tensorboard: bool) -> Iterator[Callable[[Figures], None]]:
-    """A function that takes a run's figures as they come. With `tensorboard` it writes them into a folder below the
-    run's, and before them those of the store; without, it does nothing."""
+    """A function that takes a run's figures as they come. It writes them into `metrics.jsonl` and, with `tensorboard`,
+    into event files; before them come those of the store."""
+    past = _past(store)
+    lines = MetricsFile(folder, map(line_of, past))
     if not tensorboard:
-        yield lambda figures: None
+        yield lambda figures: lines.write(line_of(figures))
         return
-    log = _EventFile(folder / FOLDER)
+    events = _EventFile(folder / FOLDER)
+
+    def write(figures: Figures) -> None:
+        lines.write(line_of(figures))
+        events.write(figures)
+
     try:
-        for figures in _past(store):
-            log.write(figures)
-        yield log.write
+        for figures in past:
+            events.write(figures)
+        yield write
     finally:
-        log.close()
+        events.close()
+
+
+def line_of(figures: Figures) -> MetricsLine:
+    match figures:
+        case StepDone(step=step, version=version, metrics=metrics):
+            return MetricsLine(kind=TRAIN, at={"step": step, "version": version}, metrics=metrics)
+        case Measured(step=version, kind=kind, metrics=metrics):
+            return MetricsLine(kind=kind, at={"version": version}, metrics=metrics)
 
 
 def _past(store: TrainStore) -> list[Figures]:
@@ -84,7 +102,7 @@ class _EventFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written: set[tuple[int, str]] | None = None
-        """By step and tag, those of earlier sessions included; None until something is to be written."""
+        """By step and tag, earlier sessions included; None until the first write."""
         self._records: Any = None  # TensorBoard's library has no types
         self._broken = False
 
@@ -95,7 +113,7 @@ class _EventFile:
         try:
             self._write(version, values)
         except OSError as raised:
-            self._broken = True  # half a record may be in the file, and readers stop there
+            self._broken = True  # there may be half a record in the file, where readers stop
             _LOG.warning(
                 "%s cannot be written (%s): the next session writes what is missing, from the store",
                 self._folder,
@@ -138,7 +156,7 @@ class _EventFile:
 
 
 def _written(folder: Path) -> Iterable[tuple[int, str]]:
-    """Step and tag of all that the event files of a folder have, up to where a killed session tore one off."""
+    """Step and tag of everything in the event files of a folder, up to where a killed session cut one off."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     for path in sorted(folder.glob(_PATTERN)):

@@ -1,17 +1,17 @@
 """The training loop: rollouts, a batch, an update, and again.
 
-Enters: a learner, a dispatcher, a run store, tasks. Leaves: a trained learner; and, in the store, which rollouts made
-which batch, and what each step came to.
-Always holds: the batch of step s is made of the jobs planned for it and of nothing else, in the order of their keys. A
-plan is written before its jobs are submitted, a batch before the learner sees it, so nothing is lost and nothing is
-trained on twice, whenever the process dies. With staleness k the jobs of a step are submitted once the policy is at
-most k versions behind the one that the step will update; with 0 everything is on policy.
+Input: a learner, a dispatcher, a run store, tasks. Output: a trained learner; and, in the store, which rollouts made
+which batch, and the metrics of each step.
+Invariants: the batch of step s is made of exactly the jobs planned for it, in the order of their keys. A plan is
+written before its jobs are submitted, a batch before the learner sees it, so nothing is lost and nothing is trained on
+twice, whenever the process dies. With staleness k the jobs of a step are submitted once the policy is at most k
+versions behind the one that the step will update; with 0 everything is on policy.
 
-The rules of `dispatch.groups` bend the first sentence, and what they did can be told from plans and batches alone. What
-is planned and not in the batch was left out by over-sampling or replacement; or, with `carry`, is in the next batch. A
-plan grows by the groups that take the place of those without signal, and is written again before they are submitted.
-A step of which no rollout has a verdict ends the run, and is planned again when that goes on: with the same tasks and
-other samples. What it had before stays on record, in no plan.
+The rules of `dispatch.groups` relax the first sentence, in ways that plans and batches record. What is planned and not
+in the batch was left out by over-sampling or replacement; or, with `carry`, is in the next batch. A plan grows by the
+groups that replace those without signal, and is written again before they are submitted.
+A step of which no rollout has a verdict ends the run, and is planned again when it is resumed: with the same tasks and
+other samples. The first ones stay on record, in no plan.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from slipstream.errors import ConfigError
 from slipstream.feed import Feed
 from slipstream.record import StepRecord
 from slipstream.seams import BatchTaken, Journal, LearnerWork, LearnerWorked, Measured, StepDone, StepPlanned
+from slipstream.tasks.jobs import make_job
 from slipstream.training.arrivals import Arrivals
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
 from slipstream.training.learner import Learner
-from slipstream.training.signal import TELL_AFTER, advice, num_flat_at_end
+from slipstream.training.signal import WARN_AFTER, advice, num_flat_at_end
 from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
 from slipstream.types import Group, Job, JobKey, Rollout, Task
-from slipstream.wiring import make_job
 
 HELD_OUT = "held_out"
 
@@ -54,21 +54,21 @@ class LoopSettings:
     solved_at: float = 1.0
     max_sample_tokens: int | None = None
     eval_every: int = 0
-    """Steps between evaluations on the held-out tasks; 0 is at the beginning and the end alone."""
+    """Steps between evaluations on the held-out tasks; 0: only at the beginning and the end."""
     eval_samples: int = 1
     checkpoint_every: int = 1
     oversample: int = 0
-    """Rollouts of each task besides `samples`: too many of them are cancelled,"""
+    """Rollouts of each task on top of `samples`: the surplus is cancelled,"""
     carry: bool = False
-    """or count for the next step."""
+    """or counts for the next step."""
     replace_flat: int = 0
     """Groups of a step that may be replaced because their rewards are all equal."""
     shuffle_rewards: bool = False
-    """A control: rewards are dealt anew among the rollouts of a batch, so there is nothing to learn."""
+    """A control: rewards are shuffled among the rollouts of a batch, so there is nothing to learn."""
 
 
 class TrainStore(Journal, Protocol):
-    """The journal of a training run, which can be asked what is in it."""
+    """The journal of a training run, which can also be read."""
 
     def steps(self) -> tuple[StepRecord, ...]: ...
 
@@ -109,12 +109,12 @@ class Trainer:
         checkpoints: Checkpoints,
         on_progress: Callable[[TrainProgress], None] = lambda progress: None,
         on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
-        on_word: Callable[[str], None] = lambda word: None,
+        on_status: Callable[[str], None] = lambda status: None,
         times: Callable[[], Measured] | None = None,
     ) -> None:
-        """`on_figures` is told what each step and each evaluation came to, once it is in the store. What `times` says
-        then goes into the store with it, and with the learner's work, so that a kill does not lose it. `on_word` is
-        told what the user should know."""
+        """`on_figures` gets the figures of each step and evaluation, once they are in the store. What `times` returns
+        is stored with them, and with the learner's work, so that a kill does not lose it. `on_status` gets messages
+        for the user."""
         self._settings = settings
         self._learner = learner
         self._dispatcher = dispatcher
@@ -125,7 +125,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._on_progress = on_progress
         self._on_figures = on_figures
-        self._on_word = on_word
+        self._on_status = on_status
         self._times = times
         self._arrivals = Arrivals()
         self._advanced = asyncio.Condition()
@@ -139,17 +139,24 @@ class Trainer:
             replace_flat=settings.replace_flat,
         )
         self._without_fresh: set[int] = set()
-        """Steps for which the feed has no other tasks."""
+        """Steps for which the feed has no replacements left."""
         self._metrics: Mapping[str, float] = {}
+        self._told: TrainProgress | None = None
         self.success: dict[int, float] = {
             step: metrics["success"] for (step, kind), metrics in store.measured().items() if kind == HELD_OUT
         }
         """On the held-out tasks, by version."""
 
     async def run(self) -> None:
-        """From where the learner and the store are to the last step."""
-        if self._learner.version > self._settings.steps:
-            raise ConfigError(f"the policy has seen {self._learner.version} steps, and steps={self._settings.steps}")
+        """Train from where the learner and the store are to the last step."""
+        recorded = [step + 1 for step, record in self._steps.items() if record.taken is not None]
+        if (reached := max([self._learner.version, *recorded])) > (steps := self._settings.steps):
+            raise ConfigError.setting(
+                "steps",
+                steps,
+                f"the run has the batches of {reached} steps already: give that or more",
+                f"steps={reached}",
+            )
         await self._catch_up()
         async with self._dispatcher, task_group() as group:
             group.create_task(self._route())
@@ -162,17 +169,17 @@ class Trainer:
     # ---------------------------------------------------------------- making batches
 
     async def _catch_up(self) -> None:
-        """Tell the feed what was given out, and make the updates anew that the checkpoint has not seen."""
+        """Tell the feed what was given out, and repeat the updates that the checkpoint has not seen."""
         to_give = sorted(self._steps)
         for step in sorted(self._steps):
-            while to_give and to_give[0] <= step + self._lag:  # in the order in which it was given and noted
+            while to_give and to_give[0] <= step + self._max_lag:  # in the order of the first session
                 self._feed.given(self._task_ids(to_give.pop(0))[: self._rules.num_groups])
             self._feed.given(self._task_ids(step)[self._rules.num_groups :])
             record = self._steps[step]
             if record.taken is None:
                 break
             groups = self._groups(step, self._recorded(step))
-            self._note(groups)
+            self._note_rewards(groups)
             if step < self._learner.version:
                 continue
             self._tell(f"step {step} again")
@@ -186,16 +193,16 @@ class Trainer:
                     self._write_plan(record.step, again)
 
     def _task_ids(self, step: int) -> list[str]:
-        """Of a step's plan: the feed's own, then those that took the place of others."""
+        """Of a step's plan: the feed's own, then the replacements."""
         return list(by_task(self._steps[step].planned))
 
     @property
-    def _lag(self) -> int:
-        """How many versions behind its update a step may begin: what is carried over is one version older."""
+    def _max_lag(self) -> int:
+        """How many versions behind its update a step may begin: carried rollouts are one version older."""
         return self._settings.staleness - self._settings.carry
 
     def _recorded(self, step: int) -> dict[JobKey, Rollout]:
-        """What is on record of a step's jobs, and of those that were carried over to it."""
+        """The rollouts on record of a step's jobs, and of those carried over to it."""
         steps = (step - 1, step) if self._settings.carry else (step,)
         return {rollout.job.key: rollout for each in steps for rollout in self._store.rollouts(phase=TRAIN, step=each)}
 
@@ -208,7 +215,7 @@ class Trainer:
         first = self._learner.version
         await self._submit([self._train_job(key) for key in self._carried(first)], first - 1)
         for step in range(first, self._settings.steps):
-            await self._until_version(step - self._lag)
+            await self._until_version(step - self._max_lag)
             jobs = self._plan(step)
             async with self._advanced:
                 self._advanced.notify_all()
@@ -224,7 +231,7 @@ class Trainer:
         return tuple(self._train_job(key) for key in self._steps[step].planned)
 
     def _plan_tasks(self, step: int, task_ids: Sequence[str]) -> tuple[JobKey, ...]:
-        """Plan a step with these tasks, or with these besides those it has."""
+        """Plan a step with these tasks, in addition to those it has."""
         more = tuple(
             JobKey(phase=TRAIN, step=step, task_id=task_id, sample=sample)
             for task_id in task_ids
@@ -239,8 +246,8 @@ class Trainer:
         self._store.append(StepPlanned(step=step, jobs=keys))
 
     def _expect(self, step: int) -> None:
-        """Plan the step that begins after the update to come, so that sandboxes can be started meanwhile. Steps are
-        planned in their order, so not if the one before it still waits for room."""
+        """Plan the step after the coming update, so that its sandboxes can be started meanwhile. Steps are planned in
+        order, so not if the one before still waits for room."""
         if step < self._settings.steps and step - 1 in self._steps:
             self._dispatcher.expect(job for job in self._plan(step) if job.key not in self._done)
 
@@ -278,14 +285,14 @@ class Trainer:
         self._store.append(BatchTaken(step=step, jobs=taken))
         await self._store.flush()
         groups = self._groups(step, found)
-        self._note(groups)
-        self._expect(step + self._lag + 1)
+        self._note_rewards(groups)
+        self._expect(step + self._max_lag + 1)
         self._tell("update")
         await self._update(step, groups, is_new=True)
         await self._evaluate_if_due()
 
     async def _gather(self, step: int) -> tuple[dict[JobKey, Rollout], tuple[JobKey, ...]]:
-        """Wait for a step's rollouts. Returns all that its groups are made of, and which of it is learnt from."""
+        """Wait for a step's rollouts. Returns all that its groups are made of, and the keys of the batch."""
         carried = self._carried(step)
         is_last = step == self._settings.steps - 1
         while True:
@@ -317,9 +324,9 @@ class Trainer:
         return self._rules.num_to_replace(self._steps[step], self._arrivals.here)
 
     async def _replace(self, step: int, num: int) -> None:
-        """Let fresh tasks take the place of groups without signal."""
+        """Replace groups without signal by other tasks."""
         planned = self._steps[step].planned
-        fresh = self._feed.fresh(num, besides=by_task(planned))
+        fresh = self._feed.fresh(num, exclude=by_task(planned))
         if len(fresh) < num:
             self._without_fresh.add(step)
         if fresh:
@@ -340,42 +347,42 @@ class Trainer:
             version=self._learner.version,
         )
         result = await self._learner.update(batch)
-        self._worked(LearnerWork.UPDATE, step, start_s)
+        self._record_work(LearnerWork.UPDATE, step, start_s)
         self._metrics = {**batch.metrics, **result.metrics}
         if is_new:
             await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
-            self._look_for_signal()
+            self._warn_if_flat()
         if result.version % settings.checkpoint_every == 0 or result.version == settings.steps:
             await self.save()
         async with self._advanced:
             self._advanced.notify_all()
 
-    def _look_for_signal(self) -> None:
-        """Say so, once, when steps in a row had nothing to learn from."""
+    def _warn_if_flat(self) -> None:
+        """Warn, once, when several steps in a row had nothing to learn from."""
         done = [record.metrics for record in self._store.steps() if record.metrics is not None]
-        if (num_flat := num_flat_at_end(done)) == TELL_AFTER:
-            self._on_word(advice(self._metrics, num_flat=num_flat, samples=self._settings.samples))
+        if (num_flat := num_flat_at_end(done)) == WARN_AFTER:
+            self._on_status(advice(self._metrics, num_flat=num_flat, samples=self._settings.samples))
 
     async def save(self) -> None:
-        """A checkpoint of the learner as it is."""
+        """Write a checkpoint of the learner as it is."""
         path = self._checkpoints.path(self._learner.version)
         if not path.exists():
             self._tell("checkpoint")
             start_s = asyncio.get_running_loop().time()
             await self._learner.save(path)
-            self._worked(LearnerWork.CHECKPOINT, self._learner.version, start_s)
+            self._record_work(LearnerWork.CHECKPOINT, self._learner.version, start_s)
             self._checkpoints.prune()
 
-    def _worked(self, work: LearnerWork, step: int, start_s: float) -> None:
+    def _record_work(self, work: LearnerWork, step: int, start_s: float) -> None:
         end_s = asyncio.get_running_loop().time()
         self._store.append(LearnerWorked(step=step, work=work, start_s=start_s, end_s=end_s))
-        self._note_times()
+        self._record_times()
 
-    def _note_times(self) -> None:
+    def _record_times(self) -> None:
         if self._times is not None:
             self._store.append(self._times())
 
-    def _note(self, groups: Sequence[Group]) -> None:
+    def _note_rewards(self, groups: Sequence[Group]) -> None:
         for group in groups:
             self._feed.note(group.task_id, _rewards((*group.rollouts, *group.left_out)))
 
@@ -412,21 +419,25 @@ class Trainer:
 
     async def _record(self, figures: StepDone | Measured) -> None:
         self._store.append(figures)
-        self._note_times()
+        self._record_times()
         await self._store.flush()
         self._on_figures(figures)
 
     def _tell(self, doing: str) -> None:
-        self._on_progress(
-            TrainProgress(
-                version=self._learner.version,
-                steps=self._settings.steps,
-                doing=doing,
-                view=self._dispatcher.view(),
-                metrics=self._metrics,
-                held_out=dict(self.success),
-            )
+        self._told = TrainProgress(
+            version=self._learner.version,
+            steps=self._settings.steps,
+            doing=doing,
+            view=self._dispatcher.view(),
+            metrics=self._metrics,
+            held_out=dict(self.success),
         )
+        self._on_progress(self._told)
+
+    def tell_counts(self) -> None:
+        """Tell `on_progress` again, with what is under way now."""
+        if self._told is not None:
+            self._on_progress(replace(self._told, view=self._dispatcher.view()))
 
 
 def _ended_s(rollout: Rollout) -> float:
@@ -438,7 +449,7 @@ def _rewards(rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def _shuffled(groups: Sequence[Group], seed: int, step: int) -> list[Group]:
-    """The same rollouts, with the verdicts of those that have one dealt anew among them."""
+    """The same rollouts, with their verdicts shuffled among those that have one."""
     verdicts = [rollout.verdict for group in groups for rollout in group.rollouts if rollout.verdict is not None]
     dealt = iter(deal_anew(verdicts, seed=seed, step=step))
 

@@ -6,7 +6,6 @@ The model's folder is named by the settings, or made by a function of the recipe
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,57 +15,49 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.aio import task_group
+from slipstream.atomic import replace_folder, scratch_folder, sync
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object, user_code
 from slipstream.settings import TrainConfig
 from slipstream.settings.prompt import folder_prompt, read_folder_prompt, write_folder_prompt
 from slipstream.training.learner import PolicyLearner
-from slipstream.wiring import make_renderer, model_folder
+from slipstream.wiring.models import make_renderer, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyModel:
     learner: PolicyLearner
     settings: TrainConfig
-    """With the model's folder in its place."""
+    """With the model's folder filled in."""
     folder: Path
-    """Of the model, as it was before the run."""
+    """Of the model before training."""
 
 
-def make_policy_folder(config: TrainConfig, run_folder: Path, on_word: Callable[[str], None]) -> None:
-    """Make the model, if the recipe makes one and has not yet."""
+def make_policy_folder(config: TrainConfig, run_folder: Path, on_status: Callable[[str], None]) -> None:
+    """Make the model, if the recipe makes one and it is not there yet."""
     folder = run_folder / "model"
     if not config.model.make or folder.exists():
         return
     make: Any = load_object(config.model.make, "model.make")
-    on_word("making the model")
-    partial = run_folder / "model.partial"
-    with user_code(f"model.make {config.model.make}"):
-        make(partial, seed=config.seed)
-    for path in (*partial.rglob("*"), partial):
-        _sync(path)
-    partial.rename(folder)
-    _sync(run_folder)
-
-
-def _sync(path: Path) -> None:
-    """Give a file or a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    on_status("making the model")
+    with scratch_folder(folder) as scratch:
+        made = scratch / "model"
+        with user_code(f"model.make {config.model.make}"):
+            make(made, seed=config.seed)
+        for path in made.rglob("*"):
+            sync(path)
+        replace_folder(made, folder)
 
 
 @asynccontextmanager
 async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[PolicyModel]:
-    """The learner, and what samples from it, over the model as it is before training."""
+    """The learner and its sampler, over the model as it is before training."""
     if config.model.make:
         config = replace(config, model=replace(config.model, folder=str(run_folder / "model")))
     engine, learning = config.model.engine, replace(config.learner, temperature=config.model.temperature)
     if config.deterministic:
-        # Sums over several threads may be taken in another order when the machine is busy.
+        # With several threads the order of sums depends on how busy the machine is.
         engine, learning = replace(engine, deterministic=True, num_threads=1), replace(learning, num_threads=1)
     config = replace(config, model=replace(config.model, engine=engine), learner=learning)
     folder = model_folder(config.model)
@@ -91,8 +82,8 @@ async def _open_local(config: TrainConfig, folder: Path) -> AsyncIterator[Policy
 
 @asynccontextmanager
 async def _open_tinker(config: TrainConfig) -> AsyncIterator[PolicyLearner]:
-    """If the server is lost, whatever goes on inside is cancelled, and BridgeError comes out."""
-    from slipstream.bridges.tinker.opening import open_tinker
+    """If the server is lost, the body is cancelled, and BridgeError is raised."""
+    from slipstream.bridges.tinker.open import open_tinker
 
     learner = await open_tinker(config, encode=make_renderer(config.model).encode_text)
     try:
@@ -107,8 +98,8 @@ async def _open_tinker(config: TrainConfig) -> AsyncIterator[PolicyLearner]:
 
 
 async def export_trained(policy: PolicyModel, folder: Path) -> Path:
-    """The policy as it is, as a model folder that carries the prompt settings it was trained with. What an earlier
-    session exported there is replaced if it is of an earlier version, or not whole."""
+    """Write the policy as a model folder that carries the prompt settings it was trained with. An earlier session's
+    export there is replaced if it is of an earlier version, or incomplete."""
     before = read_folder_prompt(folder)
     if before is not None and before.version == policy.learner.version:
         return folder
@@ -117,7 +108,7 @@ async def export_trained(policy: PolicyModel, folder: Path) -> Path:
     settings = policy.settings
     family = make_renderer(settings.model).family
     carried = folder_prompt(settings, policy.folder, family=family, version=policy.learner.version)
-    write_folder_prompt(folder, carried)  # last: without it the export is not whole
+    write_folder_prompt(folder, carried)  # last: without it the export is incomplete
     return folder
 
 
@@ -130,7 +121,7 @@ class WarmProgress:
     loss: float
     """Of the last step, in nats a token."""
     seconds_left: float | None
-    """At the pace of this session; None before its second step."""
+    """At this session's pace; None before its second step."""
 
 
 OnWarm = Callable[[WarmProgress], None]
@@ -142,25 +133,25 @@ async def warm_up(
     *,
     keep: Path,
     num_epochs: int | None = None,
-    on_word: Callable[[str], None],
+    on_status: Callable[[str], None],
     on_warm: OnWarm = lambda progress: None,
 ) -> Mapping[str, float]:
-    """Imitate the recipe's demonstrations, for the settings' epochs or for `num_epochs`. What an earlier session kept
-    in the folder `keep` is gone on with."""
+    """Imitate the recipe's demonstrations, for the settings' epochs or for `num_epochs`. What an earlier session saved
+    in the folder `keep` is resumed."""
     settings = config.warm_start
     make: Any = load_object(settings.source, "warm_start.source")
     arguments = checked_arguments(make, settings.args, "warm_start.args")
-    on_word("making demonstrations")
+    on_status("making demonstrations")
     with user_code(f"warm_start.source {settings.source}"):
         made: Sequence[Any] = await asyncio.to_thread(make, policy.folder, seed=config.seed, **arguments)
-    on_word(f"warm start on {len(made)} demonstrations")
+    on_status(f"warm start on {len(made)} demonstrations")
     learning = replace(settings.learning, seed=config.seed, num_epochs=num_epochs or settings.learning.num_epochs)
     metrics = await policy.learner.warm_start(made, learning, on_step=_paced(on_warm), keep=keep)
     return {**metrics, "seconds": metrics["warm/seconds"]}
 
 
 def _paced(on_warm: OnWarm) -> Callable[[int, int, float], None]:
-    """Tells how long the rest takes, by how long the steps of this session took."""
+    """`on_warm` with the time left, estimated from the steps of this session."""
     first: tuple[int, float] | None = None
 
     def on_step(step: int, steps: int, loss: float) -> None:

@@ -1,7 +1,7 @@
 """A training run from its settings: the model made or found, warmed up, trained, measured.
 
-Enters: a TrainConfig and a run store. Leaves: a TrainReport; in the run's folder the checkpoints, the trained model
-and the curve. A run that stopped goes on from its last checkpoint.
+Input: a TrainConfig and a run store. Output: a TrainReport; in the run's folder the checkpoints, the trained model
+and the curve. A stopped run is resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -10,49 +10,44 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slipstream.aio import task_group
 from slipstream.batch.advantages import ESTIMATORS
+from slipstream.bridges.model_check import check_model
 from slipstream.config import to_json
-from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
 from slipstream.feed import Feed
-from slipstream.record import RunStore, plan_resume
+from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of, load_tasks
-from slipstream.telemetry.sampler import sampling
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.curve_file import CurveFile
-from slipstream.training.disk import check_room
+from slipstream.training.disk import check_disk
+from slipstream.training.grouping import TRAIN
 from slipstream.training.loggers import check_tensorboard, figures_log
 from slipstream.training.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
 from slipstream.training.policy import OnWarm, PolicyModel, export_trained, make_policy_folder, open_policy, warm_up
 from slipstream.training.signal import is_flat
-from slipstream.types import JobKey, Task
-from slipstream.wiring import (
-    Pacing,
-    check_gradings,
-    check_prompts,
-    check_weights,
-    make_job,
-    make_provider,
-    make_renderer,
-    model_folder,
-    open_placement,
-)
+from slipstream.types import Task
+from slipstream.wiring.attempts import check_sandboxes, make_provider
+from slipstream.wiring.checks import check_prompts, check_tasks
+from slipstream.wiring.models import make_renderer, model_folder
+from slipstream.wiring.run import OpenStore, start_run
 
 WARM_UP, TIMES = "warm_up", "times"
 WARM_FOLDER = "warm_start"
 """In the run's folder: what is kept of a warm start that is under way."""
+TELL_EVERY_S = 1.0
 OnProgress = Callable[[TrainProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
-    """What a training run is going to do."""
+    """What a training run will do."""
 
     config: TrainConfig
     tasks: Mapping[str, Task]
@@ -70,7 +65,7 @@ class TrainReport:
     success: Mapping[int, float]
     """On the held-out tasks, by version."""
     trained: Path
-    """The model folder of the policy as it ended."""
+    """The folder of the trained model."""
     curve: Path
     num_flat: int = 0
     """Steps that had nothing to learn from: all their advantages were 0."""
@@ -97,17 +92,11 @@ def plan_training(config: TrainConfig) -> TrainPlan:
         held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
     if config.groups > len(tasks):
         raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
-    key = JobKey(phase="train", step=0, task_id="", sample=0)
-    check_weights(
-        config.dispatch,
-        (
-            make_job(task, replace(key, task_id=task.id), run_seed=0, group_size=config.samples)
-            for task in (*tasks, *held_out)
-        ),
-    )
-    check_gradings(config, (*tasks, *held_out))
+    check_tasks(config, (*tasks, *held_out), phase=TRAIN)
     if not config.model.make:
-        make_renderer(config.model)  # refuses a folder that is none, or has no tokenizer
+        make_renderer(config.model)  # refuses a folder without a model or a tokenizer
+        if config.bridge == "local":
+            check_model(model_folder(config.model))
         check_prompts(config)
     by_id = {task.id: task for task in tasks}
     shared = [task.id for task in held_out if by_id.get(task.id, task) != task]
@@ -124,14 +113,14 @@ def plan_training(config: TrainConfig) -> TrainPlan:
 
 async def run_training(
     plan: TrainPlan,
-    open_store: Callable[[], AbstractAsyncContextManager[RunStore]],
+    open_store: OpenStore,
     *,
     on_progress: OnProgress = lambda progress: None,
-    on_word: Callable[[str], None] = lambda word: None,
+    on_status: Callable[[str], None] = lambda status: None,
     on_warm: OnWarm = lambda progress: None,
 ) -> TrainReport:
-    """The run of `plan`, from its beginning or from where it stopped."""
-    listener = Listener(on_progress=on_progress, on_word=on_word, on_warm=on_warm)
+    """Run `plan` from its beginning, or from where it stopped."""
+    listener = Listener(on_progress=on_progress, on_status=on_status, on_warm=on_warm)
     async with open_store() as store:
         report = await _train(plan, store, listener)
     if not plan.config.controls:
@@ -141,32 +130,33 @@ async def run_training(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Who is told what a run is doing."""
+    """Callbacks that follow a run."""
 
     on_progress: OnProgress
-    on_word: Callable[[str], None]
+    on_status: Callable[[str], None]
     on_warm: OnWarm
 
 
 async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainReport:
     config, folder = plan.config, store.folder
-    watch = _Watch(store)
+    clock = _RunClock(store)
     checkpoints = Checkpoints.of_run(folder, keep=config.keep_checkpoints)
     if not checkpoints.versions():
-        _check_sandboxes(plan)  # before the warm start, which takes long
-    make_policy_folder(config, folder, listener.on_word)
+        check_sandboxes(make_provider(config.sandbox), plan.tasks)  # before the warm start, which takes long
+    make_policy_folder(config, folder, listener.on_status)
     if config.bridge == "local":
         model = folder / "model" if config.model.make else model_folder(config.model)
+        check_model(model)
         free_bytes = shutil.disk_usage(folder).free
-        listener.on_word(check_room(config, model, folder, free_bytes=free_bytes))
+        listener.on_status(check_disk(config, model, folder, free_bytes=free_bytes))
     async with open_policy(config, folder) as policy:
-        await _begin(policy, config, store, checkpoints, watch, listener)
+        await _begin(policy, config, store, checkpoints, clock, listener)
         curve = CurveFile(folder / "curve.svg", config.name)
         watched = replace(listener, on_progress=curve.watching(listener.on_progress))
-        trainer = await _loop(plan, store, policy, checkpoints, watched, times=watch.times)
+        trainer = await _loop(plan, store, policy, checkpoints, watched, times=clock.times)
         trained = await export_trained(policy, folder / "trained")
-    seconds = watch.seconds
-    store.append(watch.times())
+    seconds = clock.seconds
+    store.append(clock.times())
     await store.flush()
     curve.draw({"held-out success": trainer.success})
     return TrainReport(
@@ -179,18 +169,8 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     )
 
 
-def _check_sandboxes(plan: TrainPlan) -> None:
-    """Refuse what the tasks' sandboxes cannot be started from."""
-    provider = make_provider(plan.config.sandbox)
-    provider.check()
-    for task in plan.tasks.values():
-        if task.sandbox is not None:
-            provider.check_spec(task.sandbox)
-
-
-class _Watch:
-    """How long a run has taken, its earlier sessions included: as far as they are on record, which is up to the last
-    step or evaluation of a session that was killed."""
+class _RunClock:
+    """How long a run has taken, earlier sessions included; of a killed session, up to its last recorded step."""
 
     def __init__(self, store: RunStore) -> None:
         self._before_s = store.measured().get((0, TIMES), {}).get("seconds", 0.0)
@@ -209,19 +189,21 @@ async def _begin(
     config: TrainConfig,
     store: RunStore,
     checkpoints: Checkpoints,
-    watch: _Watch,
+    clock: _RunClock,
     listener: Listener,
 ) -> None:
-    """From the newest checkpoint that is whole; or, in a new run, from the warm start."""
+    """Load the newest undamaged checkpoint; or, in a new run, do the warm start."""
     newest = await checkpoints.load_newest(policy.learner)
     if newest is not None:
-        listener.on_word(f"going on from version {newest}")
+        listener.on_status(f"resuming from version {newest}")
         return
     warm_folder = store.folder / WARM_FOLDER
     if config.warm_start.source:
-        metrics = await warm_up(policy, config, keep=warm_folder, on_word=listener.on_word, on_warm=listener.on_warm)
+        metrics = await warm_up(
+            policy, config, keep=warm_folder, on_status=listener.on_status, on_warm=listener.on_warm
+        )
         store.append(Measured(step=0, kind=WARM_UP, metrics=metrics))
-        store.append(watch.times())
+        store.append(clock.times())
         await store.flush()
     await policy.learner.save(checkpoints.path(0))
     await asyncio.to_thread(shutil.rmtree, warm_folder, ignore_errors=True)
@@ -237,29 +219,14 @@ async def _loop(
     times: Callable[[], Measured] | None = None,
 ) -> Trainer:
     config = plan.config
-    await store.flush()  # whoever used the store before may have been stopped with events that nobody has read yet
-    pacing = Pacing(config.dispatch)
-    async with (
-        open_placement(policy.settings, plan.tasks, pacing=pacing, policy=policy.learner.completer) as placed,
-        sampling(store, config.hardware.every_s, take_work=pacing.take_work),
-    ):
-        dispatcher = Dispatcher(
-            placed(store),
-            policy=pacing.policy,
-            journal=store,
-            limits=pacing.limits,
-            gate=pacing.gate,
-            load=pacing.load,
-            deadlines=config.dispatch.deadlines,
-            retries=config.dispatch.retries,
-            resumed=plan_resume(store.events(unfinished_only=True)).unfinished,
-            is_proven=any(rollout.verdict is not None for rollout in store.rollouts(with_turns=False)),
-        )
+    async with start_run(
+        policy.settings, plan.tasks, lambda: nullcontext(store), model=policy.learner.completer
+    ) as run:
         with figures_log(store.folder, store, tensorboard=config.tensorboard) as on_figures:
             trainer = Trainer(
                 loop_settings(config),
                 learner=policy.learner,
-                dispatcher=dispatcher,
+                dispatcher=run.dispatcher,
                 store=store,
                 feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
                 tasks=plan.tasks,
@@ -267,11 +234,20 @@ async def _loop(
                 checkpoints=checkpoints,
                 on_progress=listener.on_progress,
                 on_figures=on_figures,
-                on_word=listener.on_word,
+                on_status=listener.on_status,
                 times=times,
             )
-            await trainer.run()
+            async with task_group() as group:
+                telling = group.create_task(_tell_often(trainer.tell_counts), name="telling the display")
+                await trainer.run()
+                telling.cancel()
     return trainer
+
+
+async def _tell_often(tell: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        tell()
 
 
 def loop_settings(config: TrainConfig) -> LoopSettings:
@@ -297,13 +273,13 @@ def loop_settings(config: TrainConfig) -> LoopSettings:
 
 
 async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, listener: Listener) -> TrainReport:
-    """What the same time and the same start come to without reinforcement learning, and with rewards that say
-    nothing. Each is a run of its own below the run's folder."""
+    """The controls: the same time and start without reinforcement learning, and with shuffled rewards. Each is a run of
+    its own below the run's folder."""
     config = plan.config
     warm_s = RunStore.read(folder).measured().get((0, WARM_UP), {}).get("seconds", 0.0)
     rest_s = max(0.0, report.seconds - warm_s)
     as_long = max(1, round(config.warm_start.learning.num_epochs * rest_s / warm_s)) if warm_s else 0
-    listener.on_word(f"control: the warm start goes on for as long ({as_long} epochs)")
+    listener.on_status(f"control: the warm start continues for as long as training took ({as_long} epochs)")
     sft_only = await _control(
         replace(plan, config=replace(config, steps=0, controls=False)),
         folder,
@@ -311,7 +287,7 @@ async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, lis
         more_epochs=as_long,
         listener=listener,
     )
-    listener.on_word("control: shuffled rewards")
+    listener.on_status("control: shuffled rewards")
     shuffled = await _control(
         replace(plan, config=replace(config, shuffle_rewards=True, controls=False)),
         folder,
@@ -357,7 +333,7 @@ async def _control(
                 plan.config,
                 keep=own / WARM_FOLDER,
                 num_epochs=more_epochs,
-                on_word=listener.on_word,
+                on_status=listener.on_status,
                 on_warm=listener.on_warm,
             )
             await policy.learner.save(checkpoints.path(0))

@@ -1,44 +1,45 @@
-"""Whether a step had anything to learn from, and what to try if none has. Pure: a step's metrics in, a sentence out."""
+"""Whether a step had anything to learn from, and what to try if none had. Pure: a step's metrics in, a sentence out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-TELL_AFTER = 2
-"""Steps in a row without a signal, before anything is said: one alone may be chance."""
+WARN_AFTER = 2
+"""Steps in a row without a signal, before anything is problem: one alone may be chance."""
 _MANY_WITHOUT_CALL = 0.5
 
 
 def is_flat(metrics: Mapping[str, float]) -> bool:
-    """Whether all advantages of a step are 0: then its update changes nothing, whatever the learner's settings."""
+    """Whether all advantages of a step are 0, so that its update changes nothing."""
     return metrics.get("advantage/abs_mean", 0.0) == 0.0
 
 
 def num_flat_at_end(steps: Sequence[Mapping[str, float]]) -> int:
-    """How many of the last steps, in a row, had nothing to learn from."""
+    """How many steps in a row, up to the last, had nothing to learn from."""
     return next((number for number, metrics in enumerate(reversed(steps)) if not is_flat(metrics)), len(steps))
 
 
 def advice(metrics: Mapping[str, float], *, num_flat: int, samples: int) -> str:
-    """What the last step was like, and what to try."""
+    """What is wrong with the last steps, and what to try."""
     solved = metrics.get("reward/solved_share")
-    said = f"the last {num_flat} steps had nothing to learn from: "
+    problem = f"the last {num_flat} steps had nothing to learn from: "
     if solved is None:
-        return f"{said}no group has two rollouts with a verdict. See what the failures say with `slipstream show RUN`."
+        return f"{problem}no group has two rollouts with a verdict. `slipstream show RUN` shows the failures."
     if solved == 1.0:
-        return f"{said}every rollout solved its task. Give harder tasks, or stop here."
+        return f"{problem}every rollout solved its task. Give harder tasks, or stop here."
     if metrics.get("reward/min") == metrics.get("reward/max"):
         reward = metrics["reward/mean"]
         return (
-            f"{said}every rollout has the reward {reward:g}, so none is better than another. {_without_calls(metrics)}"
-            "Try, in this order: look at some rollouts with `slipstream show RUN`; easier tasks, or a reward for part "
-            "of the work; a warm start on demonstrations (warm_start.source); a model that solves some of them, as "
+            f"{problem}every rollout has the reward {reward:g}, so none is better than another. "
+            f"{_without_calls(metrics)}Try, in this order: look at some rollouts with `slipstream show RUN`; easier "
+            "tasks, or a reward for part of the work; a warm start on demonstrations (warm_start.source); a model that "
+            "solves some of them, as "
             f"`slipstream eval` says; more samples of each task (samples={samples} now); model.temperature=1 if it is "
             "lower."
         )
     return (
-        f"{said}tasks differ in reward, but the {samples} rollouts of each task have all the same. Try more samples of "
-        "each task, a higher model.temperature, or tasks that are solved sometimes (solve_rate.above=0 "
+        f"{problem}tasks differ in reward, but the {samples} rollouts of each task all have the same. Try more "
+        "samples of each task, a higher model.temperature, or tasks that are solved sometimes (solve_rate.above=0 "
         "solve_rate.below=1, replace_flat=4)."
     )
 

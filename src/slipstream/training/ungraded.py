@@ -1,7 +1,7 @@
-"""Rollouts without a verdict: what they cost a run, and what takes their place when it goes on.
+"""Rollouts without a verdict: when they end a run, and what replaces them when it is resumed.
 
-Pure: records and rollouts enter. Always holds: a job has one rollout, so what has no verdict is not run again under its
-own key; the samples in its place have numbers that are not on record.
+Pure: records and rollouts in. Invariants: a job has one rollout, so one without a verdict is not run again under its
+own key; its replacements have sample numbers that are not on record.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, islice
 
-from slipstream.errors import InfrastructureError
+from slipstream.errors import UngradedError
 from slipstream.record import StepRecord
 from slipstream.training.grouping import by_task
 from slipstream.types import JobKey, Rollout
 
-NUM_NAMED = 3
+NUM_REASONS = 3
 
 
 def check_graded(rollouts: Sequence[Rollout], what: str) -> None:
-    """Raise InfrastructureError if there is no verdict at all: to go on would be to go on with nothing."""
+    """Raise UngradedError if there is no verdict at all, so nothing to learn from."""
     if any(rollout.verdict is not None for rollout in rollouts):
         return
     reasons = dict.fromkeys(reason for rollout in rollouts for reason in _reasons(rollout))
-    raise InfrastructureError(
-        f"none of the {len(rollouts)} rollouts of {what} has a verdict ({'; '.join(list(reasons)[:NUM_NAMED])}): "
-        "mend that, then resume the run, which tries them anew"
+    raise UngradedError(
+        f"none of the {len(rollouts)} rollouts of {what} has a verdict ({'; '.join(list(reasons)[:NUM_REASONS])}): "
+        "fix that, then resume: the run retries them"
     )
 
 
 def only_one_task_timed_out(rollouts: Sequence[Rollout]) -> bool:
-    """Whether these are of one task and nothing failed: one that always passes its deadline tells of itself alone, and
-    would end a run again and again."""
+    """Whether these are of one task and nothing failed. A task that always times out says nothing about the others, and
+    would end the run again and again."""
     return len({rollout.job.key.task_id for rollout in rollouts}) == 1 and not any(each.failures for each in rollouts)
 
 
 def _reasons(rollout: Rollout) -> list[str]:
-    said = [f"{failure.error} in {failure.stage}: {failure.message}" for failure in rollout.failures]
+    failures = [f"{failure.error} in {failure.stage}: {failure.message}" for failure in rollout.failures]
     ending = rollout.ending
-    return said or [f"{ending.reason}: {ending.detail}" if ending.detail else str(ending.reason)]
+    return failures or [f"{ending.reason}: {ending.detail}" if ending.detail else str(ending.reason)]
 
 
 def replanned(record: StepRecord, recorded: Sequence[Rollout]) -> tuple[JobKey, ...]:
-    """The plan of a step without a batch: its own; or, if all of that is on record without a verdict, other samples."""
+    """The plan of a step without a batch: its own; or other samples, if all of that is on record without a verdict."""
     found = {rollout.job.key: rollout for rollout in recorded}
     if any(key not in found or found[key].verdict is not None for key in record.planned):
         return record.planned
@@ -57,7 +57,7 @@ def replanned(record: StepRecord, recorded: Sequence[Rollout]) -> tuple[JobKey, 
 def keys_to_grade(
     phase: str, step: int, task_ids: Sequence[str], num: int, recorded: Sequence[Rollout]
 ) -> list[JobKey]:
-    """`num` samples of each task, sample by sample: those on record without a verdict are not among them."""
+    """`num` samples of each task, sample by sample, skipping those on record without a verdict."""
     lost = {rollout.job.key for rollout in recorded if rollout.verdict is None}
     samples = [islice((key for key in _samples(phase, step, task_id) if key not in lost), num) for task_id in task_ids]
     return [key for place in zip(*samples, strict=True) for key in place]

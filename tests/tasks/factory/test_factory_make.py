@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_package import SOURCE, fetch_tiny, write_source
@@ -17,8 +18,9 @@ from slipstream.patches.apply import Entry, make_patch
 from slipstream.recipes.swe.oracle import demonstration, program_of, reference_edits_of
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import FactoryReport, make_tasks
+from slipstream.tasks.factory.package.fetch import Package
 from slipstream.tasks.factory.package.runner import open_workers
-from slipstream.tasks.factory.package.sources import Requirement
+from slipstream.tasks.factory.package.sources import Requirement, Skipped
 from slipstream.tasks.factory.package.suite import Suite, find_suite
 from slipstream.tasks.factory.plant import Planted
 from slipstream.tasks.factory.plant import plant as plant_bugs
@@ -150,6 +152,31 @@ def test_only_steady_tests_count_and_the_same_seed_gives_the_same_bugs(tmp_path:
     assert [bug.mutant for bug in first.bugs] == [bug.mutant for bug in again.bugs] and len(first.bugs) == 4
     for bug in first.bugs:
         assert bug.failing and not set(bug.failing) & set(bug.passing)
+
+
+def test_a_package_that_the_folder_holds_is_not_made_again(report: FactoryReport, folder: Path) -> None:
+    async def again(per_package: int, **settings: Any) -> FactoryReport:
+        provider = LocalProvider()
+        try:
+            return await make_tasks(
+                [str(folder / "tinypack-1.2"), "none-such==1"], folder / "set", provider=provider, seed=3,
+                per_package=per_package, fetcher=refuse, **settings,
+            )  # fmt: skip
+        finally:
+            await provider.aclose()
+
+    async def refuse(wanted: Requirement, *_: object, **__: object) -> Package:
+        raise Skipped(f"{wanted} was asked for")
+
+    lines = (folder / "set/tasks.jsonl").read_text()
+    more = asyncio.run(again(3))
+    assert more.num_passed == report.num_passed == 3
+    assert [one.skipped for one in more.packages] == ["", "none-such==1 was asked for"]
+    assert (folder / "set/tasks.jsonl").read_text() == lines
+    with pytest.raises(ConfigError, match=r"'per_package': 3.*name a new folder"):
+        asyncio.run(again(4))
+    with pytest.raises(ConfigError, match=r"tiny.*name a new folder"):
+        asyncio.run(again(3, tiers=["tiny"]))
 
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.tasks.factory.mutate import Edit, Mistake, apply, edits_of
+from slipstream.tasks.factory.mistakes import Edit, Mistake
+from slipstream.tasks.factory.mutate import apply, edits_of
 from slipstream.tasks.factory.package.suite import functions_of
 
 

@@ -1,4 +1,4 @@
-"""A small package with tests, as a source distribution would unpack, and a way to make its tree without a network."""
+"""A small package with tests, like an unpacked source distribution, and a fetcher that needs no network."""
 
 from __future__ import annotations
 

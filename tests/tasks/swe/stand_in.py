@@ -1,16 +1,14 @@
-"""A folder that stands in for a data set's image: a small repository with its history, and pytest beside it."""
+"""A folder in place of a data set's image: a small repository with its history, and pytest."""
 
 import asyncio
-import compileall
-import importlib
 import json
-import py_compile
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from graded_tree import add_pytest
 
 from slipstream.graders.base import GradeContext
 from slipstream.graders.registry import find_grader
@@ -54,7 +52,7 @@ def make_repository(folder: Path, files: Mapping[str, str]) -> None:
     (folder / ".gitignore").write_text(".deps\n")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "First")
-    _add_pytest(folder / ".deps")
+    _add_pytest_program(folder / ".deps")
 
 
 def add_later_history(folder: Path) -> str:
@@ -69,15 +67,8 @@ def add_later_history(folder: Path) -> str:
     return later
 
 
-def _add_pytest(folder: Path) -> None:
-    for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging"):
-        source = Path(str(importlib.import_module(name).__file__)).parent
-        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        if name == "pluggy":  # which looks up its own version
-            (info,) = source.parent.glob("pluggy-*.dist-info")
-            shutil.copytree(info, folder / info.name)
-    shutil.copy(str(importlib.import_module("py").__file__), folder / "py.py")
-    compileall.compile_dir(folder, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+def _add_pytest_program(folder: Path) -> None:
+    add_pytest(folder)
     (folder / "bin").mkdir()
     program = folder / "bin/pytest"
     program.write_text('#!/bin/sh\nexec python3 -B -m pytest -p no:cacheprovider --color=no "$@"\n')

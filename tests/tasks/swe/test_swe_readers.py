@@ -29,7 +29,7 @@ from slipstream.patches.apply import Entry, apply_patch, make_patch
 from slipstream.tasks.cheats.base import Target
 from slipstream.tasks.cheats.suite import cheats_of
 from slipstream.tasks.source import load_tasks
-from slipstream.tasks.swe.building import backwards
+from slipstream.tasks.swe.building import reversed_patch
 from slipstream.tasks.swe.r2egym import read_r2egym
 from slipstream.tasks.swe.swebench import read_swebench
 from slipstream.tasks.swe.swegym import read_swegym
@@ -215,7 +215,7 @@ def test_patches_that_do_not_fit_the_image_are_named(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"(?s)# the patch of the row must fit .*does not apply"):
         play(bug, "true")
     tests = task_of(read_swebench, tmp_path, SWEBENCH, base="host", tree=str(image))
-    with pytest.raises(GraderError, match=r"test_patch does not fit the task's files: tests/test_calc\.py"):
+    with pytest.raises(GraderError, match=r"test_patch does not apply to the task's files: tests/test_calc\.py"):
         play(tests, "true")
 
 
@@ -243,12 +243,12 @@ def test_a_patch_can_be_turned_round(patches: str) -> None:
     files["old.py"] = Entry(data=b"one\ntwo\n")
     there = {**files, **apply_patch(patches.encode(), files.get)}
     assert there != files
-    back = {**there, **apply_patch(backwards(patches).encode(), there.get)}
+    back = {**there, **apply_patch(reversed_patch(patches).encode(), there.get)}
     assert {name: entry for name, entry in back.items() if entry is not None} == files
 
 
 def test_a_rename_is_not_turned_round() -> None:
-    assert backwards("diff --git a/x b/y\nrename from x\nrename to y\n") == ""
+    assert reversed_patch("diff --git a/x b/y\nrename from x\nrename to y\n") == ""
 
 
 # ---------------------------------------------------------------- what the agent gets
@@ -376,15 +376,15 @@ def test_a_run_can_name_a_reader_as_its_source(tmp_path: Path) -> None:
         *((read_r2egym, without(R2EGYM, name), f'"{name}" is missing') for name in ("docker_image", "commit_hash")),
         (read_r2egym, without(R2EGYM, "expected_output_json"), '"expected_output_json" is missing'),
         *((read_swesmith, without(SWESMITH, name), f'"{name}" is missing') for name in ("patch", "PASS_TO_PASS")),
-        (read_swebench, {**SWEBENCH, "instance_id": 7}, "is a int where text is needed"),
+        (read_swebench, {**SWEBENCH, "instance_id": 7}, "is a int, but must be text"),
         (read_swebench, {**SWEBENCH, "repo": "pallets/flusk"}, 'did you mean "pallets/flask"'),
         (read_swebench, {**SWEBENCH, "FAIL_TO_PASS": "[oops"}, "not valid JSON"),
         (read_swebench, {**SWEBENCH, "FAIL_TO_PASS": "[]"}, "nothing would show"),
-        (read_swebench, {**SWEBENCH, "patch": "no patch"}, '"patch" is no patch'),
+        (read_swebench, {**SWEBENCH, "patch": "no patch"}, '"patch" is not a valid patch'),
         (read_swebench, {**SWEBENCH, "problem_statement": " "}, "would not know what to do"),
-        (read_swebench, {**SWEBENCH_5, "log_parser": "parse_log_jest"}, "not one of Python's"),
+        (read_swebench, {**SWEBENCH_5, "log_parser": "parse_log_jest"}, "is not supported: only those for Python"),
         (read_swebench, {**SWEBENCH_5, "eval_type": "fail_only"}, "only pass_and_fail"),
-        (read_r2egym, {**R2EGYM, "expected_output_json": "[]"}, "no map of statuses"),
+        (read_r2egym, {**R2EGYM, "expected_output_json": "[]"}, "must be a map from tests to statuses"),
         (read_swesmith, {**SWESMITH, "instance_id": "calc-1"}, "owner__repo.commit.name"),
     ],
 )
@@ -397,9 +397,9 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, reader: Reader, row:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("rows.csv", "", "are not read"),
+        ("rows.csv", "", "are not supported"),
         ("rows.jsonl", "{", "not valid JSON"),
-        ("rows.jsonl", "[]\n", "an object is needed"),
+        ("rows.jsonl", "[]\n", "instead of an object"),
         ("rows.json", "{}", "a list of rows"),
         ("rows.parquet", "x", "as Parquet"),
     ],

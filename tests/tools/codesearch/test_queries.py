@@ -222,7 +222,7 @@ def test_nothing_at_all_says_so(search: CodeSearch) -> None:
         (["shop/rates.py:90"], "", Mode.AUTO, "has 5 lines: ask for lines 1 to 5"),
         (["nope"], "", Mode.CALLERS, 'there is no definition "nope"'),
         (["a b"], "", Mode.CALLEES, "needs the name of a definition"),
-        (["(a"], "", Mode.REGEX, '"(a" is no regular expression'),
+        (["(a"], "", Mode.REGEX, '"(a" is not a regular expression'),
     ],
 )
 def test_a_query_that_cannot_be_answered_names_the_remedy(
@@ -387,6 +387,6 @@ def test_a_pattern_that_is_tried_on_very_many_names_is_given_up() -> None:
 
 def test_close_names_compares_few_of_very_many() -> None:
     known = [f"alpha_{number}" for number in range(100_000)]
-    assert close_names("alpha_99999x", known, most=1, cutoff=0.7) != []
-    assert close_names("a" * 1000, ["a" * 999], most=1, cutoff=0.7) == []
-    assert close_names("filtre", ["filter", "flat", "refilter"], most=1, cutoff=0.7) == ["filter"]
+    assert close_names("alpha_99999x", known, limit=1, cutoff=0.7) != []
+    assert close_names("a" * 1000, ["a" * 999], limit=1, cutoff=0.7) == []
+    assert close_names("filtre", ["filter", "flat", "refilter"], limit=1, cutoff=0.7) == ["filter"]

@@ -1,7 +1,7 @@
-"""Hints: rules that look at what was called and answered so far, and add a word of advice to the next observation.
+"""Hints: rules that look at the calls and answers so far, and append advice to the next observation.
 
-`agent.hints.on=true` switches them on, and `agent.hints.NAME=false` one of them off. Each one given is on record with
-the message it is in.
+`agent.hints.on=true` enables them, and `agent.hints.NAME=false` disables one of them. Each hint given is recorded with
+its message.
 """
 
 from slipstream.agent.hints.adviser import FINISH_RULES, HELD, RULES, Adviser

@@ -1,9 +1,9 @@
 """Gives the hints of one rollout.
 
-Input: what came of the calls of each turn. Output: the hints that its answers are to end with.
-Invariants: what is given depends on the turns on record alone, so a rollout that goes on from its turns is advised as
-an unbroken one. A tool's result stays as it is, but for a call that would end the rollout and is held. A rule says the
-same thing again only after some turns, and a turn has few hints.
+Input: the results of each turn's calls. Output: the hints to append to its answers. Invariants: hints depend only on
+recorded turns, so a resumed rollout gets the same ones as an uninterrupted one. A tool's result does not change, except
+that a call that would end the rollout may be held back. A rule repeats itself only after some turns, and a turn has few
+hints.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from slipstream.tools.base import ContextEdit, Finish, Hint, Observation
 from slipstream.tools.toolset import CallResult
 
 HELD = "Not ended yet."
-"""What a call that would end the rollout is answered with where a rule holds it."""
+"""The answer to a call that would end the rollout, if a rule holds it back."""
 MAX_HINTS = 2
 QUIET_STEPS = 5
-"""For so many turns a rule does not say the same again."""
+"""For this many turns a rule does not repeat the same hint."""
 MAX_CHARS = 400
 
 RULES: Mapping[str, Rule] = {
@@ -63,16 +63,16 @@ class Adviser:
 
     @property
     def names(self) -> Collection[str]:
-        """Of the hints it may give."""
+        """The names of the hints it may give."""
         return {*self._rules, *self._finish_rules}
 
     def advise(
         self, results: Sequence[CallResult], window: Window | None
     ) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
-        """After each turn: what came of it, and the hints that go with that."""
+        """After each turn: its results, and the hints for them."""
         results, hints = tuple(results), tuple[Hint, ...]()
         if not self.names or any(isinstance(result.outcome, ContextEdit) for result in results):
-            pass  # a rewritten conversation has no answers that a hint could ride in
+            pass  # a rewritten conversation has no answer to append a hint to
         elif any(isinstance(result.outcome, Finish) for result in results):
             if hints := self._holding(results, window):
                 held = Observation(text=HELD, is_error=True)
@@ -83,7 +83,7 @@ class Adviser:
         return results, hints
 
     def recall(self, results: Sequence[CallResult], hints: Sequence[Hint]) -> None:
-        """A turn that is over, with the hints that were given after it."""
+        """Record a finished turn, with the hints given after it."""
         self._steps.append(Step(answers=_answers(results), hints=tuple(hints)))
 
     def _situation(self, results: Sequence[CallResult], window: Window | None) -> Situation:
@@ -96,7 +96,7 @@ class Adviser:
         )
 
     def _holding(self, results: Sequence[CallResult], window: Window | None) -> tuple[Hint, ...]:
-        """Why the rollout is not to end yet. Each rule holds it once, and there must be time for something else."""
+        """Why the rollout should not end yet. Each rule holds it back once, and only if there are turns left."""
         situation = self._situation(results[:-1], window)
         if not isinstance(results[-1].outcome, Finish) or situation.turns_left < finishing.MIN_TURNS:
             return ()
@@ -123,6 +123,6 @@ def _answers(results: Sequence[CallResult]) -> tuple[AnsweredCall, ...]:
 
 
 def _one_line(text: str) -> str:
-    """Paths and names come from outside. Without line breaks a hint can be told from the answer it ends."""
+    """Remove line breaks, since paths and names are untrusted: a hint must stay separable from the answer."""
     flat = " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
     return flat if len(flat) <= MAX_CHARS else f"{flat[:MAX_CHARS]}..."

@@ -1,4 +1,4 @@
-"""Rules about calls: those that cannot be read, that name no tool, that come again and again."""
+"""Rules about calls that cannot be parsed, name no tool, or repeat themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.agent.hints.seen import AnsweredCall, Situation, Step
 from slipstream.types import CallProblem
 
 STEPS_BACK = 6
-"""How far back a call is looked for."""
+"""How far back to look for the same call."""
 
 _HOW_TO_WRITE: Mapping[CallProblem, str] = {
     CallProblem.BAD_JSON: 'In a JSON string write a line break as \\n, a quote as \\" and a backslash as \\\\.',
@@ -85,6 +85,5 @@ def _before(situation: Situation) -> Iterator[Step]:
 
 
 def _failed_alike(before: AnsweredCall, now: AnsweredCall, was_last: bool) -> bool:
-    """Whether the same call failed, with the same answer if there were other steps between, which may have changed
-    something."""
+    """Whether the same call failed; with the same answer, if steps in between may have changed something."""
     return before.is_error and now.same_call(before) and (was_last or now.text == before.text)

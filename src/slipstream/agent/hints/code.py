@@ -9,8 +9,8 @@ from slipstream.agent.hints.seen import AnsweredCall, Situation
 from slipstream.tools.editor.editor import NEW_SYNTAX_ERROR, NOT_FOUND
 
 LARGE_CHARS = 8_000
-"""An answer that is longer is a lot to read."""
-_MOST_SCANNED_CHARS = 40_000
+"""A longer answer is a lot to read."""
+_MAX_SCANNED_CHARS = 40_000
 _AROUND = 10
 
 _NO_MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]{1,80})")
@@ -96,8 +96,8 @@ def _of(tool: str, situation: Situation) -> Iterator[AnsweredCall]:
 
 
 def _scanned(answer: AnsweredCall) -> str:
-    """The end of the answer, where programs say what went wrong."""
-    return answer.text[-_MOST_SCANNED_CHARS:]
+    """The end of the answer, where programs report errors."""
+    return answer.text[-_MAX_SCANNED_CHARS:]
 
 
 def _reads_whole(answer: AnsweredCall) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about a call that would end the rollout. One that fires holds it, once."""
+"""Rules about a call that would end the rollout. A rule that fires holds it back, once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from slipstream.agent.hints.seen import AnsweredCall, Situation
 
 MIN_TURNS = 2
-"""With fewer turns left there is no time for anything but to finish."""
+"""With fewer turns left there is only time to finish."""
 
 _READS = frozenset({"read_file", "search"})
 _WRITES = re.compile(
@@ -17,7 +17,7 @@ _WRITES = re.compile(
 
 
 def finish_unchanged(situation: Situation) -> str | None:
-    if not situation.tools & {"edit", "write_file"}:
+    if not situation.tools & {"edit", "replace", "write_file"}:
         return None
     answers = [answer for step in situation.steps for answer in step.answers]
     if any(_may_change(answer) for answer in answers if answer.call.name in situation.tools - situation.pure):
@@ -37,7 +37,7 @@ def finish_unchecked(situation: Situation) -> str | None:
 
 def _may_change(answer: AnsweredCall) -> bool:
     """Whether it changed something, or may have."""
-    if answer.call.name in ("edit", "write_file"):
+    if answer.call.name in ("edit", "replace", "write_file"):
         return answer.edited
     if answer.call.problem is not None or answer.call.name in _READS:
         return False

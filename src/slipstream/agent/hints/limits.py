@@ -1,4 +1,4 @@
-"""Rules about what runs out."""
+"""Rules about limits that are nearly reached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from slipstream.agent.hints.seen import Situation
 
 TURNS_LEFT = (5, 1)
 SHARES = (0.75, 0.9)
-"""Of the window: at each of them it is said once."""
+"""Of the context window; the hint is given once at each."""
 
 
 def few_turns(situation: Situation) -> str | None:

@@ -1,6 +1,6 @@
-"""What a rule for hints looks at: what was called and answered, and the hints that were given.
+"""The input of hint rules: the calls and answers so far, and the hints that were given.
 
-Invariants: all of it is on record with the turns, so that a rule says the same of a recorded rollout as of a live
+Invariants: all of it is recorded with the turns, so a rule gives the same result for a recorded rollout as for a live
 one.
 """
 
@@ -14,25 +14,25 @@ from slipstream.dialogue.base import Window
 from slipstream.tools.base import Hint
 from slipstream.types import Json, ToolCall
 
-_EDITORS = frozenset({"edit", "write_file"})
+_EDITORS = frozenset({"edit", "replace", "write_file"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredCall:
-    """A call and what the model read of it, hints of rules left out."""
+    """A call and its answer as the model read it, without hints from rules."""
 
     call: ToolCall
     text: str
     is_error: bool
 
     def argument(self, name: str) -> str:
-        """An argument that is text; empty if it is not there."""
+        """A string argument; empty if it is missing."""
         value: Json = self.call.arguments.get(name)
         return value if isinstance(value, str) else ""
 
     @property
     def edited(self) -> bool:
-        """Whether a file was changed by an editor."""
+        """Whether an editing tool changed a file."""
         return self.call.name in _EDITORS and not self.is_error and self.argument("command") != "view"
 
     def same_call(self, other: AnsweredCall) -> bool:
@@ -45,18 +45,18 @@ class Step:
 
     answers: tuple[AnsweredCall, ...] = ()
     hints: tuple[Hint, ...] = ()
-    """Those that its answers ended with."""
+    """The hints appended to its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     steps: Sequence[Step]
-    """All so far; the last one just happened, and has no hints yet."""
+    """All steps so far; the last one just happened, and has no hints yet."""
     tools: frozenset[str]
     """The names of the agent's tools."""
     turns_left: int
     pure: frozenset[str] = frozenset()
-    """Those of the tools that change nothing."""
+    """The tools that change nothing."""
     window: Window | None = None
 
     @property
@@ -69,4 +69,4 @@ class Situation:
 
 
 Rule: TypeAlias = Callable[[Situation], str | None]
-"""The hint's text, or None if there is no call for it."""
+"""Returns the hint's text, or None if it does not apply."""

@@ -1,1 +1,1 @@
-"""What Slipstream itself costs a rollout, and how long hostile input holds up the event loop."""
+"""Measures Slipstream's own overhead per rollout, and how long hostile input blocks the event loop."""

@@ -1,8 +1,8 @@
-"""What the data path costs: encoding turn by turn, then merging and batching.
+"""Measures the data path: encoding turn by turn, then merging and batching.
 
-Two measurements. `encode`: a rollout of many turns through the real renderer, counting the tokens that are encoded at
-each turn; beside it, what rendering the whole conversation anew at each turn would have encoded. `merge`: rollouts of
-so many tokens made into a batch, in a process of its own, so that its peak memory is its own.
+Two measurements. `encode`: the tokens encoded at each turn of a long rollout through the real renderer, and what
+rendering the whole conversation at each turn would have encoded. `merge`: rollouts made into a batch, in a process of
+its own so that the peak memory is its own.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _OBSERVATION = "total 4\n-rw-r--r-- 1 nobody nogroup 512 notes.txt\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatapathLoad:
-    """How much is put through."""
+    """The amount of work."""
 
     turns: int = 200
-    """Of the rollout that is encoded."""
+    """Turns of the rollout that is encoded."""
     rollouts: int = 512
     tokens: int = 32_768
-    """Of each rollout that is merged."""
+    """Tokens of each rollout that is merged."""
     merged_turns: int = 50
 
 
@@ -97,19 +97,19 @@ def measure_encoding(load: DatapathLoad) -> dict[str, Json]:
 
 
 async def _rollout(num_turns: int) -> tuple[list[Turn], list[Span], float]:
-    """One rollout of `num_turns`, through the dialogue that training uses."""
+    """A rollout of `num_turns` through the dialogue that training uses."""
     renderer = Renderer("qwen3", surrogate("qwen3"))
     turns: list[Turn] = []
     spans: list[Span] = []
     model = ScriptedModel(_look, decode=renderer.decode, encode=renderer.encode_reply, encode_text=renderer.encode_text)
-    terms = CallContext(
+    context = CallContext(
         params=SampleParams(max_tokens=1024),
         max_context_tokens=10_000_000,
         gate=OpenGate(),
         key=JobKey(phase="bench", step=0, task_id="datapath", sample=0),
         attempt=1,
     )
-    dialogue = TokenDialogue(renderer, model, terms, TurnLog(seed=0, on_turn=turns.append, on_span=spans.append))
+    dialogue = TokenDialogue(renderer, model, context, TurnLog(seed=0, on_turn=turns.append, on_span=spans.append))
     start_s = time.perf_counter()
     incoming = [Message(role=Role.SYSTEM, content="Work."), Message(role=Role.USER, content="Look around.")]
     for _ in range(num_turns):
@@ -156,7 +156,7 @@ def _groups(load: DatapathLoad) -> Iterator[Group]:
 
 
 def _made_rollout(task: str, sample: int, num_turns: int, per_turn: int) -> Rollout:
-    """A rollout of which a quarter was sampled."""
+    """A rollout with a quarter of its tokens sampled."""
     num_sampled = per_turn // 4
     turns: list[Turn] = []
     length = 0

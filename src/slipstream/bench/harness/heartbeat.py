@@ -1,9 +1,8 @@
-"""How long the event loop was held up while something ran.
+"""Measures how long the event loop is blocked while something runs.
 
-A task wakes every two milliseconds and looks at the clock: what it comes late is a stall. Beside it stands the CPU time
-between two wake-ups: that of the loop's own thread, and that of all threads of the process, which may hold the
-interpreter's lock. A machine that is busy with other things, or gives this one little of its cores, makes the stall
-longer and these not: on an idle one the stall is no longer than the CPU time of the process.
+A task wakes every two milliseconds and reads the clock: its delay is a stall. The CPU time between two wake-ups is
+measured too, of the loop's thread and of all threads of the process, which may hold the GIL. Other work on the machine
+makes the stall longer but not the CPU times: on an idle machine no stall is longer than the process's CPU time.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ BEAT_S = 0.002
 
 @dataclass(slots=True, kw_only=True)
 class Stalls:
-    """Filled while the heart beats."""
+    """The longest stall so far."""
 
     stall_ms: float = 0.0
-    """The longest."""
     loop_cpu_ms: float = 0.0
     """The most CPU time of the loop's thread between two beats."""
     process_cpu_ms: float = 0.0
@@ -40,7 +38,7 @@ async def heartbeat() -> AsyncIterator[Stalls]:
     try:
         yield found
     finally:
-        await asyncio.sleep(2 * BEAT_S)  # a stall at the very end is seen by the beat after it
+        await asyncio.sleep(2 * BEAT_S)  # so that a stall at the very end is measured
         beating.cancel()
         await asyncio.wait([beating])
         found.seconds = time.perf_counter() - started_s

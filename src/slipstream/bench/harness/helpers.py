@@ -1,9 +1,9 @@
-"""What a rollout costs the run's own process when agents work in helper processes (`dispatch.processes`).
+"""Measures what a rollout costs the run's own process when agents work in helper processes (`dispatch.processes`).
 
-Input: how many helpers, rollouts and turns. Output: times on the cores. All is real but the two ends: the model, in
-the run's own process, and the tool, in the helpers, answer from memory, and there is no sandbox. The dialogue is the
-one of training, with tokens. What the run's own process takes for a rollout bounds how many it can have in a second,
-however many helpers and cores there are: the engine and the learner's weights come on top of it.
+Everything is real but the two ends: the model in the run's own process and the tool in the helpers answer from memory,
+and there is no sandbox. The dialogue is that of training, with tokens. The CPU time per rollout in the run's own
+process limits the rollouts per second, however many helpers and cores there are; the engine and the learner come on
+top.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
+from slipstream.bench.harness.scripted import TASK_ID, check_complete, make_jobs, make_replies, make_task, make_toolset
 from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.token import TokenDialogue
 from slipstream.dispatch.base import DispatchLimits
@@ -29,42 +30,33 @@ from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Batch
 from slipstream.graders.registry import find_grader
-from slipstream.placement.processes import Order, open_processes
+from slipstream.placement.processes import HelperSpec, open_processes
 from slipstream.record import RunStore
 from slipstream.render.families import surrogate
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox.fake import FakeProvider
 from slipstream.seams import Journal, TurnGate
-from slipstream.tools import Effect, Toolset, tool
 from slipstream.types import (
-    AgentLimits,
-    Brief,
     EngineLoad,
-    Grading,
     Job,
-    JobKey,
-    Message,
-    Role,
     Sampled,
     SampleParams,
     StopReason,
     Task,
-    ToolCall,
 )
 
 _MODULE = "slipstream.bench.harness.helpers"
-_TASK = "overhead"
 _FAMILY = "qwen3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperCost:
-    """What one load came to."""
+    """The cost of one load."""
 
     seconds: float
     cpu_seconds: float
-    """Of the run's own process, all its threads."""
+    """CPU time of all threads of the run's own process."""
 
 
 def in_a_child(*, processes: int, rollouts: int, turns: int) -> HelperCost:
@@ -74,16 +66,11 @@ def in_a_child(*, processes: int, rollouts: int, turns: int) -> HelperCost:
 
 
 class AnsweringModel:
-    """Calls the tool at every turn but the last, and then ends."""
+    """Calls the tool at every turn but the last, then finishes."""
 
     def __init__(self, num_turns: int) -> None:
         renderer = Renderer(_FAMILY, surrogate(_FAMILY))
-        calls = [ToolCall(id=f"call_{turn}", name="look", arguments={"at": turn}) for turn in range(num_turns - 1)]
-        calls.append(ToolCall(id="call_last", name="finish", arguments={"answer": "42"}))
-        self._replies = [
-            renderer.encode_reply(Message(role=Role.ASSISTANT, content="I look at the next thing.", calls=(call,)))
-            for call in calls
-        ]
+        self._replies = [renderer.encode_reply(message) for message in make_replies(num_turns)]
         self._num_told: dict[str, int] = {}
 
     async def complete(
@@ -109,33 +96,23 @@ class AnsweringModel:
         return None
 
     async def aclose(self) -> None:
-        """Nothing is held."""
-
-
-@tool(effect=Effect.PURE)
-async def look(at: int) -> str:
-    """Look at a thing."""
-    return f"At {at} there is a thing like any other, and it leads to the next."
+        """Nothing to close."""
 
 
 @asynccontextmanager
 async def open_attempt_deps(
     turns: int, *, model: Any, gate: TurnGate, journal: Journal
 ) -> AsyncIterator[tuple[AttemptDeps, Mapping[str, Task]]]:
-    """In a helper: what an attempt works with."""
+    """The dependencies of attempts in a helper, and the tasks."""
     renderer = Renderer(_FAMILY, surrogate(_FAMILY))
-    toolset = Toolset([look, *Toolset.named(("finish",)).tools.values()])
+    toolset = make_toolset()
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = CallContext(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
-        return TokenDialogue(renderer, model, terms, log)
+        context = CallContext(
+            params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt
+        )
+        return TokenDialogue(renderer, model, context, log)
 
-    task = Task(
-        id=_TASK,
-        brief=Brief(instruction="Look around.", system="You look.", limits=AgentLimits(turns=turns)),
-        grading=Grading(kind="exact", spec={"expected": "42"}),
-        sandbox=None,
-    )
     yield (
         AttemptDeps(
             provider=FakeProvider(),
@@ -144,21 +121,17 @@ async def open_attempt_deps(
             make_runner=lambda task: ToolAgent(toolset),
             find_grader=find_grader,
         ),
-        {_TASK: task},
+        {TASK_ID: make_task(turns)},
     )
 
 
-async def carry_out(folder: Path, *, processes: int, rollouts: int, turns: int) -> HelperCost:
-    """So many rollouts of so many turns each in helper processes, up to 64 at once, recorded in `folder`."""
-    jobs = [
-        Job(key=JobKey(phase="bench", step=0, task_id=_TASK, sample=sample), seed=sample, weight=0)
-        for sample in range(rollouts)
-    ]
-    order = Order(maker=f"{_MODULE}:open_attempt_deps", crews=(turns,) * processes)
-    model, gate = AnsweringModel(turns), OpenGate()
+async def run_rollouts(folder: Path, *, processes: int, rollouts: int, turns: int) -> HelperCost:
+    """Make rollouts in helper processes, up to 64 at once, recorded in `folder`."""
+    spec = HelperSpec(opener=f"{_MODULE}:open_attempt_deps", works=(turns,) * processes)
+    model, gate, jobs = AnsweringModel(turns), OpenGate(), make_jobs(rollouts)
     async with (
         RunStore.create(folder, config={}) as store,
-        open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement,
+        open_processes(spec, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement,
     ):
         placement.journal = store
         start_s, cpu_s = time.perf_counter(), time.process_time()
@@ -166,18 +139,17 @@ async def carry_out(folder: Path, *, processes: int, rollouts: int, turns: int) 
             placement, policy=Batch(), limits=DispatchLimits(run=64), journal=store, gate=gate
         ) as dispatcher:
             done = await dispatcher.collect(jobs)
-        took = HelperCost(seconds=time.perf_counter() - start_s, cpu_seconds=time.process_time() - cpu_s)
-    if not all(len(rollout.turns) == turns and rollout.verdict is not None for rollout in done):
-        raise RuntimeError(f"a rollout did not come to {turns} turns and a verdict: {done[0].ending}")
-    return took
+        cost = HelperCost(seconds=time.perf_counter() - start_s, cpu_seconds=time.process_time() - cpu_s)
+    check_complete(done, turns)
+    return cost
 
 
 def _main(arguments: Sequence[str]) -> None:
     processes, rollouts, turns = map(int, arguments)
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
-        took = asyncio.run(carry_out(Path(folder), processes=processes, rollouts=rollouts, turns=turns))
-    sys.stdout.write(json.dumps({name: getattr(took, name) for name in HelperCost.__slots__}))
+        cost = asyncio.run(run_rollouts(Path(folder), processes=processes, rollouts=rollouts, turns=turns))
+    sys.stdout.write(json.dumps({name: getattr(cost, name) for name in HelperCost.__slots__}))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""What the harness itself costs: a turn, a rollout, a thousand of them at once.
+"""Measures the overhead of the harness: of a turn, of a rollout, of a thousand rollouts at once.
 
-Input: how many rollouts run at once, and their turns. Output: figures. Everything is real but the two ends: the model
-and the tool answer from memory, and there is no sandbox. So what is measured is the agent loop, the chat dialogue
-(which does not tokenise), dispatch with all its stages, spans, and a run store on disk that is committed as ever.
-Rendering, which training needs besides, is measured beside it; and, with `overhead_helpers`, what is left of all this
-to the run's own process when agents work in helpers. Every load runs in a process of its own, so that its time and its
-peak memory are its own; all its rollouts are alive at once, turn by turn beside each other.
+Everything is real but the two ends: the model and the tool answer from memory, and there is no sandbox. So the figures
+cover the agent loop, the chat dialogue (which does not tokenise), dispatch with all its stages, spans, and a run store
+on disk with its usual commits. Rendering, which training also needs, is measured separately; and, by `helpers`, what
+remains for the run's own process when agents work in helpers. Every load runs in a process of its own, so that time and
+peak memory are its own; all its rollouts are alive at once and take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ from pathlib import Path
 
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
-from slipstream.bench.harness import helpers as overhead_helpers
+from slipstream.bench.harness import helpers
+from slipstream.bench.harness.scripted import (
+    TASK_ID,
+    check_complete,
+    look,
+    make_jobs,
+    make_replies,
+    make_task,
+    make_toolset,
+    observation,
+)
 from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.dispatcher import Dispatcher
@@ -38,59 +47,53 @@ from slipstream.render.families import surrogate
 from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import AttemptDeps
 from slipstream.sandbox.fake import FakeProvider
-from slipstream.tools import Effect, Toolset, tool
+from slipstream.tools import Toolset
 from slipstream.types import (
-    AgentLimits,
-    Brief,
-    Grading,
     Job,
-    JobKey,
     Json,
     Message,
     Role,
     SampleParams,
     StopReason,
     Task,
-    ToolCall,
     ToolSpec,
 )
 
-_TASK = "overhead"
 _RENDERED_TURNS = 200
 HELPED_TURNS = 5
-"""As many as a rollout of the demo tasks has, about."""
+"""About as many as a rollout of the demo tasks has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadLoad:
-    """How much is put through."""
+    """The amount of work."""
 
     turns: int = 20
-    """Of each rollout."""
+    """Turns per rollout."""
     rollouts: int = 1_000
-    """At once, for the cost of a turn."""
+    """Rollouts at once, for the cost of a turn."""
     sizes: tuple[int, ...] = (100, 1_000, 10_000)
-    """At once, for the cost of a rollout; the memory is that of the largest."""
+    """Rollouts at once, for the cost of a rollout; the memory is that of the largest."""
     rounds: int = 3
-    """Of each load but the largest; the median counts."""
+    """Rounds of each load but the largest; the median counts."""
     helped: int = 600
-    """Rollouts in helper processes, for what they cost the run's own process."""
+    """Rollouts in helper processes, for their cost in the run's own process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessCost:
-    """What one load came to."""
+    """The cost of one load."""
 
     seconds: float
     cpu_seconds: float
-    """Of all threads: the loop's and the store's."""
+    """CPU time of all threads: the loop's and the store's."""
     peak_mb: float
     num_commits: int
 
 
 def run(load: OverheadLoad) -> dict[str, Json]:
-    took = {size: _median_of(load, size) for size in sorted({load.rollouts, *load.sizes})}
-    turn = took[load.rollouts]
+    cost = {size: _median_of(load, size) for size in sorted({load.rollouts, *load.sizes})}
+    turn = cost[load.rollouts]
     num_turns = load.rollouts * load.turns
     return {
         "rollouts": load.rollouts,
@@ -99,23 +102,23 @@ def run(load: OverheadLoad) -> dict[str, Json]:
         "turn_cpu_us": turn.cpu_seconds / num_turns * 1e6,
         "render_us": measure_rendering(_RENDERED_TURNS) * 1e6,
         "commits": turn.num_commits,
-        "rollout_us": {str(size): took[size].seconds / size * 1e6 for size in load.sizes},
-        "rss_mb": took[max(took)].peak_mb,
-        "rss_rollouts": max(took),
+        "rollout_us": {str(size): cost[size].seconds / size * 1e6 for size in load.sizes},
+        "rss_mb": cost[max(cost)].peak_mb,
+        "rss_rollouts": max(cost),
         "helped_own_cpu_us": statistics.median(_own_cpu_s(load) for _ in range(load.rounds)) * 1e6,
         "helped_turns": HELPED_TURNS,
     }
 
 
 def _own_cpu_s(load: OverheadLoad) -> float:
-    """Of the run's own process, for a rollout whose agent works in a helper."""
-    took = overhead_helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS)
-    return took.cpu_seconds / load.helped
+    """CPU time of the run's own process per rollout whose agent works in a helper."""
+    cost = helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS)
+    return cost.cpu_seconds / load.helped
 
 
 def _median_of(load: OverheadLoad, size: int) -> HarnessCost:
     rounds = 1 if size == max(load.rollouts, *load.sizes) else load.rounds
-    found = sorted((_in_a_child(size, load.turns) for _ in range(rounds)), key=lambda took: took.seconds)
+    found = sorted((_in_a_child(size, load.turns) for _ in range(rounds)), key=lambda cost: cost.seconds)
     return found[len(found) // 2]
 
 
@@ -129,19 +132,17 @@ def _in_a_child(rollouts: int, turns: int) -> HarnessCost:
 
 
 class _Model:
-    """Calls the tool at every turn but the last, and then ends. It lets everyone else go on before it answers."""
+    """Calls the tool at every turn but the last, then finishes. Yields to the event loop before it answers."""
 
     def __init__(self, num_turns: int) -> None:
-        calls = [ToolCall(id=f"call_{turn}", name="look", arguments={"at": turn}) for turn in range(num_turns - 1)]
-        calls.append(ToolCall(id="call_last", name="finish", arguments={"answer": "42"}))
         self._replies = [
             ChatReply(
-                message=Message(role=Role.ASSISTANT, content="I look at the next thing.", calls=(call,)),
+                message=message,
                 stop=StopReason.STOP,
                 num_prompt_tokens=100 + 40 * turn,
                 num_sampled_tokens=20,
             )
-            for turn, call in enumerate(calls)
+            for turn, message in enumerate(make_replies(num_turns))
         ]
 
     async def chat(
@@ -157,77 +158,61 @@ class _Model:
         return self._replies[len(messages) // 2 - 1]
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
-@tool(effect=Effect.PURE)
-async def look(at: int) -> str:
-    """Look at a thing."""
-    return _seen(at)
-
-
-def _seen(at: int) -> str:
-    return f"At {at} there is a thing like any other, and it leads to the next."
-
-
-async def carry_out(folder: Path, *, rollouts: int, turns: int) -> HarnessCost:
-    """So many rollouts at once, of so many turns each, recorded in `folder`."""
-    model, gate, toolset = _Model(turns), OpenGate(), Toolset([look, *Toolset.named(("finish",)).tools.values()])
-    task = Task(
-        id=_TASK,
-        brief=Brief(instruction="Look around.", system="You look.", limits=AgentLimits(turns=turns)),
-        grading=Grading(kind="exact", spec={"expected": "42"}),
-        sandbox=None,
-    )
+async def run_rollouts(folder: Path, *, rollouts: int, turns: int) -> HarnessCost:
+    """Make rollouts, all at once, recorded in `folder`."""
+    model, gate, toolset = _Model(turns), OpenGate(), make_toolset()
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
-        terms = CallContext(params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt)
-        return ChatDialogue(model, terms, log)
+        context = CallContext(
+            params=SampleParams(), max_context_tokens=100_000, gate=gate, key=job.key, attempt=attempt
+        )
+        return ChatDialogue(model, context, log)
 
-    jobs = [
-        Job(key=JobKey(phase="bench", step=0, task_id=_TASK, sample=sample), seed=sample, weight=0)
-        for sample in range(rollouts)
-    ]
+    jobs = make_jobs(rollouts)
     start_s, cpu_s = time.perf_counter(), time.process_time()
     async with RunStore.create(folder, config={}) as store:
-        crew = AttemptDeps(
+        deps = AttemptDeps(
             provider=FakeProvider(),
             journal=store,
             make_dialogue=make_dialogue,
             make_runner=lambda task: ToolAgent(toolset),
             find_grader=find_grader,
         )
-        async with Dispatcher(InProcess(crew, {_TASK: task}), policy=Batch(), journal=store) as dispatcher:
+        async with Dispatcher(
+            InProcess(deps, {TASK_ID: make_task(turns)}), policy=Batch(), journal=store
+        ) as dispatcher:
             done = await dispatcher.collect(jobs)
         num_commits = store.num_commits
-    took = HarnessCost(
+    cost = HarnessCost(
         seconds=time.perf_counter() - start_s,
         cpu_seconds=time.process_time() - cpu_s,
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         num_commits=num_commits,
     )
-    if not all(len(rollout.turns) == turns and rollout.verdict is not None for rollout in done):
-        raise RuntimeError(f"a rollout did not come to {turns} turns and a verdict: {done[0].ending}")
-    return took
+    check_complete(done, turns)
+    return cost
 
 
 # ---------------------------------------------------------------- rendering
 
 
 def measure_rendering(num_turns: int) -> float:
-    """Seconds that the renderer takes for a turn: reading the reply, then encoding the tool's answer."""
+    """Seconds that the renderer takes per turn: parsing the reply and encoding the tool's answer."""
     renderer = Renderer("qwen3", surrogate("qwen3"))
     tools = Toolset([look]).specs
-    call = ToolCall(id="call_0", name="look", arguments={"at": 1})
-    sampled = renderer.encode_reply(Message(role=Role.ASSISTANT, content="I look at the next thing.", calls=(call,)))
-    answer = Message(role=Role.TOOL, content=_seen(1), call_id=call.id, name=call.name)
+    reply = make_replies(2)[0]
+    sampled = renderer.encode_reply(reply)
+    answer = Message(role=Role.TOOL, content=observation(1), call_id=reply.calls[0].id, name="look")
     tail = renderer.render([Message(role=Role.USER, content="Look around.")], tools)
     start_s = time.perf_counter()
     for turn in range(num_turns):
         renderer.parse(sampled, tail, tools, call_prefix=f"call_{turn}_")
         extension = renderer.extend(tail, sampled, [answer], tools)
         if extension is None:
-            raise RuntimeError("the renderer cannot go on from its own reply")
+            raise RuntimeError("the renderer cannot extend its own reply")
         tail = extension.added
     return (time.perf_counter() - start_s) / num_turns
 
@@ -236,8 +221,8 @@ def _main(arguments: Sequence[str]) -> None:
     rollouts, turns = map(int, arguments)
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
-        took = asyncio.run(carry_out(Path(folder), rollouts=rollouts, turns=turns))
-    fields = {name: getattr(took, name) for name in HarnessCost.__slots__}
+        cost = asyncio.run(run_rollouts(Path(folder), rollouts=rollouts, turns=turns))
+    fields = {name: getattr(cost, name) for name in HarnessCost.__slots__}
     sys.stdout.write(json.dumps(fields))
 
 

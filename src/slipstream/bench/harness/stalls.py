@@ -1,12 +1,13 @@
-"""The longest stall of the event loop under inputs that an agent made to hold it up.
+"""Measures the longest stall of the event loop under inputs that an agent could craft to block it.
 
-Each input is prepared first, in a real sandbox where it needs one; then it goes the way that it would go in a run while
-a heartbeat watches the loop. What comes of it (an answer, a refusal) is told beside the figures.
+Each input is first prepared in a real sandbox, then processed as in a run while a heartbeat watches the loop. The
+figures include the outcome, such as an answer or a refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from slipstream.bench.harness.heartbeat import heartbeat
 from slipstream.errors import SlipstreamError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.testing.reported import TestRun, run_reported
-from slipstream.graders.testing.work import take_work
+from slipstream.graders.testing.work import accept_work
 from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import TokenF1
 from slipstream.patches.apply import Entry, make_patch
@@ -48,12 +49,12 @@ GLOB = ("**/[ab]*" * 120 + "z")[:1000]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One hostile input: what is done before the watch starts, and what the run then does with it."""
+    """A hostile input: how it is prepared, and how a run processes it."""
 
     name: str
     act: Callable[[Sandbox, SandboxProvider], Awaitable[object]]
     script: str = ""
-    """Run in the sandbox, beforehand."""
+    """Run in the sandbox before measuring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +62,18 @@ class StallFigures:
     stall_ms: float
     """The longest stall of the event loop."""
     loop_cpu_ms: float
-    """The most CPU time that the loop's thread took between two wake-ups."""
+    """The most CPU time of the loop's thread between two wake-ups."""
     process_cpu_ms: float
-    """The most that all threads of the process took: on an idle machine no stall is longer."""
+    """The most CPU time of all threads of the process: on an idle machine no stall is longer."""
     seconds: float
     came: str
-    """What came of it, in short."""
+    """The outcome, in short."""
 
 
 def run(
     provider: Callable[[], SandboxProvider], names: Iterable[str] = (), *, rounds: int = 3, scale: float = 1.0
 ) -> dict[str, Json]:
-    """The figures of all inputs, or of those named; of each the median of some rounds. `scale` makes them smaller."""
+    """The figures of all inputs or of those named, each the median of some rounds. `scale` scales their sizes."""
     return asyncio.run(_run(provider, frozenset(names), rounds, scale))
 
 
@@ -108,13 +109,16 @@ async def _measured(one: Input, provider: SandboxProvider) -> StallFigures:
             done = await sandbox.exec(["/bin/sh", "-c", one.script], timeout_s=ACT_TIMEOUT_S)
             if done.exit_code != 0:
                 raise RuntimeError(f"the input {one.name} could not be prepared: {done.stderr.text()[:300]}")
+        gc.collect()
+        gc.freeze()  # what this process held before is not the input's: collecting it would count as a stall
         async with heartbeat() as seen:
             try:
                 async with asyncio.timeout(ACT_TIMEOUT_S):
-                    came = _told(await one.act(sandbox, provider))
+                    came = _shortened(await one.act(sandbox, provider))
             except SlipstreamError as raised:
-                came = _told(raised)
+                came = _shortened(raised)
     finally:
+        gc.unfreeze()
         await sandbox.aclose()
     return StallFigures(
         stall_ms=round(seen.stall_ms, 1),
@@ -125,7 +129,7 @@ async def _measured(one: Input, provider: SandboxProvider) -> StallFigures:
     )
 
 
-def _told(came: object) -> str:
+def _shortened(came: object) -> str:
     return re.sub(r"\s+", " ", str(came)[:500])[:100]
 
 
@@ -133,7 +137,7 @@ def _told(came: object) -> str:
 
 
 def inputs(scale: float = 1.0) -> list[Input]:
-    """All of them, the first an input that does nothing: what this machine itself holds up."""
+    """All inputs; the first does nothing, and shows the stalls of the machine itself."""
 
     def size(number: int) -> int:
         return max(1, int(number * scale))
@@ -189,7 +193,7 @@ async def _wait(sandbox: Sandbox, provider: SandboxProvider) -> object:
 
 
 def _files(number: int, suffix: str = "") -> str:
-    """A script that makes so many files, a thousand in a folder."""
+    """A script that makes `number` files, a thousand per folder."""
     return (
         f"for d in $(seq {max(1, number // 1000)}); do mkdir ab$d; "
         f"for i in $(seq {min(number, 1000)}); do echo 'def f(): pass' > ab$d/a$i{suffix}; done; done"
@@ -224,11 +228,11 @@ def _same_hunks(number: int) -> bytes:
 def _applies(
     patch: bytes, there: Mapping[str, bytes] | None = None
 ) -> Callable[[Sandbox, SandboxProvider], Awaitable[object]]:
-    async def look(paths: Iterable[str]) -> Mapping[str, Entry | None]:
+    async def read_entries(paths: Iterable[str]) -> Mapping[str, Entry | None]:
         return {path: Entry(data=data) for path, data in (there or {}).items()}
 
     async def act(sandbox: Sandbox, provider: SandboxProvider) -> object:
-        work = await take_work(patch, look)
+        work = await accept_work(patch, read_entries)
         return f"{len(work.files)} files"
 
     return act
@@ -245,7 +249,7 @@ def _log(parser: str, command: str) -> Callable[[Sandbox, SandboxProvider], Awai
 
 
 def _reporting(number: int) -> str:
-    """A script that makes an interpreter which reports so much, whatever it is asked, and then breaks off."""
+    """A script that makes a fake interpreter, which writes an unfinished report of `number` lines."""
     report = f'echo "["; yes "[]," | head -n {number}'
     return f"{{ echo '#!/bin/sh'; echo '{report}'; }} > python; chmod +x python"
 
@@ -318,8 +322,8 @@ def _writes(number: int) -> Callable[[Sandbox, SandboxProvider], Awaitable[objec
 
 
 def table(found: Mapping[str, Json]) -> list[str]:
-    """For people."""
-    rows = [f"{'input':<20} {'stall ms':>9} {'loop cpu ms':>12} {'all cpu ms':>11} {'seconds':>8}  what came of it"]
+    """The figures as lines of a table."""
+    rows = [f"{'input':<20} {'stall ms':>9} {'loop cpu ms':>12} {'all cpu ms':>11} {'seconds':>8}  outcome"]
     figures = found["inputs"]
     assert isinstance(figures, dict)
     for name, row in figures.items():

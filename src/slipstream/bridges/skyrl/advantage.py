@@ -1,6 +1,6 @@
 """An advantage estimator for SkyRL-train that passes on what it is given.
 
-Enters: rewards, each a whole rollout's advantage on the last token of its row. Leaves: that number on every token of
+Input: rewards, each a whole rollout's advantage on the last token of its row. Output: that number on every token of
 the response. Step-wise, SkyRL-train calls it with the last row of each rollout and gives the others the same.
 """
 
@@ -20,6 +20,6 @@ def pass_through(token_level_rewards: Any, response_mask: Any, **given: object) 
 
 
 def register() -> None:
-    """Let `trainer.algorithm.advantage_estimator=slipstream` find it. Doing it twice is fine."""
+    """Make `trainer.algorithm.advantage_estimator=slipstream` known. Calling it twice is fine."""
     if PASS_THROUGH not in AdvantageEstimatorRegistry.list_available():
         AdvantageEstimatorRegistry.register(PASS_THROUGH, pass_through)

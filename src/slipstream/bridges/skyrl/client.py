@@ -20,7 +20,7 @@ def make_completer(client: Any, *, model: str | None = None, salted: bool = True
             {
                 "prompts": None,
                 "prompt_token_ids": [request.prompt_ids],
-                # The same name for all turns of an attempt: they go to the engine that has its cache.
+                # One session per attempt, so all its turns go to the engine that has its cache.
                 "session_ids": [request.session],
                 "sampling_params": {
                     "temperature": request.params.temperature,
@@ -35,7 +35,7 @@ def make_completer(client: Any, *, model: str | None = None, salted: bool = True
             model=model,
         )
         if output["stop_reasons"][0] == "abort":
-            raise ModelError("SkyRL-train's engine gave a request up, as it does when weights change")
+            raise ModelError("SkyRL-train's engine aborted a request, as it does when weights change")
         logprobs = output.get("response_logprobs")
         return ClientAnswer(
             ids=output["response_ids"][0],

@@ -1,10 +1,10 @@
 """SkyRL-train's generator: a whole batch of its prompts goes to our dispatcher.
 
-Enters: a GeneratorInput, in which each prompt stands as often as it is to be sampled. Leaves: a GeneratorOutput in the
+Input: a GeneratorInput, in which each prompt appears as often as it is to be sampled. Output: a GeneratorOutput in the
 same order. With step-wise trajectories a rollout of several sequences has a row for each, one after the other, the last
 with `is_last_step`; without, each rollout is one row, and one of several sequences is refused.
-Always holds: every rollout that was asked for is there. One that is not to be learnt from has mask 0, and a batch that
-has nothing else is an error, as `outgoing` says.
+Invariants: every rollout that was asked for is there. One that is not learnt from has mask 0, and a batch that has
+nothing else is an error, as `outgoing` says.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SlipstreamGenerator(GeneratorInterface):  # type: ignore[misc]  # skyrl is
         )
 
     def _sample_as(self, phase: str, params: Mapping[str, Any] | None) -> None:
-        """As the trainer says, for its loss goes by it."""
+        """Use the trainer's settings, which its loss assumes."""
         if params:
-            told = {name: params[name] for name in ("temperature", "top_p", "top_k") if params.get(name) is not None}
-            self.driver.completer.sampling[phase] = Sampling(**told)
+            named = {name: params[name] for name in ("temperature", "top_p", "top_k") if params.get(name) is not None}
+            self.driver.completer.sampling[phase] = Sampling(**named)
 
     async def aclose(self) -> None:
         await self.driver.aclose()
@@ -124,7 +124,7 @@ def _output(
 
 
 def _stop_reason(member: Member) -> str:
-    if member.standing is RowUse.UNTRUSTED:
+    if member.use is RowUse.UNTRUSTED:
         return "error"
     return "length" if member.rollout.trust is Trust.MASKED else "stop"
 

@@ -37,7 +37,7 @@ DEFAULTS = {
     # Advantages are made by Slipstream, from trusted rollouts alone, and passed through.
     "trainer.algorithm.advantage_estimator": PASS_THROUGH,
     "generator.step_wise_trajectories": True,
-    # More than one, which is all that it says: how many is the agent's own limit.
+    # Only says that there is more than one: the number is the agent's own limit.
     "generator.max_turns": 50,
 }
 
@@ -64,14 +64,14 @@ def entrypoint(cfg: Any) -> None:
 
 def read_config(arguments: Sequence[str]) -> Any:
     """The configuration, checked; data files are written if none are named."""
-    told: dict[str, Any] = dict(DEFAULTS)
+    given: dict[str, Any] = dict(DEFAULTS)
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
             raise ConfigError(f'"{argument}" is no setting: write key=value')
-        told |= dict(_flat(_read(value))) if key == "config" else {key: _parsed(value)}
-    names_data = "data.train_data" in told
-    cfg = SlipstreamTrainConfig.from_cli_overrides(told)
+        given |= dict(_flat(_read(value))) if key == "config" else {key: _parsed(value)}
+    names_data = "data.train_data" in given
+    cfg = SlipstreamTrainConfig.from_cli_overrides(given)
     check_config(cfg)
     register()
     if not names_data:

@@ -1,8 +1,8 @@
 """A Tinker server through the official SDK: the only file that imports it.
 
-Always holds: nothing of the SDK blocks the event loop, and no answer is waited for longer than `timeout_s`, nor for
-long once the server is gone: the SDK itself would try again for minutes or for ever. What the server complains about
-is told in its own words. The API key is read from TINKER_API_KEY by the SDK; a server of one's own needs none.
+Invariants: nothing of the SDK blocks the event loop, and no answer is waited for longer than `timeout_s`, nor for long
+once the server is gone: the SDK itself would retry for minutes or for ever. What the server complains about is quoted.
+The SDK reads the API key from TINKER_API_KEY; a server of one's own needs none.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import tinker
 from tinker import types as api
 
 from slipstream.bridges.tinker.data import Datum
-from slipstream.bridges.tinker.seam import AdamStep, Completion, Loss, PassResult
-from slipstream.errors import BridgeError, ConfigError, InfrastructureError, ModelError, SlipstreamError
+from slipstream.bridges.tinker.protocols import AdamStep, Completion, Loss, PassResult
+from slipstream.errors import BridgeError, ConfigError, ModelError, SlipstreamError
 from slipstream.types import SampleParams, StopReason
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0
-"""Between two looks at whether a server is still there."""
-GONE_S = 15.0
-"""A server that takes no connection for this long is gone."""
+CHECK_EVERY_S = 5.0
+"""Between two checks whether a server is reachable."""
+LOST_AFTER_S = 15.0
+"""A server that accepts no connection for this long is gone."""
 CONNECT_S = 5.0
 UNLOAD_S = 10.0
 _NO_KEY = "tml-none"
-"""The SDK insists on a key; a server of one's own does not look at it."""
-_LONGEST_COMPLAINT = 600
+"""The SDK requires a key; a server of one's own ignores it."""
+_MAX_COMPLAINT_CHARS = 600
 
 
-class Link:
-    """The way to a server: whether it is there, and how long an answer may take.
+class ServerConnection:
+    """A server: whether it is reachable, and how long an answer may take.
 
-    Sampling is never given up because the server is gone: whoever watches ends the run, and the rollouts under way go
-    on when it is resumed, which they could not if they had failed.
+    If the server is unreachable, sampling requests block and the watcher ends the run, so that rollouts under way can
+    be resumed; had they failed, they could not.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
@@ -52,17 +52,17 @@ class Link:
         parts = urlsplit(base_url)
         if base_url and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ConfigError(f"base_url={base_url}: write it like http://127.0.0.1:8000")
-        # Behind a proxy or a load balancer, whether a connection can be had says nothing.
-        self._place = (parts.hostname, parts.port or 80) if parts.scheme == "http" and parts.hostname else None
-        self._seen_s = -1.0
-        self._looked_s = -1.0
+        # Behind a proxy or a load balancer, a connection says nothing.
+        self._address = (parts.hostname, parts.port or 80) if parts.scheme == "http" and parts.hostname else None
+        self._last_seen_s = -1.0
+        self._last_checked_s = -1.0
 
-    async def is_there(self) -> bool:
-        if self._place is None:
+    async def is_reachable(self) -> bool:
+        if self._address is None:
             return True
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, writer = await asyncio.open_connection(*self._place)
+                _, writer = await asyncio.open_connection(*self._address)
         except (OSError, TimeoutError):
             return False
         writer.close()
@@ -70,15 +70,17 @@ class Link:
             await writer.wait_closed()
         return True
 
-    async def answer(self, pending: Awaitable[T], what: str, *, error: type[InfrastructureError] = BridgeError) -> T:
-        """Wait for an answer; all that goes wrong is an `error` that says what was asked."""
+    async def answer(
+        self, pending: Awaitable[T], what: str, *, error: type[ModelError | BridgeError] = BridgeError
+    ) -> T:
+        """Wait for an answer; whatever goes wrong is an `error` that says what was asked."""
         loop = asyncio.get_running_loop()
         waiting = asyncio.ensure_future(_result(pending))
         until_s = loop.time() + self.timeout_s
-        self._seen_s = max(self._seen_s, loop.time())
+        self._last_seen_s = max(self._last_seen_s, loop.time())
         try:
             while not waiting.done():
-                await asyncio.wait([waiting], timeout=min(LOOK_S, max(0.0, until_s - loop.time())))
+                await asyncio.wait([waiting], timeout=min(CHECK_EVERY_S, max(0.0, until_s - loop.time())))
                 if waiting.done():
                     break
                 if loop.time() >= until_s:
@@ -95,27 +97,27 @@ class Link:
                 waiting.cancel()
 
     async def watch(self) -> None:
-        self._seen_s = asyncio.get_running_loop().time()
+        self._last_seen_s = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             await self.check("watching")
 
     async def check(self, what: str) -> None:
-        if await self._silent_s() >= GONE_S:
-            raise BridgeError(f"{what}: {self.where} is gone: start it again")
+        if await self._seconds_unseen() >= LOST_AFTER_S:
+            raise BridgeError(f"{what}: {self.where} is gone: restart it")
 
-    async def _silent_s(self) -> float:
-        """Since when the server has taken no connection. However many wait, it is looked at once in a while."""
+    async def _seconds_unseen(self) -> float:
+        """How long the server has accepted no connection. Checked once in a while, however many wait."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._looked_s >= LOOK_S / 2:
-            self._looked_s = loop.time()
-            if await self.is_there():
-                self._seen_s = loop.time()
-        return loop.time() - self._seen_s
+        if loop.time() - self._last_checked_s >= CHECK_EVERY_S / 2:
+            self._last_checked_s = loop.time()
+            if await self.is_reachable():
+                self._last_seen_s = loop.time()
+        return loop.time() - self._last_seen_s
 
 
-class Sent(Generic[T]):
-    """A request that is on its way. Its answer may be awaited once, or never."""
+class PendingRequest(Generic[T]):
+    """A request under way. Its answer may be awaited once, or never."""
 
     def __init__(self, result: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._result = result
@@ -129,17 +131,17 @@ async def _result(pending: Awaitable[T]) -> T:
 
 
 def complaint(raised: BaseException) -> str:
-    """What a server or the SDK says is wrong, in one line."""
+    """The error of a server or of the SDK, in one line."""
     body = getattr(raised, "body", None)
     detail = body.get("detail") if isinstance(body, dict) else None
     text = str(detail or raised) or type(raised).__name__
-    return " ".join(text.split())[:_LONGEST_COMPLAINT]
+    return " ".join(text.split())[:_MAX_COMPLAINT_CHARS]
 
 
 class TinkerSampler:
-    def __init__(self, client: Any, link: Link) -> None:
+    def __init__(self, client: Any, connection: ServerConnection) -> None:
         self._client = client
-        self._link = link
+        self._connection = connection
 
     async def sample(self, prompt_ids: Sequence[int], params: SampleParams) -> Completion:
         asked = api.SamplingParams(
@@ -151,24 +153,24 @@ class TinkerSampler:
         )
         prompt = api.ModelInput.from_ints(list(prompt_ids))
         pending = self._client.sample_async(prompt=prompt, num_samples=1, sampling_params=asked)
-        response = await self._link.answer(pending, "sampling", error=ModelError)
+        response = await self._connection.answer(pending, "sampling", error=ModelError)
         (sequence,) = response.sequences
         stop = StopReason.STOP if sequence.stop_reason == "stop" else StopReason.LENGTH
         if sequence.logprobs is not None and len(sequence.logprobs) != len(sequence.tokens):
             raise ModelError(
-                f"{self._link.where} gave {len(sequence.logprobs)} logprobs for {len(sequence.tokens)} tokens"
+                f"{self._connection.where} gave {len(sequence.logprobs)} logprobs for {len(sequence.tokens)} tokens"
             )
         return Completion(ids=sequence.tokens, logprobs=sequence.logprobs, stop=stop)
 
 
-class TinkerTrainee:
-    def __init__(self, client: Any, link: Link) -> None:
+class TinkerAdapter:
+    def __init__(self, client: Any, connection: ServerConnection) -> None:
         self._client = client
-        self._link = link
+        self._connection = connection
         self._sends_weights = True
 
     async def forward(self, datums: Sequence[Datum], loss: Loss) -> PassResult:
-        """Also finds out whether the loss takes weights. Where it does not, an advantage of 0 is mask enough."""
+        """Also finds out whether the loss takes weights. If not, an advantage of 0 is mask enough."""
         try:
             return await self._forward(datums, loss)
         except BridgeError:
@@ -178,16 +180,16 @@ class TinkerTrainee:
     async def _forward(self, datums: Sequence[Datum], loss: Loss) -> PassResult:
         data = [to_api(datum, loss, with_weights=self._sends_weights) for datum in datums]
         sent = await self._client.forward_async(data, loss.name, _config(loss))
-        return _passed(await self._link.answer(sent, f"a forward pass with {loss.name}"))
+        return _to_pass_result(await self._connection.answer(sent, f"a forward pass with {loss.name}"))
 
     async def send_pass(self, datums: Sequence[Datum], loss: Loss) -> Awaitable[PassResult]:
         data = [to_api(datum, loss, with_weights=self._sends_weights) for datum in datums]
         sent = await self._client.forward_backward_async(data, loss.name, _config(loss))
 
         async def result() -> PassResult:
-            return _passed(await self._link.answer(sent, f"a forward-backward pass with {loss.name}"))
+            return _to_pass_result(await self._connection.answer(sent, f"a forward-backward pass with {loss.name}"))
 
-        return Sent(result)
+        return PendingRequest(result)
 
     async def send_step(self, step: AdamStep) -> Awaitable[Mapping[str, float]]:
         sent = await self._client.optim_step_async(
@@ -202,27 +204,31 @@ class TinkerTrainee:
         )
 
         async def result() -> Mapping[str, float]:
-            response = await self._link.answer(sent, "an optimiser step")
+            response = await self._connection.answer(sent, "an optimiser step")
             return dict(getattr(response, "metrics", None) or {})
 
-        return Sent(result)
+        return PendingRequest(result)
 
     async def save_state(self, name: str) -> str:
-        response = await self._link.answer(await self._client.save_state_async(name), f"saving {name}")
+        response = await self._connection.answer(await self._client.save_state_async(name), f"saving {name}")
         return str(response.path)
 
     async def sampler(self) -> TinkerSampler:
         # The SDK's asynchronous form of this waits for the server without giving way to the loop.
         pending = asyncio.to_thread(self._client.save_weights_and_get_sampling_client)
-        return TinkerSampler(await self._link.answer(pending, "making a sampler of the new weights"), self._link)
+        return TinkerSampler(
+            await self._connection.answer(pending, "making a sampler of the new weights"), self._connection
+        )
 
     async def save_for_sampling(self, name: str) -> str:
         sent = await self._client.save_weights_for_sampler_async(name)
-        return str((await self._link.answer(sent, f"saving {name} to sample from")).path)
+        return str((await self._connection.answer(sent, f"saving {name} to sample from")).path)
 
     async def encoder(self) -> Callable[[str], Sequence[int]] | None:
         try:
-            tokenizer = await asyncio.wait_for(asyncio.to_thread(self._client.get_tokenizer), self._link.timeout_s)
+            tokenizer = await asyncio.wait_for(
+                asyncio.to_thread(self._client.get_tokenizer), self._connection.timeout_s
+            )
         except Exception as raised:  # transformers is missing, or a hub cannot be reached, in many ways
             log.warning("the served model's tokenizer cannot be loaded: %s", complaint(raised))
             return None
@@ -233,12 +239,12 @@ class TinkerTrainee:
         return encode
 
     async def unload(self) -> None:
-        if not await self._link.is_there():
+        if not await self._connection.is_reachable():
             return
         try:
             async with asyncio.timeout(UNLOAD_S):
                 await self._client.holder.run_coroutine_threadsafe(self._send_unload())
-        except Exception as raised:  # a courtesy: the server drops what is not used any more by itself
+        except Exception as raised:  # a courtesy: the server drops unused adapters by itself
             log.info("the adapter was not unloaded: %s", complaint(raised))
 
     async def _send_unload(self) -> None:
@@ -249,32 +255,34 @@ class TinkerTrainee:
 
 
 class TinkerService:
-    def __init__(self, link: Link, client: Any) -> None:
-        self._link = link
+    def __init__(self, connection: ServerConnection, client: Any) -> None:
+        self._connection = connection
         self._client = client
 
     @property
     def where(self) -> str:
-        return self._link.where
+        return self._connection.where
 
     async def models(self) -> Mapping[str, int | None]:
-        answer = await self._link.answer(asyncio.to_thread(self._client.get_server_capabilities), "its models")
+        answer = await self._connection.answer(asyncio.to_thread(self._client.get_server_capabilities), "its models")
         return {each.model_name: each.max_context_length for each in answer.supported_models if each.model_name}
 
     async def train(
         self, base_model: str, *, rank: int, seed: int, state: str | None = None, with_optimizer: bool = True
-    ) -> TinkerTrainee:
+    ) -> TinkerAdapter:
         pending = asyncio.to_thread(
             self._client.create_lora_training_client, base_model, rank=rank, seed=seed % (2**31 - 1)
         )
-        client = await self._link.answer(pending, f"an adapter of rank {rank} (learner.lora.rank) on {base_model}")
-        if state is not None:  # servers take this as an adapter's first request alone
+        client = await self._connection.answer(
+            pending, f"an adapter of rank {rank} (learner.lora.rank) on {base_model}"
+        )
+        if state is not None:  # servers accept this only as an adapter's first request
             load = client.load_state_with_optimizer_async if with_optimizer else client.load_state_async
-            await self._link.answer(await load(state), f"loading {state}")
-        return TinkerTrainee(client, self._link)
+            await self._connection.answer(await load(state), f"loading {state}")
+        return TinkerAdapter(client, self._connection)
 
     async def watch(self) -> None:
-        await self._link.watch()
+        await self._connection.watch()
 
     async def aclose(self) -> None:
         """The SDK keeps a session alive for as long as its client lives."""
@@ -284,18 +292,18 @@ class TinkerService:
 
 
 async def connect(base_url: str, *, timeout_s: float) -> TinkerService:
-    """The server at `base_url`, or the service of the SDK's makers if that is empty."""
-    link = Link(base_url, timeout_s=timeout_s)
+    """The server at `base_url`, or the Tinker service if that is empty."""
+    connection = ServerConnection(base_url, timeout_s=timeout_s)
     if not base_url and not os.environ.get("TINKER_API_KEY"):
         raise ConfigError(
             "bridge=tinker: set base_url to a server of your own, or TINKER_API_KEY for the Tinker service"
         )
-    if not await link.is_there():
-        raise ConfigError(f"nothing answers at base_url={base_url}: start the Tinker server, or correct it")
+    if not await connection.is_reachable():
+        raise ConfigError(f"nothing answers at base_url={base_url}: start the Tinker server, or correct base_url")
     known = {"base_url": base_url} if base_url else {}
     key = os.environ.get("TINKER_API_KEY") or _NO_KEY
-    client = await link.answer(asyncio.to_thread(tinker.ServiceClient, api_key=key, **known), "opening a session")
-    return TinkerService(link, client)
+    client = await connection.answer(asyncio.to_thread(tinker.ServiceClient, api_key=key, **known), "opening a session")
+    return TinkerService(connection, client)
 
 
 def to_api(datum: Datum, loss: Loss, *, with_weights: bool = True) -> Any:
@@ -313,7 +321,7 @@ def _config(loss: Loss) -> dict[str, float] | None:
     return dict(loss.config) or None
 
 
-def _passed(output: Any) -> PassResult:
+def _to_pass_result(output: Any) -> PassResult:
     return PassResult(
         logprobs=[array("f", each["logprobs"].data) for each in output.loss_fn_outputs],
         metrics=dict(output.metrics or {}),

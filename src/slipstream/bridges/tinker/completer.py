@@ -1,12 +1,11 @@
 """The policy behind a Completer: ids in, ids and logprobs out, each with the version of the weights it was asked of.
 
-Always holds: a token carries the version of the sampler that its request was sent to. Logprobs that are not those of
-the distribution that was sampled from are left out. Unless `overlap` is set nothing is sampled while an update is under
-way: requests wait until the new weights are there, and an update waits for the requests that the server still has,
-those that nobody waits for any more included. A server may hold one copy of an adapter for training and sampling, so
-that a late request of an old version would put the old weights back (`docs/bridges.md`).
-A request that fails because the server has lost the adapter does not come back while someone watches: the watcher is
-told, and ends the run, so that it can be resumed with nothing lost.
+Invariants: a token carries the version of the sampler that its request was sent to. Logprobs that are not those of the
+distribution that was sampled from are left out. Unless `overlap` is set nothing is sampled during an update: requests
+wait until the new weights are there, and an update waits for the requests that the server still has, abandoned ones
+included. A server may hold one copy of an adapter for training and sampling, so a late request of an old version would
+put the old weights back (`docs/bridges.md`).
+If the server has lost the adapter, requests block and the watcher ends the run, so it can be resumed with nothing lost.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from slipstream.bridges.tinker.seam import Completion, Sampler
+from slipstream.bridges.tinker.protocols import Completion, Sampler
 from slipstream.errors import BridgeError, ContextOverflow, ModelError
 from slipstream.types import EngineLoad, Sampled, SampleParams
 
-_MOST_SEED = 2**31 - 1
+_MAX_SEED = 2**31 - 1
 _ANY_PROMPT = (1, 2, 3)
 
 
 class TinkerCompleter:
     def __init__(self, *, context_tokens: int | None, timeout_s: float, overlap: bool = False) -> None:
-        """`timeout_s` is for a call that brings no deadline of its own."""
+        """`timeout_s` is for calls without a deadline of their own."""
         self.version = 0
         self._sampler: Sampler | None = None
         self._context_tokens = context_tokens
         self._timeout_s = timeout_s
         self._overlap = overlap
-        self._may_ask = asyncio.Event()
+        self._may_sample = asyncio.Event()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._lost: asyncio.Future[str] | None = None
-        """Why there is nothing to sample from any more; None if nobody watches."""
+        """Why there is nothing left to sample from; None if nobody watches."""
 
     async def watch(self) -> None:
         """Returns never; raises BridgeError once the server has lost the adapter."""
@@ -47,7 +46,7 @@ class TinkerCompleter:
         """Sample from these weights from now on."""
         self._sampler = sampler
         self.version = version
-        self._may_ask.set()
+        self._may_sample.set()
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -55,13 +54,13 @@ class TinkerCompleter:
         if self._overlap:
             yield
             return
-        self._may_ask.clear()
+        self._may_sample.clear()
         try:
             if self._under_way:
                 await asyncio.wait(self._under_way)
             yield
         finally:
-            self._may_ask.set()
+            self._may_sample.set()
 
     async def complete(
         self,
@@ -78,8 +77,8 @@ class TinkerCompleter:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                while not self._may_ask.is_set():  # it may have been closed again before this was woken
-                    await self._may_ask.wait()
+                while not self._may_sample.is_set():  # it may have been cleared again before this woke up
+                    await self._may_sample.wait()
                 sampler, version = self._sampler, self.version
                 assert sampler is not None, "nothing may be asked before there are weights to sample from"
                 completion = await self._ask(sampler, prompt_ids, asked)
@@ -91,7 +90,7 @@ class TinkerCompleter:
         )
 
     async def _ask(self, sampler: Sampler, prompt_ids: Sequence[int], params: SampleParams) -> Completion:
-        """The request itself outlives its caller, unless weights and samples may overlap: the server has it anyway."""
+        """The request outlives its caller, unless weights and samples may overlap: the server has it anyway."""
         asking = asyncio.create_task(sampler.sample(prompt_ids, params), name="sampling on the Tinker server")
         self._under_way.add(asking)
         asking.add_done_callback(self._ended)
@@ -111,7 +110,7 @@ class TinkerCompleter:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever still waits is told; that nobody does is no news
+            task.exception()  # retrieved, in case no caller is left
 
     def _fitted(self, prompt_ids: Sequence[int], params: SampleParams) -> SampleParams:
         max_tokens = params.max_tokens
@@ -124,7 +123,7 @@ class TinkerCompleter:
             max_tokens=max_tokens,
             temperature=params.temperature,
             top_p=params.top_p,
-            seed=None if params.seed is None else params.seed % _MOST_SEED,
+            seed=None if params.seed is None else params.seed % _MAX_SEED,
             stop_ids=params.stop_ids,
         )
 

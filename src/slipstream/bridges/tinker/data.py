@@ -1,19 +1,19 @@
-"""Rows to what the Tinker API learns from. Pure.
+"""Rows as what the Tinker API learns from. Pure.
 
-Enters: the rows of a batch, or demonstrations. Leaves: one Datum for each row that has something to learn from.
-Always holds: place i of every field speaks of the token that follows `inputs[i]`; so a row of n tokens is a datum of
-n - 1 places, and its first token, before which nothing stands, is never a target. Advantages, logprobs and weights are
-those of the row where it is trained on, and 0 elsewhere.
+Input: the rows of a batch, or demonstrations. Output: one Datum for each row that has something to learn from.
+Invariants: place i of every field is about the token that follows `inputs[i]`; so a row of n tokens is a datum of n - 1
+places, and its first token, which follows nothing, is never a target. Advantages, logprobs and weights are those of the
+row where it is trained on, and 0 elsewhere.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from slipstream.engine.training.step_plan import Masked
 from slipstream.errors import ConfigError
 from slipstream.types import Row, TokenIds, token_ids
 
@@ -21,7 +21,7 @@ from slipstream.types import Row, TokenIds, token_ids
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datum:
     rollout: Hashable
-    """Which rollout it is of: those of one go together."""
+    """Which rollout it is of: the datums of one stay together."""
     inputs: TokenIds
     targets: TokenIds
     logprobs: array[float]
@@ -41,16 +41,6 @@ class Datum:
     @property
     def num_trained(self) -> int:
         return int(sum(self.weights))
-
-
-class Masked(Protocol):
-    """What supervised training takes: ids, and a mask of the same length."""
-
-    @property
-    def ids(self) -> Sequence[int]: ...
-
-    @property
-    def mask(self) -> Sequence[int]: ...
 
 
 def to_datums(rows: Iterable[Row]) -> list[Datum]:
@@ -82,8 +72,8 @@ def to_datums(rows: Iterable[Row]) -> list[Datum]:
     return made
 
 
-def demonstrated(samples: Iterable[Masked]) -> list[Datum]:
-    """The same for what is to be imitated: every sample is a rollout of its own."""
+def demonstration_datums(samples: Iterable[Masked]) -> list[Datum]:
+    """The same for demonstrations: every sample is a rollout of its own."""
     made = []
     for place, sample in enumerate(samples):
         if not any(sample.mask[1:]):

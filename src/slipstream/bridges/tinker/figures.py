@@ -1,6 +1,6 @@
-"""What an update came to, from the logprobs that the server's passes return. Pure.
+"""The metrics of an update, from the logprobs that the server's passes return. Pure.
 
-The figures have the names and the meaning of the embedded learner's (`docs/learning.md`), where there are both.
+They have the names and the meaning of the embedded learner's (`docs/learning.md`), where both exist.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.bridges.tinker.data import Datum
-from slipstream.bridges.tinker.seam import Loss, PassResult
+from slipstream.bridges.tinker.protocols import Loss, PassResult
 
-_MOST_LOG_RATIO = 60.0
-"""Beyond it a ratio is cut off, so that the figures stay numbers."""
+_MAX_LOG_RATIO = 60.0
+"""Larger ratios are capped, so that metrics stay finite."""
 
 
 @dataclass(slots=True)
 class UpdateFigures:
-    """What was seen of every trained token, over all optimiser steps of an update."""
+    """Collected over every trained token and all optimiser steps of an update."""
 
     loss: Loss
     version: int | None = None
@@ -27,8 +27,8 @@ class UpdateFigures:
     """The logprob as it is now, less the one it was sampled with."""
     _advantages: list[float] = field(default_factory=list)
     _first: list[float] = field(default_factory=list)
-    """`_moved` of the first optimiser step, when nothing has been learnt yet: there it should be 0 for tokens that the
-    policy at the update sampled."""
+    """`_moved` of the first optimiser step, before anything was learnt: it should be 0 for tokens that the current
+    policy sampled."""
     _is_current: list[bool] = field(default_factory=list)
     """Of the same tokens, whether it did."""
     _server: dict[str, list[float]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class UpdateFigures:
     def metrics(self) -> dict[str, float]:
         """Means are over tokens, and over all optimiser steps. Only after a step."""
         num = len(self._moved)
-        ratios = [math.exp(min(moved, _MOST_LOG_RATIO)) for moved in self._moved]
+        ratios = [math.exp(min(moved, _MAX_LOG_RATIO)) for moved in self._moved]
         low = self.loss.config.get("clip_low_threshold", 0.0)
         high = self.loss.config.get("clip_high_threshold", math.inf)
         gains = [
@@ -107,7 +107,7 @@ def trained_differences(datums: Sequence[Datum], result: PassResult) -> list[flo
 
 
 def mean_cost(datums: Sequence[Datum], result: PassResult) -> float:
-    """Of what is imitated: nats a token."""
+    """Of demonstrations, in nats a token."""
     costs = [
         -now
         for datum, logprobs in zip(datums, result.logprobs, strict=True)

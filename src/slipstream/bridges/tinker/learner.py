@@ -1,10 +1,10 @@
 """A Learner on a server of the Tinker API.
 
-Enters: batches. Leaves: a LoRA adapter on the server that has learnt from them, and a completer that samples from it.
-Always holds: a version is counted once all of its optimiser steps are made and its sampler is there. Forward-backward
-and optimiser step are both sent before either is waited for, and so are those of all minibatches. If anything fails on
-the way the adapter's state is unknown: the learner makes no more updates and saves nothing, until `load` goes on from
-what was saved. A checkpoint is the path of what the server keeps; the folder has that path, and is written last.
+Input: batches. Output: a LoRA adapter on the server that has learnt from them, and a completer that samples from it.
+Invariants: a version counts once all of its optimiser steps are made and its sampler is there. Forward-backward and
+optimiser step are both sent before either is waited for, and so are those of all minibatches. If anything fails on the
+way the adapter's state is unknown: the learner makes no more updates and saves nothing until `load`. A checkpoint is
+the path of what the server keeps; its folder holds that path, and is written last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import random
-import shutil
 import time
 import uuid
 from array import array
@@ -25,12 +24,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from slipstream.aio import outlast, task_group
+from slipstream.atomic import atomic_folder, write_synced
 from slipstream.bridges.tinker.completer import TinkerCompleter
-from slipstream.bridges.tinker.data import Datum, Masked, demonstrated, to_datums
+from slipstream.bridges.tinker.data import Datum, demonstration_datums, to_datums
 from slipstream.bridges.tinker.figures import UpdateFigures, mean_cost, trained_differences
-from slipstream.bridges.tinker.order import learning_rate, minibatches, warm_learning_rate, warm_steps
-from slipstream.bridges.tinker.seam import AdamStep, Loss, PassResult, Sampler, Service, Trainee
+from slipstream.bridges.tinker.protocols import AdamStep, Adapter, Loss, PassResult, Sampler, Service
+from slipstream.bridges.tinker.schedule import minibatches, warm_steps
 from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
+from slipstream.engine.training.step_plan import Masked
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.types import Batch, SampleParams, UpdateResult, token_ids
 
@@ -40,16 +41,16 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "tinker.json"
 MAX_DIFFERENCE = 1.0
-"""Nats by which the server's sampler and its training may differ on a token, at the start. Rounding is far below it."""
+"""Nats by which the server's sampler and its training may differ on a token at the start, well above rounding."""
 _WARM_AHEAD = 8
-"""Optimiser steps of a warm start that are on their way at once."""
-_SPOILT = "an update failed on the way, so what the adapter has learnt is unknown: go on from the last checkpoint"
+"""Optimiser steps of a warm start that are in flight at once."""
+_LOST = "an update failed halfway, so the adapter's state is unknown: resume from the last checkpoint"
 _PROBE_TEXT = 'Text to compare two tokenizers by: don\'t  split\n\t{"x": [1, 23, 456]} def f(a_b): ünï 你好'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinkerCheckpoint:
-    """What a checkpoint's folder says."""
+    """The content of a checkpoint's folder."""
 
     state: str
     """The path on the server."""
@@ -84,7 +85,7 @@ class TinkerLearner:
         probe_ids: Sequence[int],
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
-        """`probe_ids` is a short prompt that the server is tried with; `encode` is the tokenizer used here, to be
+        """`probe_ids` is a short prompt to check the server with; `encode` is the tokenizer used here, to be
         compared with the server's."""
         self.version = 0
         self._service = service
@@ -95,35 +96,35 @@ class TinkerLearner:
         self._seed = seed
         self._probe_ids = list(probe_ids)
         self._encode = encode
-        self._trainee: Trainee | None = None
+        self._adapter: Adapter | None = None
         self._num_steps = 0
-        self._is_spoilt = False
+        self._is_lost = False
 
     @property
     def completer(self) -> TinkerCompleter:
         return self._completer
 
     async def start(self) -> None:
-        """Begin with a fresh adapter, if there is none yet. What the server cannot do is refused here."""
-        if self._trainee is None:
-            await self._begin(None)
+        """Open a fresh adapter, if there is none yet. What the server cannot do is refused here."""
+        if self._adapter is None:
+            await self._open_adapter(None)
 
     async def watch(self) -> None:
-        """Returns never; raises BridgeError once there is no going on with this server."""
+        """Never returns; raises BridgeError once this server is unusable."""
         async with task_group() as group:
             group.create_task(self._service.watch())
             group.create_task(self._completer.watch())
 
     async def update(self, batch: Batch) -> UpdateResult:
         began = time.perf_counter()
-        trainee = await self._sound()
+        adapter = await self._usable_adapter()
         datums = to_datums(batch.rows)
         tally = UpdateFigures(self._loss, batch.version)
         if datums:
             async with self._completer.paused():
-                with self._all_or_spoilt():
-                    await self._learn(trainee, datums, tally)
-                    sampler = await trainee.sampler()
+                with self._all_or_lost():
+                    await self._learn(adapter, datums, tally)
+                    sampler = await adapter.sampler()
                 self._completer.use(sampler, version=self.version + 1)
         else:
             log.warning("no step: none of the %d rows of this batch has a token to train on", len(batch.rows))
@@ -132,7 +133,7 @@ class TinkerLearner:
         self._num_steps += tally.num_steps
         metrics = tally.metrics() if datums else {}
         metrics |= {
-            "learn/learning_rate": learning_rate(max(0, self._num_steps - 1), self._config),
+            "learn/learning_rate": self._learning_rate(max(0, self._num_steps - 1)),
             "learn/steps": float(tally.num_steps),
             "learn/tokens": float(sum(datum.num_trained for datum in datums)),
             "learn/rows": float(len(datums)),
@@ -141,19 +142,22 @@ class TinkerLearner:
         }
         return UpdateResult(version=self.version, metrics=metrics)
 
-    async def _learn(self, trainee: Trainee, datums: Sequence[Datum], tally: UpdateFigures) -> None:
+    async def _learn(self, adapter: Adapter, datums: Sequence[Datum], tally: UpdateFigures) -> None:
         chance = random.Random(f"minibatches {self._seed} {self.version}")
         parts = list(minibatches(datums, self._config, chance))
-        rates = [learning_rate(self._num_steps + number, self._config) for number in range(len(parts))]
-        done = await _carry_out(trainee, parts, self._loss, [self._adam(rate) for rate in rates])
+        rates = [self._learning_rate(self._num_steps + number) for number in range(len(parts))]
+        done = await _run_steps(adapter, parts, self._loss, [self._adam(rate) for rate in rates])
         for part, (result, step_metrics) in zip(parts, done, strict=True):
             tally.add(part, result, step_metrics)
         loss = tally.metrics()["learn/loss"]
         if not math.isfinite(loss):
             raise BridgeError(
-                f"the loss of version {self.version + 1} is {loss}: lower learner.learning_rate, and go on from the "
-                "last checkpoint"
+                f"the loss of version {self.version + 1} is {loss}: lower learner.learning_rate, and resume from "
+                "the last checkpoint"
             )
+
+    def _learning_rate(self, step: int) -> float:
+        return self._config.rate_of("lora") * self._config.rate_factor(step)  # what is trained is always an adapter
 
     def _adam(self, rate: float) -> AdamStep:
         config = self._config
@@ -175,26 +179,26 @@ class TinkerLearner:
         on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
         keep: Path | None = None,
     ) -> Mapping[str, float]:
-        """Imitate `demonstrations`; the version stays as it is, and the optimiser begins anew afterwards. Nothing is
-        kept of one that is stopped, in `keep` neither: the next one begins anew."""
+        """Imitate `demonstrations`; the version stays as it is, and the optimiser restarts afterwards. A stopped one
+        keeps nothing, not in `keep` either: the next one starts over."""
         began = time.perf_counter()
-        trainee = await self._sound()
-        datums = demonstrated(demonstrations)
+        adapter = await self._usable_adapter()
+        datums = demonstration_datums(demonstrations)
         if not datums:
             raise ConfigError("no demonstration has a token with mask 1, so there is nothing to learn")
         steps = warm_steps(datums, config)
         costs: list[float] = []
         async with self._completer.paused():
-            with self._all_or_spoilt():
+            with self._all_or_lost():
                 for first in range(0, len(steps), _WARM_AHEAD):
                     if config.limit_s is not None and time.perf_counter() - began > config.limit_s:
                         break
                     some = steps[first : first + _WARM_AHEAD]
-                    rates = [warm_learning_rate(first + number, len(steps), config) for number in range(len(some))]
-                    costs += await self._imitate(trainee, some, rates, config)
+                    rates = [config.rate_at(first + number, len(steps)) for number in range(len(some))]
+                    costs += await self._imitate(adapter, some, rates, config)
                     on_step(len(costs), len(steps), costs[-1])
-                state = await trainee.save_state(_name("warm"))
-                await self._begin(state, with_optimizer=False)
+                state = await adapter.save_state(_name("warm"))
+                await self._open_adapter(state, with_optimizer=False)
         last = costs[-max(1, len(costs) // 10) :]
         return {
             "warm/loss_first": costs[0] if costs else 0.0,
@@ -206,13 +210,13 @@ class TinkerLearner:
         }
 
     async def _imitate(
-        self, trainee: Trainee, steps: Sequence[Sequence[Datum]], rates: Sequence[float], config: WarmStartConfig
+        self, adapter: Adapter, steps: Sequence[Sequence[Datum]], rates: Sequence[float], config: WarmStartConfig
     ) -> list[float]:
         optimiser = [
             AdamStep(learning_rate=rate, betas=config.betas, eps=1e-8, max_grad_norm=config.max_grad_norm)
             for rate in rates
         ]
-        done = await _carry_out(trainee, steps, Loss(name="cross_entropy"), optimiser)
+        done = await _run_steps(adapter, steps, Loss(name="cross_entropy"), optimiser)
         costs = [mean_cost(step, result) for step, (result, _) in zip(steps, done, strict=True)]
         if not all(map(math.isfinite, costs)):
             raise BridgeError("the loss of the warm start is no number: lower warm_start.learning.learning_rate")
@@ -221,9 +225,9 @@ class TinkerLearner:
     # ---------------------------------------------------------------- keeping
 
     async def save(self, folder: Path) -> None:
-        trainee = await self._sound()
+        adapter = await self._usable_adapter()
         saved = TinkerCheckpoint(
-            state=await trainee.save_state(_name(f"version-{self.version:06d}")),
+            state=await adapter.save_state(_name(f"version-{self.version:06d}")),
             version=self.version,
             num_steps=self._num_steps,
             base_model=self._base_model,
@@ -242,13 +246,13 @@ class TinkerLearner:
                 f"{self._config.lora.rank} on {self._base_model}: serve the same model, with the same learner.lora.rank"
             )
         self.version, self._num_steps = saved.version, saved.num_steps
-        await self._begin(saved.state)
-        self._is_spoilt = False
+        await self._open_adapter(saved.state)
+        self._is_lost = False
 
     async def export(self, folder: Path) -> None:
-        """Where the trained adapter is on the server, as a folder with one small file."""
-        trainee = await self._sound()
-        path = await trainee.save_for_sampling(_name("trained"))
+        """Write where the trained adapter is on the server, into a folder with one small file."""
+        adapter = await self._usable_adapter()
+        path = await adapter.save_for_sampling(_name("trained"))
         _write(folder, {"adapter": path, "base_model": self._base_model, "rank": self._config.lora.rank})
 
     async def aclose(self) -> None:
@@ -259,32 +263,32 @@ class TinkerLearner:
             await outlast([closing])
 
     async def _close(self) -> None:
-        if self._trainee is not None:
-            await self._trainee.unload()
-            self._trainee = None
+        if self._adapter is not None:
+            await self._adapter.unload()
+            self._adapter = None
         await self._service.aclose()
 
     # ---------------------------------------------------------------- beginning
 
-    async def _begin(self, state: str | None, *, with_optimizer: bool = True) -> None:
-        """A fresh adapter, or one from what was saved; the one before it is given up."""
-        if self._trainee is not None:
-            await self._trainee.unload()
-            self._trainee = None
-        self._trainee = trainee = await self._service.train(
+    async def _open_adapter(self, state: str | None, *, with_optimizer: bool = True) -> None:
+        """Open a fresh adapter, or one from what was saved; the one before it is unloaded."""
+        if self._adapter is not None:
+            await self._adapter.unload()
+            self._adapter = None
+        self._adapter = adapter = await self._service.train(
             self._base_model, rank=self._config.lora.rank, seed=self._seed, state=state, with_optimizer=with_optimizer
         )
-        await self._compare_tokenizers(trainee)
-        sampler = await trainee.sampler()
-        await self._try(trainee, sampler)
+        await self._compare_tokenizers(adapter)
+        sampler = await adapter.sampler()
+        await self._check_server(adapter, sampler)
         self._completer.use(sampler, version=self.version)
 
-    async def _compare_tokenizers(self, trainee: Trainee) -> None:
+    async def _compare_tokenizers(self, adapter: Adapter) -> None:
         if self._encode is None:
             return
-        encode = await trainee.encoder()
+        encode = await adapter.encoder()
         if encode is None:
-            log.warning("the tokenizer of %s cannot be had here, so it is not compared", self._base_model)
+            log.warning("the tokenizer of %s is not available here, so it is not compared", self._base_model)
             return
         ours, theirs = list(self._encode(_PROBE_TEXT)), list(encode(_PROBE_TEXT))
         if ours != theirs:
@@ -293,8 +297,8 @@ class TinkerLearner:
                 f"text is {ours[:6]}... here and {theirs[:6]}... there): name the served model's own folder"
             )
 
-    async def _try(self, trainee: Trainee, sampler: Sampler) -> None:
-        """Sample a little, and let the loss look at it: what does not work is to fail now."""
+    async def _check_server(self, adapter: Adapter, sampler: Sampler) -> None:
+        """Sample a little and run the loss on it, so that what does not work fails now."""
         asked = SampleParams(max_tokens=8, seed=0, stop_ids=(self._probe_ids[0],))
         sampled = await sampler.sample(self._probe_ids, asked)
         if sampled.logprobs is None:
@@ -303,7 +307,7 @@ class TinkerLearner:
             )
         datums = [_probe(self._probe_ids, sampled.ids, sampled.logprobs)]
         try:
-            result = await trainee.forward(datums, self._loss)
+            result = await adapter.forward(datums, self._loss)
         except BridgeError as raised:
             raise ConfigError(f"{self._service.where} does not take the loss {self._loss.name}: {raised}") from raised
         worst = max(map(abs, trained_differences(datums, result)), default=0.0)
@@ -311,22 +315,22 @@ class TinkerLearner:
         if not worst <= MAX_DIFFERENCE:
             raise ConfigError(
                 f"{self._service.where} samples a token with a logprob that is {worst:.2g} off what it scores it with, "
-                "so it does not sample from what it trains: look at its settings"
+                "so it does not sample from what it trains: check its settings"
             )
 
-    async def _sound(self) -> Trainee:
-        if self._is_spoilt:
-            raise BridgeError(_SPOILT)
+    async def _usable_adapter(self) -> Adapter:
+        if self._is_lost:
+            raise BridgeError(_LOST)
         await self.start()
-        assert self._trainee is not None
-        return self._trainee
+        assert self._adapter is not None
+        return self._adapter
 
     @contextmanager
-    def _all_or_spoilt(self) -> Iterator[None]:
+    def _all_or_lost(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._is_spoilt = True
+            self._is_lost = True
             raise
 
 
@@ -344,33 +348,30 @@ def _probe(prompt_ids: Sequence[int], sampled_ids: Sequence[int], logprobs: Sequ
     )
 
 
-async def _carry_out(
-    trainee: Trainee, parts: Sequence[Sequence[Datum]], loss: Loss, optimiser: Sequence[AdamStep]
+async def _run_steps(
+    adapter: Adapter, parts: Sequence[Sequence[Datum]], loss: Loss, optimiser: Sequence[AdamStep]
 ) -> list[tuple[PassResult, Mapping[str, float]]]:
-    """A pass and a step for each part. All are sent before the first is waited for; the first failure ends the wait."""
+    """A pass and a step for each part. All are sent before the first is awaited; the first failure ends the wait."""
     passes, steps = [], []
     for part, step in zip(parts, optimiser, strict=True):
-        passes.append(await trainee.send_pass(part, loss))
-        steps.append(await trainee.send_step(step))
+        passes.append(await adapter.send_pass(part, loss))
+        steps.append(await adapter.send_step(step))
     async with task_group() as group:
-        seen = [group.create_task(_awaited(each)) for each in passes]
-        made = [group.create_task(_awaited(each)) for each in steps]
+        seen = [group.create_task(_wait_for(each)) for each in passes]
+        made = [group.create_task(_wait_for(each)) for each in steps]
     return [(one.result(), other.result()) for one, other in zip(seen, made, strict=True)]
 
 
-async def _awaited(sent: Awaitable[T]) -> T:
+async def _wait_for(sent: Awaitable[T]) -> T:
     return await sent
 
 
 def _name(what: str) -> str:
-    """Of something that the server is to keep: never the same twice, so that a save can be tried again."""
+    """A name for what the server keeps; never the same twice, so that a save can be retried."""
     return f"{what}-{uuid.uuid4().hex[:8]}"
 
 
 def _write(folder: Path, content: Mapping[str, object]) -> None:
     """Whole or not at all."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / CHECKPOINT).write_text(json.dumps(content, indent=2) + "\n")
-    partial.rename(folder)
+    with atomic_folder(folder) as part:
+        write_synced(part / CHECKPOINT, (json.dumps(content, indent=2) + "\n").encode())

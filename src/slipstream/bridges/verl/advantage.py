@@ -1,6 +1,6 @@
 """An advantage estimator for verl that passes on what it is given.
 
-Enters: scores, each a whole rollout's advantage on the last token of its row. Leaves: that number on every token of the
+Input: scores, each a whole rollout's advantage on the last token of its row. Output: that number on every token of the
 response that is in the loss.
 """
 
@@ -20,6 +20,6 @@ def pass_through(token_level_rewards: Any, response_mask: Any, **given: object) 
 
 
 def register() -> None:
-    """Let `algorithm.adv_estimator=slipstream` find it, in this process. Doing it twice is fine."""
+    """Make `algorithm.adv_estimator=slipstream` known in this process. Calling it twice is fine."""
     if ADV_ESTIMATOR_REGISTRY.get(PASS_THROUGH) is not pass_through:
         register_adv_est(PASS_THROUGH)(pass_through)

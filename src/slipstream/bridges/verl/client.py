@@ -16,7 +16,7 @@ def make_completer(client: Any, rollout: Any) -> ClientCompleter:
 
     async def ask(request: Request) -> ClientAnswer:
         output = await client.generate(
-            # The same name for all turns of an attempt: they go to the server that has its cache.
+            # One session per attempt, so all its turns go to the server that has its cache.
             request.session,
             prompt_ids=request.prompt_ids,
             sampling_params={
@@ -30,7 +30,7 @@ def make_completer(client: Any, rollout: Any) -> ClientCompleter:
             },
         )
         if output.stop_reason == "aborted":
-            raise ModelError("verl's rollout server gave a request up, as it does when weights change")
+            raise ModelError("verl's rollout server aborted a request, as it does when weights change")
         ended = bool(output.token_ids) and output.token_ids[-1] in request.params.stop_ids
         version = output.extra_fields.get("global_steps")
         return ClientAnswer(

@@ -1,8 +1,8 @@
 """An agent loop for verl that runs one row at a time, for trainers that use verl's own workers.
 
-Enters: a row with a task's id. Leaves: one AgentLoopOutput, of one sequence.
-Always holds: a rollout that has several sequences, or that cannot be trusted, raises: a single row knows nothing of its
-group, so there is no neutral reward to give it. `manager` has both.
+Input: a row with a task's id. Output: one AgentLoopOutput, of one sequence.
+Invariants: a rollout with several sequences, or one that cannot be trusted, raises: a single row knows nothing of its
+group, so there is no neutral reward for it. `manager` handles both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.errors import BridgeError, ConfigError
 from slipstream.types import Rollout
 
 _drivers: dict[int, Driver] = {}
-"""By the client that they ask: verl makes a loop for each row, and all rows of a worker share one."""
+"""By client: verl makes a loop for each row, and all rows of a worker share one client."""
 
 
 @register("slipstream")
@@ -63,5 +63,5 @@ class SlipstreamAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is not t
                 "slipstream.bridges.verl.manager.SlipstreamManager as agent_loop_manager_class"
             )
         rows = rows_of(samples, driver.end_id, in_loss=rollout.trust.in_loss)
-        standing = RowUse.LEARNT if rollout.trust.in_loss else RowUse.LIMIT
-        return Member(rollout=rollout, rows=rows, score=rollout.verdict.reward, standing=standing)
+        use = RowUse.LEARNT if rollout.trust.in_loss else RowUse.LIMIT
+        return Member(rollout=rollout, rows=rows, score=rollout.verdict.reward, use=use)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import ray
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
@@ -20,6 +21,7 @@ from verl.utils.device import auto_set_device
 
 from slipstream.bridges.driven import write_prompts
 from slipstream.bridges.verl.advantage import register
+from slipstream.bridges.verl.observe import ObservedRunner
 from slipstream.bridges.verl.setup import check_config, settings_of
 
 
@@ -44,7 +46,7 @@ def prepare(config: Any) -> None:
 def main(config: Any) -> None:
     auto_set_device(config)
     prepare(config)
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    run_ppo(config, task_runner_class=ray.remote(ObservedRunner) if config.slipstream.observe else TaskRunnerV1)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """verl's v1 path: a whole batch of prompts goes to our dispatcher, and rows come out through the TransferQueue.
 
-Enters: a TensorDict of prompts, as verl's v1 trainers send it. Leaves: for each prompt `rollout.n` rollouts, each of
-one row or several, put into the queue by verl's own post-processing under `{uid}_{rollout}_{row}`; then the status of
-the prompt.
-Always holds: a prompt is `finished` when all its rows are in the queue, and never before; if a batch cannot be made, or
-nothing of it can be learnt from, its prompts are a `failure` and none of its rows is in the queue.
+Input: a TensorDict of prompts, as verl's v1 trainers send it. Output: for each prompt `rollout.n` rollouts, each of one
+row or several, put into the queue by verl's own post-processing under `{uid}_{rollout}_{row}`; then the status of the
+prompt.
+Invariants: a prompt is `finished` only when all its rows are in the queue; if a batch cannot be made, or there is
+nothing to learn from in it, its prompts are a `failure` and none of its rows is in the queue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_FOR_ROWS = ("agent_name", "__rollout_n__", "__do_sample__")
 
 
 class SlipstreamWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]  # the class inside verl's actor
-    """Makes the rollouts of every batch; one actor, so that one dispatcher holds the limits."""
+    """Makes the rollouts of every batch: one actor, so that one dispatcher holds the limits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -39,7 +39,7 @@ class SlipstreamWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[m
         self._passes_through = self.config.algorithm.adv_estimator == PASS_THROUGH
 
     async def generate_sequences(self, batch: Any) -> None:
-        """Begin a batch. It goes on after the return, as verl's own does."""
+        """Start a batch, which continues after the return, as in verl's own worker."""
         validate = bool(batch["validate"]) if "validate" in batch.keys() else False  # noqa: SIM118  see _row
         batch.pop("validate", None)
         prompts = [_row(batch, place) for place in range(len(batch))]
@@ -50,20 +50,20 @@ class SlipstreamWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[m
     async def _make(self, prompts: Sequence[dict[str, Any]], *, validate: bool) -> None:
         uids = [prompt["uid"] for prompt in prompts]
         partition = "val" if validate else "train"
-        await _tell(uids, partition, "running")
+        await _set_status(uids, partition, "running")
         try:
             groups = await self._groups(prompts, validate=validate)
-        except Exception:  # the trainer is told by the status: nothing here may end the actor
+        except Exception:  # the status tells the trainer: nothing here may end the actor
             logger.exception("a batch of %d prompts could not be made", len(prompts))
-            await _tell(uids, partition, "failure")
+            await _set_status(uids, partition, "failure")
             return
         for prompt, group in zip(prompts, groups, strict=True):
             try:
                 await self._put(prompt, group, validate=validate)
-                await _tell([prompt["uid"]], partition, "finished")
+                await _set_status([prompt["uid"]], partition, "finished")
             except Exception:
                 logger.exception("the rows of prompt %s could not be put into the queue", prompt["uid"])
-                await _tell([prompt["uid"]], partition, "failure")
+                await _set_status([prompt["uid"]], partition, "failure")
 
     async def _groups(self, prompts: Sequence[dict[str, Any]], *, validate: bool) -> Sequence[Sequence[Member]]:
         rollout = self.config.actor_rollout_ref.rollout
@@ -116,7 +116,7 @@ class SlipstreamManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is no
         self.agent_loop_workers_class = ray.remote(SlipstreamWorker)
 
 
-async def _tell(uids: Sequence[str], partition: str, status: str) -> None:
+async def _set_status(uids: Sequence[str], partition: str, status: str) -> None:
     for uid in uids:
         await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
 

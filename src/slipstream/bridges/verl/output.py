@@ -12,7 +12,7 @@ def outputs_of(member: Member, *, step: int) -> list[AgentLoopOutput]:
     """`step` is the policy's version where nothing was sampled."""
     rollout = member.rollout
     reward = member.score if rollout.verdict is None else rollout.verdict.reward
-    told = {"reward": reward, "trusted": float(rollout.verdict is not None), "ending": str(rollout.ending.reason)}
+    extra = {"reward": reward, "trusted": float(rollout.verdict is not None), "ending": str(rollout.ending.reason)}
     return [
         AgentLoopOutput(
             prompt_ids=row.prompt_ids,
@@ -22,7 +22,7 @@ def outputs_of(member: Member, *, step: int) -> list[AgentLoopOutput]:
             reward_score=member.score,
             num_turns=len(rollout.turns),
             metrics=_metrics(rollout),
-            extra_fields={"reward_extra_info": dict(told), **_versions(row, step)},
+            extra_fields={"reward_extra_info": dict(extra), **_versions(row, step)},
         )
         for row in member.rows
     ]
@@ -41,6 +41,6 @@ def _seconds(rollout: Rollout, kind: SpanKind) -> float:
 
 
 def _versions(row: OutRow, step: int) -> dict[str, int]:
-    """verl goes by these to tell how stale a row is."""
+    """verl reads from these how stale a row is."""
     sampled = [version for version in row.versions if version >= 0] or [step]
     return {"min_global_steps": min(sampled), "max_global_steps": max(sampled)}

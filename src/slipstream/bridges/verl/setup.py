@@ -1,6 +1,6 @@
 """From verl's configuration to a Driver.
 
-Enters: the whole Hydra config, whose `slipstream` group names the recipe, its overrides and the folder of its runs.
+Input: the whole Hydra config, whose `slipstream` group names the recipe, its overrides and the folder of its runs.
 """
 
 from __future__ import annotations

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from slipstream.batch.drift import drift_lines
-from slipstream.cli.displays.display import print_rows
+from slipstream.cli.displays.tables import print_rows
 from slipstream.evaluation import EvalReport
-from slipstream.telemetry.binding import BINDING_SHARE, Binding, Busy, CpuUse, MachineUse, Phases
+from slipstream.telemetry.bottleneck import BOTTLENECK_SHARE, Bottleneck, Busy, CpuUse, MachineUse, Phases
 from slipstream.telemetry.utilisation import INSIDE_RUN, STAGES, Resource, ResourceUse, Utilisation
 
 _CALLED: Mapping[Resource, str] = {
@@ -55,6 +56,8 @@ def _rows(report: EvalReport, folder: Path, seconds: float) -> list[tuple[str, s
         rows.append(("" if index else "failures", f"{number} x {kind}: {_shortened(report.failure_messages[kind])}"))
     rows.append(("time", f"{seconds:.1f} s"))
     rows.append(("run", str(folder)))
+    if report.num_trusted < report.num_rollouts:
+        rows.append(("try again", f"slipstream eval --resume {shlex.quote(str(folder))} --only untrusted"))
     return rows
 
 
@@ -90,7 +93,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 def usage_json(usage: Utilisation, folder: Path, machine: MachineUse) -> str:
     fields = dataclasses.asdict(usage)
     fields["uses"] = {resource.value: use for resource, use in fields["uses"].items()}
-    fields["machine"] = {**dataclasses.asdict(machine), "binding": machine.binding}
+    fields["machine"] = {**dataclasses.asdict(machine), "binding": machine.bottleneck}
     return json.dumps({"run": str(folder), **fields}, indent=2)
 
 
@@ -133,10 +136,10 @@ def _time_row(use: ResourceUse, num: int, life_s: float) -> str:
 
 
 def _prompt(usage: Utilisation) -> str:
-    told = f"{usage.num_prompt_tokens:,}"
+    tokens = f"{usage.num_prompt_tokens:,}"
     if usage.num_cached_tokens is not None and usage.num_prompt_tokens:
-        told += f", {usage.num_cached_tokens / usage.num_prompt_tokens:.1%} of them cached"
-    return f"{told}; computed {_rate(usage.uses[Resource.PREFILL_TOKENS])}"
+        tokens += f", {usage.num_cached_tokens / usage.num_prompt_tokens:.1%} of them cached"
+    return f"{tokens}; computed {_rate(usage.uses[Resource.PREFILL_TOKENS])}"
 
 
 def _rate(use: ResourceUse) -> str:
@@ -178,12 +181,12 @@ def _own_cores(cpu: CpuUse) -> str:
 
 def binding_sentence(machine: MachineUse) -> str:
     """`gpu: busy for 91.0% of the time`."""
-    if machine.binding is Binding.NEITHER:
+    if machine.bottleneck is Bottleneck.NEITHER:
         return (
-            f"neither: nothing is busy for {BINDING_SHARE:.0%} of the time; {machine.busiest} comes closest, with "
+            f"neither: nothing is busy for {BOTTLENECK_SHARE:.0%} of the time; {machine.busiest} comes closest, with "
             f"{machine.busiest_share:.1%}"
         )
-    return f"{machine.binding}: busy for {machine.busiest_share:.1%} of the time"
+    return f"{machine.bottleneck}: busy for {machine.busiest_share:.1%} of the time"
 
 
 def _phases(phases: Phases) -> str:

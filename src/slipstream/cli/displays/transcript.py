@@ -6,7 +6,7 @@ them reaches the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from slipstream.batch.drift import drift, drift_lines
 from slipstream.errors import ConfigError
@@ -16,11 +16,19 @@ from slipstream.record import RunReader
 from slipstream.types import Message, Rollout
 
 
-def run_lines(reader: RunReader) -> Iterator[str]:
-    """One line for each rollout."""
-    for rollout in reader.rollouts(with_turns=False):
+def run_lines(rollouts: Iterable[Rollout], *, with_failures: bool = False) -> Iterator[str]:
+    """One line for each rollout; `with_failures`: with the last thing that went wrong."""
+    for rollout in rollouts:
         reward = "-" if rollout.verdict is None else f"{rollout.verdict.reward:g}"
-        yield f"{one_line(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+        line = f"{one_line(str(rollout.job.key))}  {rollout.ending.reason}  reward {reward}  attempt {rollout.attempt}"
+        yield f"{line}  {one_line(_what_failed(rollout))}".rstrip() if with_failures else line
+
+
+def _what_failed(rollout: Rollout) -> str:
+    if not rollout.failures:
+        return rollout.ending.detail
+    last = rollout.failures[-1]
+    return f"{last.error} in {last.stage}: {last.message}"
 
 
 def drift_report(reader: RunReader) -> Iterator[str]:

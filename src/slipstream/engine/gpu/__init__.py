@@ -1,1 +1,1 @@
-"""The engine on a GPU: Triton kernels, CUDA graphs and the thread that launches them."""
+"""The embedded engine on a GPU: Triton kernels, CUDA graphs and the thread that launches them."""

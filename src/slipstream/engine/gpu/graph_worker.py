@@ -1,10 +1,9 @@
-"""The engine's thread on a GPU: it asks for tokens some steps ahead of what it has read.
+"""The engine's thread on a GPU, which submits work some steps ahead of the results it has read.
 
-Enters and leaves: as in `worker`. A round gives slots to those who wait, puts a bounded number of prompt tokens through
-the model, asks for a few more tokens of every sequence, and then reads what the round before drew, while the device
-goes on.
-Invariants: what is drawn for a sequence after its end is thrown away; nobody else's work begins in its slot before
-that, since the device does what it is asked for in order; weights change only when all that was asked for is read.
+Input and output as in `worker`. A round assigns slots to waiting requests, submits a bounded number of prompt tokens
+and a few decoding steps for every sequence, and then reads the results of the previous round while the device works.
+Invariants: tokens drawn for a sequence after its end are dropped; the device works in submission order, so no other
+request's work starts in its slot before that; weights change only when all results have been read.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from slipstream.engine.inference.config import EngineConfig, OnUpdate
 from slipstream.engine.inference.decoder import Decoder
 from slipstream.engine.inference.plan import Piece
 from slipstream.engine.inference.request import Request
-from slipstream.engine.inference.sampling import Draw, Drawing
+from slipstream.engine.inference.sampling import DeviceDraw, DrawSpec
 from slipstream.engine.inference.slots import Slot
-from slipstream.engine.inference.worker import Update, Worker, piece_of
+from slipstream.engine.inference.worker import Update, Worker, next_piece
 from slipstream.types import EngineWork
 
 
@@ -32,37 +31,39 @@ class Pending(Protocol):
     def wait(self) -> tuple[list[list[int]], list[list[float]]]: ...
 
 
-class Passes(Protocol):
-    """What is asked of a device. See `graphs.GraphDecoder`, whose methods are described there."""
+class DevicePasses(Protocol):
+    """The work that a device can do; see `graphs.GraphDecoder`."""
 
     def stream(self) -> AbstractContextManager[object]: ...
 
-    def settle(self) -> None: ...
+    def synchronize(self) -> None: ...
 
-    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> Pending: ...
+    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[DeviceDraw | None]) -> Pending: ...
 
-    def go_on(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, Draw] | None = None) -> Pending: ...
+    def decode(
+        self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, DrawSpec] | None = None
+    ) -> Pending: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flight:
-    """Tokens that were asked for: those of row i are for `rows[i]`, a slot and its request."""
+class _Submitted:
+    """Work submitted to the device: the tokens of row i are for `rows[i]`, a slot and its request."""
 
     pending: Pending
     rows: Sequence[tuple[int, Request]]
     num_steps: int
-    """Of sequences that are being sampled; 0: prompts were computed."""
+    """Decoding steps; 0 for a prefill."""
     num_held: int
     num_prompt: int
     version: int
 
 
 class GraphWorker(Worker):
-    def __init__(self, decoder: Decoder, passes: Passes, config: EngineConfig, version: int) -> None:
+    def __init__(self, decoder: Decoder, passes: DevicePasses, config: EngineConfig, version: int) -> None:
         self._passes = passes
-        self._flights: deque[_Flight] = deque()
+        self._in_flight: deque[_Submitted] = deque()
         self._sampling: dict[int, Request] = {}
-        """By slot: sequences whose prompt is through, and whose next token only the device may know."""
+        """By slot: sequences whose prompt is computed, and whose last token may be known only to the device."""
         super().__init__(decoder, config, version)
 
     @contextmanager
@@ -70,22 +71,22 @@ class GraphWorker(Worker):
         with super()._context(), self._passes.stream():
             yield
 
-    def _settle(self) -> None:
-        self._passes.settle()
+    def _synchronize(self) -> None:
+        self._passes.synchronize()
 
-    def _catch_up(self) -> None:
-        self._read(0)
-        self._settle()
+    def _drain(self) -> None:
+        self._collect(0)
+        self._synchronize()
 
     def _update(self, update: Update) -> None:
         super()._update(update)
         if self._config.on_update is OnUpdate.RECOMPUTE:
             self._sampling.clear()
 
-    def _forget_all(self) -> None:
-        self._flights.clear()
+    def _reset(self) -> None:
+        self._in_flight.clear()
         self._sampling.clear()
-        super()._forget_all()
+        super()._reset()
 
     def _release(self, index: int, *, keep: bool = True) -> None:
         self._sampling.pop(index, None)
@@ -94,23 +95,25 @@ class GraphWorker(Worker):
     # ---------------------------------------------------------------- one round
 
     def _step(self) -> None:
-        if not self._flights:
+        if not self._in_flight:
             self._watch.start()
         self._drop_cancelled()
         self._admit()
-        behind = self._prefill([self._table.slots[index] for index in self._running if index not in self._sampling])
-        self._read(1 if self._go_on(1 if behind else self._config.steps_ahead) else 0)
+        has_backlog = self._prefill(
+            [self._table.slots[index] for index in self._running if index not in self._sampling]
+        )
+        self._collect(1 if self._decode(1 if has_backlog else self._config.steps_ahead) else 0)
 
     def _prefill(self, slots: Sequence[Slot]) -> bool:
-        """The next tokens of prompts, oldest request first, as many as fit into a pass; whether some did not."""
+        """Submit the next prompt tokens, oldest request first; returns whether the pass was filled."""
         room = self._prefill_tokens
         pieces: list[Piece] = []
-        drawings: list[Drawing | None] = []
+        drawings: list[DeviceDraw | None] = []
         rows: list[tuple[int, Request]] = []
         for slot in slots:
             if not room:
                 break
-            piece = piece_of(slot, room)
+            piece = next_piece(slot, room)
             room -= len(piece.ids)
             slot.num_computed = piece.end
             pieces.append(piece)
@@ -123,35 +126,39 @@ class GraphWorker(Worker):
         pending = self._passes.prefill(pieces, drawings)
         num_prompt = sum(len(piece.ids) for piece in pieces)
         self._count(num_steps=1, num_computed=num_prompt)
-        self._fly(pending, rows, num_prompt=num_prompt)
+        self._submit(pending, rows, num_prompt=num_prompt)
         self._sampling.update(rows)
         return not room
 
-    def _go_on(self, num_steps: int) -> bool:
-        """A few more tokens of those whose prompt is through. While prompts are behind they are few: the sooner all are
-        sampled together, the better."""
-        rows = [(index, request) for index, request in self._sampling.items() if request.num_asked < request.max_tokens]
+    def _decode(self, num_steps: int) -> bool:
+        """Submit decoding steps for all sequences whose prompt is computed; returns whether one batch of results may
+        stay unread. With a backlog of prompts the steps are few, so that all sequences are soon sampled together."""
+        rows = [
+            (index, request) for index, request in self._sampling.items() if request.num_requested < request.max_tokens
+        ]
         if not rows:
             return False
-        nucleus: dict[int, Draw] = {}
-        if any(request.params.top_p < 1.0 for _, request in rows):  # its noise must be known here
-            self._read(0)
+        nucleus: dict[int, DrawSpec] = {}
+        if any(request.params.top_p < 1.0 for _, request in rows):  # the host draws: it needs all tokens so far
+            self._collect(0)
             rows = [(index, request) for index, request in rows if self._running.get(index) is request]
-            nucleus = {row: request.next_draw() for row, (_, request) in enumerate(rows) if request.params.top_p < 1.0}
+            nucleus = {
+                row: request.next_draw_spec() for row, (_, request) in enumerate(rows) if request.params.top_p < 1.0
+            }
             if not rows:
                 return False
-        most = max(request.max_tokens - request.num_asked for _, request in rows)
-        num_steps = 1 if nucleus else min(num_steps, most)
-        pending = self._passes.go_on([index for index, _ in rows], num_steps, nucleus)
+        max_steps = max(request.max_tokens - request.num_requested for _, request in rows)
+        num_steps = 1 if nucleus else min(num_steps, max_steps)
+        pending = self._passes.decode([index for index, _ in rows], num_steps, nucleus)
         self._count(num_steps=num_steps, num_computed=num_steps * len(rows))
-        self._fly(pending, rows, num_steps=num_steps)
+        self._submit(pending, rows, num_steps=num_steps)
         return not nucleus
 
-    def _fly(
+    def _submit(
         self, pending: Pending, rows: Sequence[tuple[int, Request]], *, num_steps: int = 0, num_prompt: int = 0
     ) -> None:
-        self._flights.append(
-            _Flight(
+        self._in_flight.append(
+            _Submitted(
                 pending=pending,
                 rows=rows,
                 num_steps=num_steps,
@@ -161,53 +168,53 @@ class GraphWorker(Worker):
             )
         )
         for _, request in rows:
-            request.num_asked += max(1, num_steps)
+            request.num_requested += max(1, num_steps)
 
-    def _read(self, num_left: int) -> None:
-        """What was drawn, until so many are left in the air."""
-        while len(self._flights) > num_left:
-            flight = self._flights.popleft()
-            tokens, logprobs = flight.pending.wait()
-            self._log(flight)
+    def _collect(self, num_left: int) -> None:
+        """Read results until `num_left` submissions are still in flight."""
+        while len(self._in_flight) > num_left:
+            submitted = self._in_flight.popleft()
+            tokens, logprobs = submitted.pending.wait()
+            self._log_work(submitted)
             num_taken = 0
-            for row, (index, request) in enumerate(flight.rows):
+            for row, (index, request) in enumerate(submitted.rows):
                 if self._running.get(index) is request:
-                    num_taken += self._take_row(index, request, tokens[row], logprobs[row], flight.version)
+                    num_taken += self._accept_row(index, request, tokens[row], logprobs[row], submitted.version)
             self._count(num_sampled=num_taken)
 
-    def _log(self, flight: _Flight) -> None:
-        """What it took: the device does one after the other, so that is the time since the one before was read, or
-        since it was asked for where none was."""
+    def _log_work(self, submitted: _Submitted) -> None:
+        """Log how long it took. The device works in order, so that is the time since the previous results were read, or
+        since it was submitted if there were none."""
         seconds, cpu_s = self._watch.lap()
         self.work.add(
             EngineWork(
-                num_steps=flight.num_steps,
-                num_rows=flight.num_steps * len(flight.rows),
-                num_held=flight.num_held,
-                num_prompt=flight.num_prompt,
+                num_steps=submitted.num_steps,
+                num_rows=submitted.num_steps * len(submitted.rows),
+                num_held=submitted.num_held,
+                num_prompt=submitted.num_prompt,
                 seconds=seconds,
                 cpu_s=cpu_s,
             )
         )
 
-    def _take_row(
+    def _accept_row(
         self, index: int, request: Request, tokens: Sequence[int], logprobs: Sequence[float], version: int
     ) -> int:
-        """How many tokens it got."""
+        """Give a request its tokens; returns how many it took."""
         if not all(map(math.isfinite, logprobs)):
-            self._give_up(index, request)
+            self._fail_row(index, request)
             return 0
         slot = self._table.slots[index]
         num_before = len(request.ids)
-        stop = request.take_all(tokens, logprobs, version)
+        stop = request.extend(tokens, logprobs, version)
         slot.tokens.extend(request.ids[num_before:])
         slot.num_computed = len(slot.tokens) - 1
         if stop is not None:
             self._release(index)
-            request.deliver(request.sampled(stop))
+            request.deliver(request.result(stop))
         return len(request.ids) - num_before
 
 
-def _drawing(slot: Slot, request: Request) -> Drawing:
-    nucleus = request.next_draw() if request.params.top_p < 1.0 and request.params.temperature > 0.0 else None
-    return Drawing(slot=slot.index, seed=request.seed, temperature=request.params.temperature, nucleus=nucleus)
+def _drawing(slot: Slot, request: Request) -> DeviceDraw:
+    nucleus = request.next_draw_spec() if request.params.top_p < 1.0 and request.params.temperature > 0.0 else None
+    return DeviceDraw(slot=slot.index, seed=request.seed, temperature=request.params.temperature, nucleus=nucleus)

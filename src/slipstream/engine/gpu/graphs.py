@@ -1,10 +1,9 @@
-"""The forward pass on a GPU: kernels, recorded as CUDA graphs, that sample without asking the host.
+"""The forward pass on a GPU: kernels, recorded as CUDA graphs, that sample without a round trip to the host.
 
-Input: pieces of prompts, and slots whose sequences are to go on by some tokens. Output: what was drawn, which the host
-reads later: the device has gone on meanwhile.
-Invariants: work is done in the order in which it was asked for, on one stream; a pass of n rows runs as the recorded
-one of the next size, its spare rows in a slot that is nobody's; the weights and the cache are the Decoder's own, read
-where they lie.
+Input: pieces of prompts, and slots to decode for some steps. Output: the tokens drawn, which the host reads later while
+the device works on.
+Invariants: work runs in submission order, on one stream; a pass of n rows runs as the recorded graph of the next size,
+with its padding rows in a slot of their own; weights and cache are the Decoder's, read in place.
 
 Without a GPU the same passes run unrecorded, through Triton's interpreter: for tests.
 """
@@ -19,23 +18,23 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from slipstream.engine.gpu import kernels
+from slipstream.engine.gpu import kernels, sampling_kernels
 from slipstream.engine.inference.decoder import Decoder
 from slipstream.engine.inference.plan import Piece
-from slipstream.engine.inference.sampling import Draw, Drawing, draw, mixed
+from slipstream.engine.inference.sampling import DeviceDraw, DrawSpec, draw, splitmix64
 
 _CUDA: Any = torch.cuda
-"""Its classes have no types."""
+"""`torch.cuda` has no type annotations."""
 
 MIN_ROWS = 8
 MIN_TOKENS = 16
 PROGRAMS = 400
-"""So many programs keep a GPU busy."""
+"""This many programs keep a GPU busy."""
 MAX_PARTS = 32
 
 
 class Pending:
-    """Tokens that are being drawn, or were."""
+    """Tokens on their way from the device to the host."""
 
     def __init__(self, tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
         on_gpu = tokens.is_cuda
@@ -58,72 +57,73 @@ class Pending:
 
 class GraphDecoder:
     def __init__(self, decoder: Decoder, *, num_slots: int, num_steps: int) -> None:
-        """`decoder` has one slot more than `num_slots`, for rows that are padding."""
+        """`decoder` has one slot more than `num_slots`, for padding rows."""
         self._decoder = decoder
-        self._spare = num_slots
+        self._padding_slot = num_slots
         self._num_slots = num_slots
         self._on_gpu = decoder.device.type == "cuda"
         self._stream = _CUDA.Stream(decoder.device) if self._on_gpu else None
         self._pool = torch.cuda.graph_pool_handle() if self._on_gpu else None
         self._recorded: dict[tuple[str, int], Callable[[], None]] = {}
         self._logits: dict[tuple[str, int], torch.Tensor] = {}
-        """Of the pass of that name that was run last, until another is."""
+        """The logits of the last run of each pass."""
         self._rows: dict[int, torch.Tensor] = {}
-        """By size: the slots of a pass that samples."""
+        """By size: the slots of a decoding pass."""
         self._prompts: dict[int, _PromptBuffers] = {}
-        self._in_rows: tuple[int, ...] = ()
-        most_rows = _size(num_slots, MIN_ROWS)
-        self._state = kernels.SlotState(
+        self._uploaded_slots: tuple[int, ...] = ()
+        max_rows = _padded(num_slots, MIN_ROWS)
+        self._state = sampling_kernels.SlotState(
             tokens=self._ints(num_slots + 1),
             positions=self._ints(num_slots + 1),
             seeds=self._ints(num_slots + 1).long(),
             temperatures=torch.ones(num_slots + 1, device=decoder.device),
             last_position=decoder.cache.shape[4] - 1,
         )
-        self._told = kernels.SampledRing(
+        self._ring = sampling_kernels.SampledRing(
             counter=self._ints(1),
-            tokens=self._ints(num_steps, most_rows),
-            logprobs=torch.zeros(num_steps, most_rows, device=decoder.device),
+            tokens=self._ints(num_steps, max_rows),
+            logprobs=torch.zeros(num_steps, max_rows, device=decoder.device),
         )
 
     def stream(self) -> AbstractContextManager[object]:
-        """All work is to be asked for in here."""
+        """The context in which all work must be submitted."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def settle(self) -> None:
-        """Wait for all work on the device, the learner's too."""
+    def synchronize(self) -> None:
+        """Wait for all work on the device, including the learner's."""
         if self._on_gpu:
             torch.cuda.synchronize(self._decoder.device)
 
     # ---------------------------------------------------------------- passes
 
-    def go_on(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, Draw] | None = None) -> Pending:
-        """So many tokens of each slot's sequence, from where it stands. For rows in `nucleus`, which go on by a single
-        step, the host draws."""
-        size = min(_size(len(slots), MIN_ROWS), _size(self._num_slots, MIN_ROWS))
-        step = self._go_on(size)
-        wanted = (*slots, *[self._spare] * (size - len(slots)))
-        if wanted != self._in_rows:
+    def decode(self, slots: Sequence[int], num_steps: int, nucleus: Mapping[int, DrawSpec] | None = None) -> Pending:
+        """Decode `num_steps` tokens for each slot's sequence. For rows in `nucleus` the host draws; then there is a
+        single step."""
+        size = min(_padded(len(slots), MIN_ROWS), _padded(self._num_slots, MIN_ROWS))
+        step = self._decode_pass(size)
+        wanted = (*slots, *[self._padding_slot] * (size - len(slots)))
+        if wanted != self._uploaded_slots:
             self._rows[size].copy_(self._pinned(wanted), non_blocking=True)
-            self._in_rows = wanted
-        self._told.counter.fill_(-1)
+            self._uploaded_slots = wanted
+        self._ring.counter.fill_(-1)
         for _ in range(num_steps):
             step()
         if nucleus:
-            self._redraw(("go on", size), {row: (slots[row], draw) for row, draw in nucleus.items()})
-        return Pending(self._told.tokens[:num_steps], self._told.logprobs[:num_steps])
+            self._redraw(("decode", size), {row: (slots[row], draw) for row, draw in nucleus.items()})
+        return Pending(self._ring.tokens[:num_steps], self._ring.logprobs[:num_steps])
 
-    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> Pending:
-        """The pieces through the model; then a token for each that has a drawing, the rows of what is told."""
+    def prefill(self, pieces: Sequence[Piece], drawings: Sequence[DeviceDraw | None]) -> Pending:
+        """Run the pieces through the model, and draw a token for each that has a DeviceDraw: these are the result's
+        rows."""
         num_tokens = sum(len(piece.ids) for piece in pieces)
-        size = _size(num_tokens, MIN_TOKENS)
-        run = self._prefill(size)
+        size = _padded(num_tokens, MIN_TOKENS)
+        run = self._prefill_pass(size)
         buffers = self._prompts[size]
-        buffers.all.copy_(self._pinned(buffers.filled(pieces, drawings)), non_blocking=True)
+        buffers.all.copy_(self._pinned(buffers.packed(pieces, drawings)), non_blocking=True)
         drawn = [drawing for drawing in drawings if drawing is not None]
         if drawn:
             slots = self._uploaded([drawing.slot for drawing in drawn], torch.int64)
-            seeds = [_signed(mixed(drawing.seed & (1 << 64) - 1)) for drawing in drawn]
+            seeds = [_signed(splitmix64(drawing.seed & (1 << 64) - 1)) for drawing in drawn]
             self._state.seeds.index_copy_(0, slots, self._uploaded(seeds, torch.int64))
             temperatures = self._uploaded([drawing.temperature for drawing in drawn], torch.float32)
             self._state.temperatures.index_copy_(0, slots, temperatures)
@@ -131,40 +131,40 @@ class GraphDecoder:
         nucleus = {row: (one.slot, one.nucleus) for row, one in enumerate(drawn) if one.nucleus is not None}
         if nucleus:
             self._redraw(("prefill", size), nucleus)
-        return Pending(self._told.tokens[:1], self._told.logprobs[:1])
+        return Pending(self._ring.tokens[:1], self._ring.logprobs[:1])
 
-    def _go_on(self, size: int) -> Callable[[], None]:
-        """A step of `size` rows."""
+    def _decode_pass(self, size: int) -> Callable[[], None]:
+        """One decoding step of `size` rows."""
         if size not in self._rows:
             self._rows[size] = self._ints(size)
         slots = self._rows[size]
         num_parts = self._num_parts(size)
 
         def run() -> None:
-            ids, positions = kernels.begin(slots, self._state, self._told)
+            ids, positions = sampling_kernels.begin(slots, self._state, self._ring)
             hidden, added = self._layers(
                 ids,
                 slots,
                 positions,
                 lambda queries, cache: kernels.attend_one(queries, cache, slots, positions, num_parts=num_parts),
             )
-            self._logits["go on", size] = self._draw(hidden, added, slots, positions)
+            self._logits["decode", size] = self._draw(hidden, added, slots, positions)
 
-        def spare() -> None:
-            slots.fill_(self._spare)
-            self._told.counter.fill_(-1)
-            self._in_rows = ()
+        def warm_up() -> None:
+            slots.fill_(self._padding_slot)
+            self._ring.counter.fill_(-1)
+            self._uploaded_slots = ()
 
-        return self._record(("go on", size), run, spare)
+        return self._record(("decode", size), run, warm_up)
 
-    def _prefill(self, size: int) -> Callable[[], None]:
-        """A pass of `size` tokens of prompts."""
+    def _prefill_pass(self, size: int) -> Callable[[], None]:
+        """A prefill pass of `size` tokens."""
         if size not in self._prompts:
             self._prompts[size] = _PromptBuffers(size, self._num_slots, self._decoder.device)
         buffers = self._prompts[size]
 
         def run() -> None:
-            self._told.counter.zero_()
+            self._ring.counter.zero_()
             hidden, added = self._layers(
                 buffers.ids,
                 buffers.slots,
@@ -175,17 +175,17 @@ class GraphDecoder:
             logits = self._draw(hidden[picks], added[picks], buffers.pick_slots, buffers.positions[picks])
             self._logits["prefill", size] = logits
 
-        def spare() -> None:
-            buffers.all.copy_(self._pinned(buffers.filled((), ())), non_blocking=True)
+        def warm_up() -> None:
+            buffers.all.copy_(self._pinned(buffers.packed((), ())), non_blocking=True)
 
-        return self._record(("prefill", size), run, spare)
+        return self._record(("prefill", size), run, warm_up)
 
-    def _record(self, key: tuple[str, int], run: Callable[[], None], spare: Callable[[], None]) -> Callable[[], None]:
-        """`run` as a graph. It runs once before, in nobody's slot, so that its kernels are compiled."""
+    def _record(self, key: tuple[str, int], run: Callable[[], None], warm_up: Callable[[], None]) -> Callable[[], None]:
+        """`run` as a graph. It first runs once in the padding slot, so that its kernels are compiled."""
         if not self._on_gpu:
             return run
         if key not in self._recorded:
-            spare()
+            warm_up()
             run()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.current_stream().synchronize()
@@ -203,7 +203,7 @@ class GraphDecoder:
         positions: torch.Tensor,
         attend: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the last layer leaves, and what is still to be added to it."""
+        """The hidden state after the last layer, and the residual still to be added to it."""
         decoder, eps = self._decoder, self._decoder.spec.norm_eps
         hidden = functional.embedding(ids, decoder.embedding)
         added: torch.Tensor | None = None
@@ -221,21 +221,21 @@ class GraphDecoder:
         self, hidden: torch.Tensor, added: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         normed = kernels.add_norm(hidden, added, self._decoder.final_norm, self._decoder.spec.norm_eps)
-        logits = self._decoder.head.wide(normed)
-        kernels.draw(logits, slots, positions, self._state, self._told)
+        logits = self._decoder.head.in_float32(normed)
+        sampling_kernels.draw(logits, slots, positions, self._state, self._ring)
         return logits
 
-    def _redraw(self, key: tuple[str, int], nucleus: Mapping[int, tuple[int, Draw]]) -> None:
-        """Other tokens in place of what was drawn last for these rows; each has its slot."""
+    def _redraw(self, key: tuple[str, int], nucleus: Mapping[int, tuple[int, DrawSpec]]) -> None:
+        """Replace the tokens just drawn for these rows, each with its slot, by tokens that the host draws."""
         rows = self._uploaded(list(nucleus), torch.int64)
         slots = self._uploaded([slot for slot, _ in nucleus.values()], torch.int64)
         drawn = draw(self._logits[key][rows], [one for _, one in nucleus.values()])
         tokens = self._uploaded([one.token for one in drawn])
         self._state.tokens.index_copy_(0, slots, tokens)
-        self._told.tokens[0].index_copy_(0, rows, tokens)
+        self._ring.tokens[0].index_copy_(0, rows, tokens)
 
     def _num_parts(self, num_rows: int) -> int:
-        """Into how many programs each row's attention is split, for so few rows."""
+        """How many programs to split each row's attention into, so that a few rows still fill the GPU."""
         if not self._on_gpu:
             return 1
         num_programs = num_rows * self._decoder.spec.num_kv_heads
@@ -251,7 +251,7 @@ class GraphDecoder:
         return self._pinned(values, dtype).to(self._decoder.device, non_blocking=True)
 
     def _pinned(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """In memory from which the device copies on its own; torch gives it out again only after that."""
+        """A tensor in pinned memory, which torch reuses only after the copy to the device."""
         if not isinstance(values, array):
             return torch.tensor(values, dtype=dtype, pin_memory=self._on_gpu)
         given = torch.frombuffer(values, dtype=dtype)
@@ -259,19 +259,19 @@ class GraphDecoder:
 
 
 class _PromptBuffers:
-    """What a pass of prompts reads, in one piece of memory so that it takes one copy."""
+    """The inputs of a prefill pass, in one block of memory so that one copy uploads them all."""
 
     def __init__(self, size: int, num_slots: int, device: torch.device) -> None:
         self._size = size
-        self._spare = num_slots
-        self._num_picks = min(size, _size(num_slots, MIN_ROWS))
+        self._padding_slot = num_slots
+        self._num_picks = min(size, _padded(num_slots, MIN_ROWS))
         self._num_blocks = size // kernels.QUERY_ROWS + min(size, num_slots)
         lengths = [size, size, size, self._num_picks, self._num_picks, 4 * self._num_blocks]
         self.all = torch.zeros(sum(lengths), dtype=torch.int32, device=device)
         self.ids, self.slots, self.positions, self.picks, self.pick_slots, blocks = torch.split(self.all, lengths)
         self.blocks = blocks.view(-1, 4)
 
-    def filled(self, pieces: Sequence[Piece], drawings: Sequence[Drawing | None]) -> array[int]:
+    def packed(self, pieces: Sequence[Piece], drawings: Sequence[DeviceDraw | None]) -> array[int]:
         ids, slots, positions, picks, pick_slots, blocks = (array("i") for _ in range(6))
         for piece, drawing in zip(pieces, drawings, strict=True):
             num, row = len(piece.ids), len(ids)
@@ -286,10 +286,10 @@ class _PromptBuffers:
         whole = array("i")
         for part, length, padding in (
             (ids, self._size, 0),
-            (slots, self._size, self._spare),
+            (slots, self._size, self._padding_slot),
             (positions, self._size, 0),
             (picks, self._num_picks, 0),
-            (pick_slots, self._num_picks, self._spare),
+            (pick_slots, self._num_picks, self._padding_slot),
             (blocks, 4 * self._num_blocks, 0),
         ):
             whole.extend(part)
@@ -297,9 +297,9 @@ class _PromptBuffers:
         return whole
 
 
-def _size(num: int, least: int) -> int:
-    """The next power of 2, from `least` on."""
-    return max(least, 1 << (num - 1).bit_length())
+def _padded(num: int, minimum: int) -> int:
+    """The next power of 2, at least `minimum`."""
+    return max(minimum, 1 << (num - 1).bit_length())
 
 
 def _signed(bits: int) -> int:

@@ -1,4 +1,4 @@
-"""What the embedded engine can be told. Plain data: importing it loads no torch."""
+"""Settings of the embedded engine. Plain data: importing this module does not load torch."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from enum import StrEnum
 from slipstream.errors import ConfigError
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
-"""Of attention heads that the Triton kernels compute."""
+"""Head sizes that the Triton kernels support."""
 
 
 class OnUpdate(StrEnum):
-    """What becomes of cached keys and values when new weights arrive."""
+    """What happens to cached keys and values when new weights arrive."""
 
     RECOMPUTE = "recompute"
-    """They are computed anew, so that every logprob is the new weights' own."""
+    """They are recomputed, so every logprob comes from the new weights alone."""
     KEEP = "keep"
-    """They stay: nothing is computed twice, and logprobs mix the new weights with a cache of the old ones."""
+    """They are kept: nothing is computed twice, but logprobs mix the new weights with a cache of the old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     num_slots: int = 32
-    """Sequences that are in the cache at once; more requests than that wait."""
+    """Sequences in the cache at once; further requests wait."""
     context_tokens: int | None = None
-    """Of one sequence, prompt and answer together; None is the model's own window, but at most 4,096."""
+    """Maximum length of a sequence, prompt and answer together; None is the model's own window, but at most 4,096."""
     prefill_tokens: int | None = None
-    """Prompt tokens computed in one step, at most, beside one token for each sequence that is being sampled; None is
-    256 on a CPU and 8,192 on a GPU."""
+    """Maximum prompt tokens per step, beside one token for each sequence being sampled; None is 256 on a CPU and 8,192
+    on a GPU."""
     steps_ahead: int = 4
-    """On a GPU: tokens of every sequence that are asked for at a time, before the host has read the last ones."""
+    """On a GPU: decoding steps launched at a time, before the host has read the results of the previous ones."""
     kernels: str = "auto"
-    """`triton`, `torch` for torch's own operations alone, or `auto`: Triton's on a GPU, where the model allows it and
-    `deterministic` is not set. On a CPU they run only in Triton's interpreter, which is for tests."""
+    """`triton`; `torch` for torch's own operations only; or `auto`: Triton on a GPU if the model's head size is
+    supported and `deterministic` is off. On a CPU, `triton` runs only in Triton's interpreter, for tests."""
     device: str = "auto"
     """`auto` is `cuda` where there is a GPU, `cpu` otherwise."""
     dtype: str = "auto"
@@ -41,9 +41,11 @@ class EngineConfig:
     num_threads: int | None = None
     """CPU threads of one operation; None leaves it to torch."""
     deterministic: bool = False
-    """The same prompt, seed and weights give the same bits, whatever else is running. Nothing is reused: every request
-    computes its whole prompt alone, and sampling always runs over all slots."""
+    """The same prompt, seed and weights give bitwise the same result, whatever else is running. Nothing is reused:
+    every request computes its whole prompt by itself, and sampling always runs over all slots."""
     on_update: OnUpdate = OnUpdate.RECOMPUTE
+    """What becomes of cached keys and values when new weights arrive. `recompute`: every logprob is the new weights'
+    own. `keep`: logprobs mix the new weights with a cache of the old ones."""
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "context_tokens", "prefill_tokens", "steps_ahead", "num_threads"):
@@ -55,7 +57,9 @@ class EngineConfig:
         if self.kernels not in ("auto", "triton", "torch"):
             raise ConfigError(f"kernels={self.kernels}: give auto, triton or torch")
         if self.kernels == "triton" and self.deterministic:
-            raise ConfigError("kernels=triton with deterministic=true: the kernels do not promise the same bits")
+            raise ConfigError(
+                "kernels=triton with deterministic=true: the kernels are not bitwise reproducible; set kernels=torch"
+            )
 
     def prefill_tokens_on(self, device: str) -> int:
         return self.prefill_tokens or (256 if device == "cpu" else 8192)

@@ -1,8 +1,8 @@
 """The forward pass of Llama, Qwen2 and Qwen3 over a cache of slots.
 
-Input: pieces of sequences, each with its slot and position. Output: the logits after the last token of each piece that
-asks for them; the keys and values of all tokens are in the cache.
-Invariants: attention reads a slot's own tokens and nothing else; weights change only in `put`.
+Input: pieces of sequences, each with its slot and position. Output: the logits after the last token of the requested
+pieces; the keys and values of all tokens are written to the cache.
+Invariants: attention reads only the slot's own tokens; weights change only in `load_weights`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as functional
 
 from slipstream.engine.inference.plan import Piece, Span, one_span, spans_of
 from slipstream.engine.model.layers import Linear, rms_norm
-from slipstream.engine.model.rope import rope_table, turn
+from slipstream.engine.model.rope import rope_table, rotate
 from slipstream.engine.model.spec import ModelSpec
 from slipstream.errors import ConfigError
 
@@ -33,12 +33,12 @@ class Layer:
         self.attention_norm = like.new_zeros(spec.hidden_size)
         self.mlp_norm = like.new_zeros(spec.hidden_size)
         self.head_norms = like.new_zeros(heads + kv_heads, size) if spec.head_norms else None
-        """Of the query heads, then of the key heads."""
+        """One row per query head, then one per key head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a named tensor goes: rows of a linear layer, or a tensor of its own."""
+    """Where a named weight is copied to: rows of a linear layer, or a tensor of its own."""
 
     shape: tuple[int, ...]
     linear: Linear | None = None
@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """What all layers of one pass share."""
+    """Inputs shared by all layers of one pass."""
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -57,7 +57,7 @@ class _Step:
     spans: list[tuple[Span, torch.Tensor | slice, torch.Tensor | None]]
     """Rows that attend together, their slots, and a mask where their lengths differ."""
     chunks: list[tuple[Piece, int, torch.Tensor | None]]
-    """A piece of a prompt, its first row, and its mask where it does not begin at position 0."""
+    """A piece of a prompt, its first row, and its mask unless it starts at position 0."""
 
 
 class Decoder:
@@ -68,7 +68,7 @@ class Decoder:
         like = torch.empty(0, device=device, dtype=dtype)
         self.device, self.dtype = device, dtype
         self.gathers = device.type != "cpu"
-        """Whether rows of any slots attend in one call: see `plan`."""
+        """Whether rows of arbitrary slots share one attention call: see `plan`."""
         self.embedding = like.new_zeros(spec.vocab_size, spec.hidden_size)
         self.head = Linear(spec.vocab_size, spec.hidden_size, bias=False, like=like)
         self.final_norm = like.new_zeros(spec.hidden_size)
@@ -77,19 +77,19 @@ class Decoder:
         self.targets = _targets(spec, self.embedding, self.head, self.final_norm, self.layers)
         shape = (spec.num_layers, 2, num_slots, spec.num_kv_heads, context_tokens, spec.head_size)
         try:
-            self.cache = torch.zeros(shape, device=device, dtype=dtype)  # padding reads it, so numbers it must be
+            self.cache = torch.zeros(shape, device=device, dtype=dtype)  # padding rows read it: no NaN allowed
         except RuntimeError:
             num_mb = 2 * spec.num_layers * num_slots * spec.num_kv_heads * context_tokens * spec.head_size
             num_mb = num_mb * like.element_size() // 2**20
             raise ConfigError(
-                f"a cache of {num_slots} slots of {context_tokens} tokens takes {num_mb} MB, which are not to be had; "
-                "set num_slots or context_tokens lower"
+                f"not enough memory for a cache of {num_slots} slots of {context_tokens} tokens ({num_mb} MB): "
+                "lower num_slots or context_tokens"
             ) from None
 
     # ---------------------------------------------------------------- weights
 
-    def put(self, named: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Copy tensors over the weights they name; returns the names. Nothing is changed if one of them is wrong."""
+    def load_weights(self, named: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Copy tensors into the weights they name; returns the names. If any of them is wrong, nothing changes."""
         tied_head = "lm_head.weight" if self.spec.tied else None
         pairs = [(name, value) for name, value in named if not name.endswith("rotary_emb.inv_freq")]
         if tied_head and any(name == "model.embed_tokens.weight" for name, _ in pairs):
@@ -97,9 +97,11 @@ class Decoder:
         for name, value in pairs:
             target = self.targets.get(name)
             if target is None:
-                raise ConfigError(f"the model has no weight {name!r}: give the names that Hugging Face uses")
+                raise ConfigError(f"the model has no weight {name!r}: use Hugging Face names")
             if tuple(value.shape) != target.shape:
-                raise ConfigError(f"{name} has shape {tuple(value.shape)}, not {target.shape}: give the same model")
+                raise ConfigError(
+                    f"{name} has shape {tuple(value.shape)}, not {target.shape}: the weights are of another model"
+                )
         rows: defaultdict[Linear, list[tuple[int, torch.Tensor]]] = defaultdict(list)
         for name, value in pairs:
             target = self.targets[name]
@@ -108,30 +110,30 @@ class Decoder:
             if target.linear is not None:
                 rows[target.linear].append((target.first_row, value))
         for linear, parts in rows.items():
-            linear.put(parts)
+            linear.write_rows(parts)
         return {name for name, _ in pairs}
 
     # ---------------------------------------------------------------- cache
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
-        """Give slot `target` the first tokens of slot `source`."""
+        """Copy the cache of the first tokens of slot `source` to slot `target`."""
         self.cache[:, :, target, :, :num_tokens].copy_(self.cache[:, :, source, :, :num_tokens])
 
     def clear(self, slot: int) -> None:
-        """Take what is not a number out of a slot: masked or not, it would spoil the rows beside it."""
+        """Zero a slot that holds NaN: even masked, it would spread to the rows computed with it."""
         self.cache[:, :, slot].zero_()
 
     # ---------------------------------------------------------------- forward
 
     def forward(
-        self, singles: Sequence[Piece], chunks: Sequence[Piece] = (), *, outputs: Sequence[int], alone: bool = False
+        self, singles: Sequence[Piece], chunks: Sequence[Piece] = (), *, outputs: Sequence[int], separate: bool = False
     ) -> torch.Tensor:
-        """Logits after the pieces whose numbers are in `outputs`, counted through `singles` and then `chunks`.
+        """Logits after the pieces whose indices are in `outputs`, counting `singles` first and then `chunks`.
 
-        `singles` have one token each and are sorted by slot. `alone`: see `plan.spans_of`.
+        `singles` have one token each and are sorted by slot. `separate`: see `plan.spans_of`.
         """
         pieces = [*singles, *chunks]
-        spans = one_span(singles) if self.gathers and not alone else spans_of(singles, alone=alone)
+        spans = one_span(singles) if self.gathers and not separate else spans_of(singles, separate=separate)
         step = self._step(singles, chunks, spans)
         ids = self._tensor([token for piece in pieces for token in piece.ids])
         hidden = functional.embedding(ids, self.embedding)
@@ -148,11 +150,11 @@ class Decoder:
         spec = self.spec
         joined = layer.qkv(rms_norm(hidden, layer.attention_norm, spec.norm_eps))
         heads = joined.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_size)
-        turned = heads[:, : spec.num_heads + spec.num_kv_heads]
+        rotated = heads[:, : spec.num_heads + spec.num_kv_heads]
         if layer.head_norms is not None:
-            turned = rms_norm(turned, layer.head_norms, spec.norm_eps)
-        turned = turn(turned, step.cos, step.sin)
-        queries, keys = turned[:, : spec.num_heads], turned[:, spec.num_heads :]
+            rotated = rms_norm(rotated, layer.head_norms, spec.norm_eps)
+        rotated = rotate(rotated, step.cos, step.sin)
+        queries, keys = rotated[:, : spec.num_heads], rotated[:, spec.num_heads :]
         values = heads[:, spec.num_heads + spec.num_kv_heads :]
         cache[0][step.slots, :, step.positions] = keys
         cache[1][step.slots, :, step.positions] = values
@@ -161,7 +163,7 @@ class Decoder:
         return hidden + layer.down(functional.silu(gate) * up)
 
     def _attend(self, cache: torch.Tensor, queries: torch.Tensor, step: _Step) -> torch.Tensor:
-        """Query heads that share a key head are rows of one small matrix, so no key is copied for them."""
+        """Grouped-query attention: query heads that share a key head are rows of one matrix, so keys are not copied."""
         spec = self.spec
         groups = spec.num_heads // spec.num_kv_heads
         grouped = queries.view(-1, spec.num_kv_heads, groups, spec.head_size)
@@ -174,8 +176,8 @@ class Decoder:
         for piece, row, mask in step.chunks:
             num = len(piece.ids)
             keys, values = cache[:, piece.slot, :, None, : piece.end].expand(2, -1, groups, -1, -1)
-            asked = grouped[row : row + num].permute(1, 2, 0, 3)
-            mixed = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, is_causal=mask is None)
+            own = grouped[row : row + num].permute(1, 2, 0, 3)
+            mixed = functional.scaled_dot_product_attention(own, keys, values, attn_mask=mask, is_causal=mask is None)
             attended.append(mixed.permute(2, 0, 1, 3).reshape(num, -1))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
 
@@ -232,7 +234,7 @@ def _last_rows(pieces: Sequence[Piece]) -> list[int]:
 def _targets(
     spec: ModelSpec, embedding: torch.Tensor, head: Linear, final_norm: torch.Tensor, layers: Sequence[Layer]
 ) -> dict[str, Target]:
-    """Every Hugging Face name of the model, and where it goes. A tied embedding goes to the output layer too."""
+    """Every Hugging Face weight name and its target. A tied embedding is also copied to the output layer."""
     shape = (spec.vocab_size, spec.hidden_size)
     both = Target(shape=shape, tensor=embedding, linear=head)
     targets = {

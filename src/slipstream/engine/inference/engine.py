@@ -1,9 +1,9 @@
-"""A Completer over a model in this process: continuous batching in torch, for small models.
+"""The embedded engine: a Completer for small models in this process, with continuous batching in torch.
 
 Input: prompts as token ids, and weights by their Hugging Face names. Output: sampled tokens with the logprobs of the
 distribution they were drawn from and the version of the weights that drew them.
-Invariants: the event loop never waits for the model; a request ends exactly once, whatever fails; nothing is refused
-for want of room, it waits.
+Invariants: the event loop never waits for the model; a request ends exactly once, whatever fails; when all slots are
+busy, requests wait instead of being refused.
 
     async with TorchEngine.from_folder(Path("models/smollm2"), EngineConfig()) as engine:
         sampled = await engine.complete(prompt_ids, SampleParams(seed=1), session="rollout-7")
@@ -34,7 +34,7 @@ from slipstream.errors import ConfigError, ContextOverflow, ModelError
 from slipstream.types import EngineLoad, EngineWork, Sampled, SampleParams, token_ids
 
 MAX_CONTEXT_TOKENS = 4096
-"""Of a slot, unless the config says otherwise."""
+"""Default upper bound of a slot's length."""
 
 
 class TorchEngine:
@@ -45,24 +45,26 @@ class TorchEngine:
         self.config = config
         self.context_tokens = config.context_tokens or min(spec.context_tokens, MAX_CONTEXT_TOKENS)
         if self.context_tokens > spec.context_tokens:
-            raise ConfigError(f"context_tokens={self.context_tokens}: the model's window is {spec.context_tokens}")
+            raise ConfigError(
+                f"context_tokens={self.context_tokens} exceeds the model's window: set at most {spec.context_tokens}"
+            )
         device = find_device(config.device)
         graphs = _use_kernels(spec, config, device)
         with torch.inference_mode():
             decoder = Decoder(
                 spec,
-                num_slots=config.num_slots + (1 if config.deterministic or graphs else 0),  # padding goes to the last
+                num_slots=config.num_slots + (1 if config.deterministic or graphs else 0),  # the last is for padding
                 context_tokens=self.context_tokens,
                 device=device,
                 dtype=_dtype(config.dtype, device),
             )
-            _check_complete(decoder, decoder.put(weights))
+            _check_complete(decoder, decoder.load_weights(weights))
         self._worker = _graph_worker(decoder, config, version) if graphs else Worker(decoder, config, version)
         self._num_open = 0
 
     @staticmethod
     def from_folder(folder: Path, config: EngineConfig, *, version: int = 0) -> TorchEngine:
-        """The model of a Hugging Face folder: config.json and safetensors."""
+        """Open the model of a Hugging Face folder: config.json and safetensors."""
         return TorchEngine(read_spec(folder), read_weights(folder), config, version=version)
 
     # ---------------------------------------------------------------- the Completer
@@ -82,7 +84,7 @@ class TorchEngine:
         outcome: asyncio.Future[Sampled] = loop.create_future()
 
         def deliver(result: Sampled | ModelError) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nobody is waiting any more
                 loop.call_soon_threadsafe(_settle, outcome, result)
 
         request = Request(
@@ -114,7 +116,7 @@ class TorchEngine:
             self._worker.put(SessionEnd(session=session))
 
     def load(self) -> EngineLoad:
-        """The cache in use is what running requests hold: what is kept for sessions gives way when room is needed."""
+        """Only running requests count as cache in use: what is kept for idle sessions is evicted on demand."""
         kv_tokens = self.config.num_slots * self.context_tokens
         running = self._worker.num_running
         return EngineLoad(
@@ -130,7 +132,7 @@ class TorchEngine:
         return self._worker.work.take()
 
     async def aclose(self) -> None:
-        """Requests under way fail with a ModelError."""
+        """Running requests fail with a ModelError."""
         await outlast([asyncio.ensure_future(asyncio.to_thread(self._worker.close))])
 
     async def __aenter__(self) -> TorchEngine:
@@ -145,7 +147,7 @@ class TorchEngine:
 
     @property
     def version(self) -> int:
-        """Of the weights that the next token is sampled with."""
+        """The version of the weights that the next token is sampled with."""
         return self._worker.version
 
     @property
@@ -153,29 +155,33 @@ class TorchEngine:
         return self._worker.counts
 
     def update_weights(self, named: Iterable[tuple[str, torch.Tensor]], *, version: int) -> None:
-        """Copy weights in, by Hugging Face names; those that are not named stay. Returns when they are in place.
+        """Copy weights in by Hugging Face names, and return when they are in place. Unnamed weights stay.
 
-        It waits for the step under way, so on an event loop call it through `asyncio.to_thread`. Requests in flight go
-        on with the new weights, from their next token; by default their cache is computed anew first, and what is kept
-        for sessions is dropped (`EngineConfig.on_update`). With a wrong name or shape nothing is changed.
+        It blocks until the current step is over, so on an event loop call it through `asyncio.to_thread`. Running
+        requests continue with the new weights from their next token; by default their cache is recomputed first, and
+        what is kept for sessions is dropped (`EngineConfig.on_update`). With a wrong name or shape nothing changes.
         """
         done: Future[None] = Future()
         self._worker.put(Update(named=list(named), version=version, done=done))
         done.result()
 
     def _max_tokens(self, prompt_ids: Sequence[int], params: SampleParams) -> int:
-        """How many tokens may be sampled; refuses what cannot be."""
+        """How many tokens may be sampled. Raises ModelError for an invalid request."""
         if not prompt_ids:
             raise ModelError("the prompt is empty: give at least one token")
         if min(prompt_ids) < 0 or max(prompt_ids) >= self.spec.vocab_size:
             wrong = next(token for token in prompt_ids if not 0 <= token < self.spec.vocab_size)
-            raise ModelError(f"token {wrong} of the prompt is not among the model's {self.spec.vocab_size}")
+            raise ModelError(f"token {wrong} of the prompt is outside the model's vocabulary of {self.spec.vocab_size}")
         if not params.temperature >= 0.0 or not 0.0 < params.top_p <= 1.0:
-            raise ModelError(f"temperature {params.temperature:g} with top_p {params.top_p:g} is no distribution")
+            raise ModelError(
+                f"temperature {params.temperature:g} with top_p {params.top_p:g} is invalid: "
+                "set temperature to at least 0 and top_p above 0, up to 1"
+            )
         max_tokens = min(params.max_tokens, self.context_tokens - len(prompt_ids))
         if max_tokens < 1:
             raise ContextOverflow(
-                f"{len(prompt_ids)} prompt tokens leave no room for an answer in {self.context_tokens}"
+                f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer in a context of "
+                f"{self.context_tokens}"
             )
         return max_tokens
 
@@ -195,7 +201,9 @@ def _check_complete(decoder: Decoder, given: set[str]) -> None:
         wanted.discard("lm_head.weight")
     missing = sorted(wanted - given)
     if missing:
-        raise ConfigError(f"the model folder lacks {missing[0]} and {len(missing) - 1} more: fetch the model again")
+        raise ConfigError(
+            f"the model folder lacks {missing[0]} and {len(missing) - 1} more weights: download the model again"
+        )
 
 
 def _use_kernels(spec: ModelSpec, config: EngineConfig, device: torch.device) -> bool:
@@ -204,7 +212,7 @@ def _use_kernels(spec: ModelSpec, config: EngineConfig, device: torch.device) ->
     fits = spec.head_size in HEAD_SIZES
     found = importlib.util.find_spec("triton") is not None
     if config.kernels == "triton" and not (fits and found):
-        why = "triton is not installed" if fits else f"heads of {spec.head_size} are not among {HEAD_SIZES}"
+        why = "triton is not installed" if fits else f"head size {spec.head_size} is not one of {HEAD_SIZES}"
         raise ConfigError(f"kernels=triton: {why}; set kernels=torch")
     return fits and found
 

@@ -1,4 +1,4 @@
-"""A model folder to an engine, with a word on what to install if torch is missing."""
+"""Opens an engine on a model folder, and says what to install if torch is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_engine(folder: Path, config: EngineConfig) -> TorchEngine:
-    """Raises ConfigError if torch is not installed, or if the folder holds no model that this engine can run."""
+    """Raises ConfigError if torch is not installed, or if this engine cannot run the folder's model."""
     try:
         from slipstream.engine.inference.engine import TorchEngine
     except ImportError:

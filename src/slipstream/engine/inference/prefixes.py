@@ -1,11 +1,11 @@
-"""Which slots begin with the same tokens as a prompt. Standard library only: pure bookkeeping.
+"""An index of slots by prefix: finds the slots that share the longest prefix with a prompt. Standard library only.
 
-Input: the tokens of slots, each under a salt. Output: for a prompt, the slots that share most of it, up to a boundary.
-Invariants: of all slots that were put in, none shares more whole pieces with the prompt than those that are told; the
-work of a question grows with the length of the prompt and not with the number of slots.
+Input: the tokens of each slot, under a salt. Output: for a prompt, the slots that share the most blocks with it.
+Invariants: no other indexed slot shares more whole blocks with the prompt; a lookup takes time in proportion to the
+length of the prompt, not to the number of slots.
 
-Tokens are cut at boundaries: after 1, 2, 4, 8 and 16 tokens, then after every 16. What lies before a boundary has a
-key, made of the key before it and of the tokens between: so a prompt is followed until nobody has its next key.
+Tokens are split into blocks that end after 1, 2, 4, 8 and 16 tokens, then after every 16. A block's key is a hash of
+the key before it and of its tokens, so a lookup follows the prompt's keys until no slot has the next one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PIECE_TOKENS = 16
 class Prefixes:
     def __init__(self) -> None:
         self._holders: dict[int, dict[int, None]] = {}
-        """By key, the slots whose tokens have it, in the order in which they came."""
+        """By key, the slots that have it, in the order of insertion."""
         self._keys: dict[int, list[int]] = {}
-        """Of each slot."""
+        """By slot."""
 
     def put(self, slot: int, salt: str, tokens: TokenIds) -> None:
-        """The slot begins with these tokens now, whatever it had before."""
+        """Index the slot under these tokens, instead of any it had before."""
         self.drop(slot)
         self._keys[slot] = keys = list(_keys(salt, tokens))
         for key in keys:
@@ -39,7 +39,7 @@ class Prefixes:
                 del self._holders[key]
 
     def nearest(self, salt: str, tokens: TokenIds) -> Collection[int]:
-        """The slots that share the most pieces with these tokens; none if no slot has the first."""
+        """The slots that share the most blocks with these tokens; none if no slot has the first token."""
         found: Collection[int] = ()
         for key in _keys(salt, tokens):
             holders = self._holders.get(key)

@@ -1,13 +1,13 @@
-"""Drawing a token from logits, with the exact logprob of the distribution it was drawn from.
+"""Samples tokens from logits, with the exact logprob of the distribution each was drawn from.
 
 Input: logits and, per row, temperature, top-p and one uniform number. Output: per row a token and its logprob.
-Invariants: the distribution is softmax(logits / temperature) in float32, and the logprob is its own. The uniform
-number of a token depends on the seed of its request and its position in the sequence alone, so what else is in the
-batch changes nothing. At temperature 0 the likeliest token is taken; that row, and one whose top-p is below 1, has no
-logprob, since none could be trained on.
+Invariants: the distribution is softmax(logits / temperature) in float32, and the logprob is taken from it. A token's
+uniform number depends only on its request's seed and its position, so the rest of the batch changes nothing. At
+temperature 0 the likeliest token is taken; such rows, and rows with top-p below 1, have no logprob, since they cannot
+be trained on.
 
-One uniform number per row is enough, by inverting the cumulative distribution: the vocabulary is summed up in blocks,
-the block is found first and the token within it second, both in float64.
+Sampling inverts the cumulative distribution, so one uniform number per row is enough: the vocabulary is summed in
+blocks; the block is found first and the token within it second, both in float64.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """How one row's token is drawn."""
+class DrawSpec:
+    """How to draw one row's token."""
 
     temperature: float
     top_p: float
@@ -32,38 +32,38 @@ class Draw:
 
     @property
     def exact(self) -> bool:
-        """Whether its logprob can be given."""
+        """Whether the token has a logprob."""
         return self.temperature > 0.0 and self.top_p >= 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """How the next tokens of a slot are drawn by the device."""
+class DeviceDraw:
+    """How the device draws the next tokens of a slot."""
 
     slot: int
     seed: int
     temperature: float
-    nucleus: Draw | None = None
-    """The next token is drawn by the host, from its likeliest tokens alone."""
+    nucleus: DrawSpec | None = None
+    """With top-p, the host draws the next token instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnToken:
     token: int
     logprob: float | None
-    """None where it would not be that of what was sampled from."""
+    """None if the token was not drawn from the full distribution."""
     broken: bool
-    """Whether the logits were not numbers."""
+    """Whether the logits contain NaN."""
 
 
-def uniform_of(seed: int, position: int) -> float:
-    """A number above 0 and below 1, the same for the same seed and position on every machine."""
-    bits = mixed(mixed(seed & _MASK) ^ mixed((position + 1) * 0xD1342543DE82EF95 & _MASK))
+def uniform_for(seed: int, position: int) -> float:
+    """A number strictly between 0 and 1, the same for the same seed and position on every machine."""
+    bits = splitmix64(splitmix64(seed & _MASK) ^ splitmix64((position + 1) * 0xD1342543DE82EF95 & _MASK))
     return ((bits >> 12) + 0.5) * 2.0**-52
 
 
-def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
-    """One token per row of `logits`, which is overwritten: a copy of so much memory costs more than the rest."""
+def draw(logits: torch.Tensor, draws: Sequence[DrawSpec]) -> list[DrawnToken]:
+    """Draw one token per row of `logits`, which is overwritten: copying it would cost more than everything else."""
     scores = logits.float()
     scores.sub_(scores.amax(dim=-1, keepdim=True))
     if any(one.temperature not in (0.0, 1.0) for one in draws):
@@ -78,15 +78,15 @@ def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
         greedy = torch.tensor([one.temperature == 0.0 for one in draws]).to(weights.device)
         tokens = torch.where(greedy, weights.argmax(dim=-1), tokens)
     logprobs = (weights.gather(1, tokens[:, None])[:, 0].double() / totals).log()
-    told = torch.stack((tokens.double(), logprobs), dim=1).tolist()
+    pairs = torch.stack((tokens.double(), logprobs), dim=1).tolist()
     return [
-        Drawn(token=int(token), logprob=logprob if one.exact else None, broken=not logprob < 1.0)
-        for one, (token, logprob) in zip(draws, told, strict=True)
+        DrawnToken(token=int(token), logprob=logprob if one.exact else None, broken=not logprob < 1.0)
+        for one, (token, logprob) in zip(draws, pairs, strict=True)
     ]
 
 
 def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first token at which the cumulative weight exceeds that share of the total, and the total."""
+    """The first token at which the cumulative weight exceeds `uniforms` times the total, and the total."""
     num_rows, num_tokens = weights.shape
     if num_tokens % BLOCK:
         weights = functional.pad(weights, (0, BLOCK - num_tokens % BLOCK))
@@ -104,20 +104,20 @@ def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _first_above(reached: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
-    """Per row the first place above the bound; where rounding leaves none, the last that has weight."""
+    """Per row the first index above the bound; if rounding leaves none, the last one with weight."""
     bounds = torch.minimum(bounds, torch.nextafter(reached[:, -1], torch.zeros_like(bounds)))
     return torch.searchsorted(reached, bounds[:, None], right=True)[:, 0].clamp(max=reached.shape[1] - 1)
 
 
 def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The likeliest tokens that together reach `top_p`; the others weigh nothing."""
+    """The weights with all but the likeliest tokens that together reach `top_p` set to zero."""
     ordered, places = weights.double().sort(descending=True, stable=True)
     before = ordered.cumsum(0) - ordered
     kept = before < top_p * ordered.sum()
     return torch.zeros_like(weights).index_copy_(0, places[kept], weights[places[kept]])
 
 
-def mixed(bits: int) -> int:
+def splitmix64(bits: int) -> int:
     """The finaliser of splitmix64: every bit of the input changes half the bits of the output."""
     bits = (bits + 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -1,7 +1,7 @@
-"""What the engine's steps took, kept until somebody asks.
+"""A log of the time the engine's steps took, read and emptied by `take`.
 
-Steps that are about as large are added up, so that what is kept stays small however long a run is; a fit loses next to
-nothing by it, since the sums are exact.
+Steps of similar size are summed, so the log stays small however long a run is. A fit loses almost nothing by it, since
+the sums are exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from slipstream.types import EngineWork
 
 _KEPT_BITS = 3
-"""Of a size: sizes that are alike in so many of their first bits are about as large."""
+"""Sizes that agree in this many leading bits are summed."""
 
 
 class WorkLog:
@@ -30,14 +30,14 @@ class WorkLog:
             self._sums[size] = work if before is None else _sum(before, work)
 
     def take(self) -> tuple[EngineWork, ...]:
-        """All that was added since the last time."""
+        """All that was added since the last call."""
         with self._lock:
             taken, self._sums = self._sums, {}
         return tuple(taken.values())
 
 
 class Stopwatch:
-    """Of one thread, which alone may use it once it has started it."""
+    """Measures wall time and CPU time of the calling thread; to be used by one thread only."""
 
     def __init__(self) -> None:
         self._last_s = self._last_cpu_s = 0.0
@@ -46,7 +46,7 @@ class Stopwatch:
         self._last_s, self._last_cpu_s = time.monotonic(), time.thread_time()
 
     def lap(self) -> tuple[float, float]:
-        """Seconds since it was started or asked last, and those in which the thread had a core."""
+        """Seconds since `start` or the last lap, and the thread's CPU seconds in that time."""
         last_s, last_cpu_s = self._last_s, self._last_cpu_s
         self.start()
         return self._last_s - last_s, self._last_cpu_s - last_cpu_s

@@ -1,4 +1,4 @@
-"""Where torch is to compute: a name enters, a device that is there leaves."""
+"""Resolves a device name to a torch device that is available."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slipstream.errors import ConfigError
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -16,5 +16,5 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         raise ConfigError(f"device={name}: give auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name}, but torch sees no GPU: give auto or cpu")
+        raise ConfigError(f"device={name}, but torch finds no GPU: give auto or cpu")
     return device

@@ -1,7 +1,7 @@
-"""What a model folder's config.json says of a model that this engine can run.
+"""Reads a model folder's config.json into a ModelSpec.
 
-Input: the folder. Output: a ModelSpec. Invariants: whatever would change the arithmetic and is not written here is
-refused, so a model either runs as its authors meant it or not at all.
+Invariants: any setting that would change the arithmetic and is not supported here is refused, so a model runs either as
+its authors meant it or not at all.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """How positions are turned into angles."""
+    """How positions become rotation angles."""
 
     theta: float
     kind: str = "default"
     factor: float = 1.0
     original_context: int = 0
-    """The window the model was first trained with, for `llama3` and `yarn`."""
+    """The window of the first training, for `llama3` and `yarn`."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None
-    """What cosines and sines are multiplied by under `yarn`; None is its own formula."""
+    """The factor of cosines and sines under `yarn`; None is yarn's own formula."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class ModelSpec:
     context_tokens: int
     norm_eps: float
     tied: bool
-    """Whether the embedding is the output layer too."""
+    """Whether the embedding is also the output layer."""
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
     head_norms: bool
-    """Whether queries and keys are normalised, head by head."""
+    """Whether the query and key heads are normalised."""
     rope: RopeSpec
 
 
@@ -68,18 +68,18 @@ def read_spec(folder: Path) -> ModelSpec:
     except OSError as raised:
         raise ConfigError(f"{path} cannot be read ({raised.strerror}): give a Hugging Face model folder") from None
     except ValueError:
-        raise ConfigError(f"{path} is no JSON: fetch the model again") from None
+        raise ConfigError(f"{path} is not valid JSON: download the model again") from None
     if not isinstance(config, dict):
-        raise ConfigError(f"{path} is no JSON object: fetch the model again")
+        raise ConfigError(f"{path} is not a JSON object: download the model again")
     return spec_of(config, str(path))
 
 
 def spec_of(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:
-    """`Any` because it is a file's JSON: every value is checked by what is made of it."""
+    """`Any` because it is a file's JSON: every value is checked by its conversion."""
     named = config.get("architectures") or ["none"]
     if named[0] not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise ConfigError(f"{where}: the embedded engine runs {known}, not {named[0]}; {REMEDY}")
+        raise ConfigError(f"{where}: the embedded engine supports {known}, not {named[0]}; {REMEDY}")
     architecture = ARCHITECTURES[named[0]]
     _refuse(config, where)
     try:
@@ -104,47 +104,47 @@ def spec_of(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:
             rope=_rope(config, where),
         )
     except KeyError as raised:
-        raise ConfigError(f"{where} does not say {raised.args[0]}: fetch the model again") from None
+        raise ConfigError(f"{where} lacks {raised.args[0]}: download the model again") from None
     except (TypeError, ValueError) as raised:
-        raise ConfigError(f"{where} has a value of the wrong kind ({raised}): fetch the model again") from None
+        raise ConfigError(f"{where} has a value of the wrong type ({raised}): download the model again") from None
 
 
 def _refuse(config: Mapping[str, Any], where: str) -> None:
-    """What this engine does not compute."""
+    """Refuse what this engine does not compute."""
     if config.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"{where}: hidden_act {config['hidden_act']!r} is not silu; {REMEDY}")
+        raise ConfigError(f"{where}: hidden_act {config['hidden_act']!r} is not supported, only silu; {REMEDY}")
     if config.get("quantization_config"):
-        raise ConfigError(f"{where}: quantised weights are not read: fetch an unquantised model; {REMEDY}")
+        raise ConfigError(f"{where}: quantised weights are not supported: use an unquantised model; {REMEDY}")
     layer_kinds = set(config.get("layer_types") or ()) - {"full_attention"}
     if config.get("use_sliding_window") or layer_kinds:
-        raise ConfigError(f"{where}: sliding-window attention is not computed; {REMEDY}")
+        raise ConfigError(f"{where}: sliding-window attention is not supported; {REMEDY}")
     if config.get("pretraining_tp", 1) not in (None, 1):
-        raise ConfigError(f"{where}: pretraining_tp {config['pretraining_tp']} is not computed; {REMEDY}")
+        raise ConfigError(f"{where}: pretraining_tp {config['pretraining_tp']} is not supported; {REMEDY}")
 
 
 def _rope(config: Mapping[str, Any], where: str) -> RopeSpec:
-    """Newer folders say it all in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`."""
-    told: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = str(told.get("rope_type") or told.get("type") or "default")
+    """Newer folders have `rope_parameters`, older ones `rope_theta` and `rope_scaling`."""
+    scaling: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     if kind not in ROPE_KINDS:
         raise ConfigError(f"{where}: rope scaling {kind!r} is not one of {', '.join(ROPE_KINDS)}; {REMEDY}")
-    partial = told.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    partial = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
-        raise ConfigError(f"{where}: partial_rotary_factor {partial} is not computed; {REMEDY}")
-    odd = [name for name in ("mscale", "mscale_all_dim", "truncate") if name in told]
-    if kind == "yarn" and odd:
-        raise ConfigError(f"{where}: yarn with {odd[0]} is not computed; {REMEDY}")
-    theta = told.get("rope_theta", config.get("rope_theta", 10_000.0))
-    original = told.get("original_max_position_embeddings") or config["max_position_embeddings"]
-    attention_factor = told.get("attention_factor")
+        raise ConfigError(f"{where}: partial_rotary_factor {partial} is not supported; {REMEDY}")
+    unsupported = [name for name in ("mscale", "mscale_all_dim", "truncate") if name in scaling]
+    if kind == "yarn" and unsupported:
+        raise ConfigError(f"{where}: yarn with {unsupported[0]} is not supported; {REMEDY}")
+    theta = scaling.get("rope_theta", config.get("rope_theta", 10_000.0))
+    original = scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    attention_factor = scaling.get("attention_factor")
     return RopeSpec(
         theta=float(theta),
         kind=kind,
-        factor=float(told.get("factor", 1.0)),
+        factor=float(scaling.get("factor", 1.0)),
         original_context=int(original),
-        low_freq_factor=float(told.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(told.get("high_freq_factor", 4.0)),
-        beta_fast=float(told.get("beta_fast") or 32.0),
-        beta_slow=float(told.get("beta_slow") or 1.0),
+        low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
+        high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
+        beta_fast=float(scaling.get("beta_fast") or 32.0),
+        beta_slow=float(scaling.get("beta_slow") or 1.0),
         attention_factor=None if attention_factor is None else float(attention_factor),
     )

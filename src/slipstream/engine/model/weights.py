@@ -1,7 +1,4 @@
-"""Reading the tensors of a model folder, by their Hugging Face names.
-
-Input: the folder. Output: names and tensors, as they lie in the file: they are read when they are used.
-"""
+"""Reads the tensors of a model folder, by their Hugging Face names, one at a time."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ def read_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     for path in _files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - it is no dict
+                for name in file.keys():  # noqa: SIM118 - it is not a dict
                     yield name, file.get_tensor(name)
         except (OSError, SafetensorError) as raised:
-            raise ConfigError(f"{path} cannot be read ({raised}): fetch the model again") from None
+            raise ConfigError(f"{path} cannot be read ({raised}): download the model again") from None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -38,7 +35,7 @@ def _files(folder: Path) -> list[Path]:
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise ConfigError(f"{index} is no index of safetensors: fetch the model again") from None
+            raise ConfigError(f"{index} is not a safetensors index: download the model again") from None
         return [folder / name for name in names]
     if not (folder / SINGLE).is_file():
         raise ConfigError(f"{folder} has no {SINGLE}: give a Hugging Face model folder with safetensors")

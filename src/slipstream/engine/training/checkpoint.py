@@ -1,9 +1,9 @@
-"""Checkpoints: named tensors and a few facts, on disk.
+"""Checkpoints: named tensors and some JSON, on disk.
 
-Input: tensors by name and facts as JSON. Output: a folder with a manifest and safetensors files, none larger than
-asked for; a tensor that is larger is cut into pieces. Reading gives back the same bits.
-Invariants: a checkpoint appears whole or not at all, and the last one stays until then. The manifest has the sha256
-of every file and of itself: what is damaged or incomplete is refused before anything is used of it.
+Input: tensors by name and facts as JSON. Output: a folder with a manifest and safetensors files, none above a
+given size; larger tensors are split. Reading gives back the same bits.
+Invariants: a checkpoint appears completely or not at all, and the last one stays until then. The manifest has the
+sha256 of every file and of itself: what is damaged or incomplete is refused before any of it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from slipstream.engine.model.atomic_folder import take_back, whole_folder, write_file
+from slipstream.atomic import recover_folder, write_synced
+from slipstream.engine.model.atomic_folder import whole_folder
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import Json
 
@@ -33,14 +34,15 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, kept: Checkpoint, *, part_bytes: int) -> None:
-    """Raises LearnerError if the disk refuses; a checkpoint that was there before is then still there."""
+    """Raises LearnerError if the disk refuses; then the checkpoint that was there before still is."""
     save = _safetensors().save
     files: dict[str, Json] = {}
     with whole_folder(folder, what="the checkpoint") as part:
         for number, pieces in enumerate(_parts(kept.tensors, part_bytes), start=1):
             name = f"part-{number:05}.safetensors"
             data = save({key: tensor.cpu() for key, tensor in pieces.items()})
-            files[name] = {"bytes": len(data), "sha256": write_file(part / name, data)}
+            write_synced(part / name, data)
+            files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         body: dict[str, Json] = {
             "format": FORMAT,
             "facts": dict(kept.facts),
@@ -48,12 +50,12 @@ def write_checkpoint(folder: Path, kept: Checkpoint, *, part_bytes: int) -> None
             "files": files,
         }
         manifest = {"body": body, "sha256": _digest(body)}
-        write_file(part / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_synced(part / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Raises ConfigError if there is none, or one of another format; LearnerError if it is damaged or incomplete."""
-    take_back(folder)
+    recover_folder(folder)
     body = _read_manifest(folder)
     load = _safetensors().load
     pieces: dict[str, dict[int, torch.Tensor]] = {}
@@ -75,7 +77,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def file_digest(path: Path, *, ends_bytes: int) -> str:
-    """Of a file's size, its beginning and its end: enough to tell models apart, without reading all of them."""
+    """Of a file's size, beginning and end: enough to tell models apart without reading them completely."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -87,7 +89,7 @@ def file_digest(path: Path, *, ends_bytes: int) -> str:
 
 
 def _parts(tensors: Mapping[str, torch.Tensor], part_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Pieces named `tensor#number`, together at most `part_bytes` less what a header may take."""
+    """Pieces named `tensor#number`, in parts of at most `part_bytes` less the header."""
     room = max(_BLOCK // 16, part_bytes - _BLOCK)
     part: dict[str, torch.Tensor] = {}
     size = 0
@@ -97,7 +99,7 @@ def _parts(tensors: Mapping[str, torch.Tensor], part_bytes: int) -> Iterator[dic
         for number, start in enumerate(range(0, max(1, len(flat)), step)):
             piece = flat[start : start + step]
             num_bytes = len(piece) * piece.element_size()
-            if part and (size + num_bytes > room or len(part) >= _MOST_IN_A_PART):
+            if part and (size + num_bytes > room or len(part) >= _MAX_IN_A_PART):
                 yield part
                 part, size = {}, 0
             part[f"{name}#{number}"] = piece.clone() if len(piece) < len(flat) else piece
@@ -106,12 +108,12 @@ def _parts(tensors: Mapping[str, torch.Tensor], part_bytes: int) -> Iterator[dic
         yield part
 
 
-_MOST_IN_A_PART = 4_096
-"""So that the names of all pieces fit in the room that is left for the header."""
+_MAX_IN_A_PART = 4_096
+"""So that the names of all pieces fit in the space left for the header."""
 
 
 def _read_manifest(folder: Path) -> Any:
-    """The manifest's body: JSON of our own making, its digest checked, hence Any."""
+    """The manifest's body: our own JSON, with a checked digest, hence Any."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ConfigError(f"{folder} is no checkpoint, since it has no {MANIFEST}: give the folder of one")
@@ -136,7 +138,7 @@ def _damaged(folder: Path, why: str) -> LearnerError:
 
 
 def _safetensors() -> Any:
-    """The module, which is loaded late."""
+    """The module, imported late."""
     try:
         import safetensors.torch
     except ImportError:

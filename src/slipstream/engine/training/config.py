@@ -1,6 +1,6 @@
-"""What the embedded learner can be told. Plain data: importing it loads no torch.
+"""The settings of the embedded learner. Plain data: importing it loads no torch.
 
-The advantage is no matter of the learner: it arrives with every row (`batch.advantages`).
+Advantages are not the learner's concern: they arrive with every row (`batch.advantages`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,24 @@ PAPER_ESTIMATOR = "leave_one_out"
 
 MIN_RATE, MAX_RATE = 1e-6, 1e-3
 SIZE_AT, RATE_AT, RATE_POWER = 135e6, 1e-5, 0.8
-"""The learning rate of a model: a line through what worked, 9e-4 for the quickstart's half a million parameters and
-1e-5 for SmolLM2-135M, when both are logarithms; it meets 1e-6, which is usual for large ones, at 2.4 billion."""
+"""The learning rate by model size: a power law through what worked, 9e-4 for the quickstart's half a million
+parameters and 1e-5 for SmolLM2-135M; it reaches 1e-6, usual for large models, at 2.4 billion."""
 LORA_MIN_RATE, LORA_MAX_RATE, LORA_RATE_AT = 1e-5, 1e-2, 1e-4
-"""The same for an adapter, which wants about ten times what all weights do."""
+"""The same for an adapter, which needs about ten times the rate."""
 
 
 def _positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
+
+
+def rate_factor(
+    step: int, num_steps: int, warmup_steps: int, *, decay: Literal["linear", "cosine"] = "linear"
+) -> float:
+    """The share of the peak learning rate: up to 1 at the end of the warm-up, then down to 0.1 at the last step."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    share = (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps)
+    return 1 - 0.9 * (share if decay == "linear" else (1 - math.cos(math.pi * share)) / 2)
 
 
 def _need(holds: bool, otherwise: str) -> None:
@@ -35,6 +45,7 @@ def _need(holds: bool, otherwise: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
     rank: int = 16
+    """Of the two matrices that are trained for each layer."""
     alpha: float = 32.0
     """What the adapter adds is scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
@@ -49,29 +60,77 @@ class LoraConfig:
 class LossConfig:
     """The formulas are in `docs/learning.md`."""
 
-    kind: Literal["importance_sampling", "ppo_clip", "sequence"] = "importance_sampling"
+    kind: Literal["importance_sampling", "ppo_clip", "sequence", "cispo"] = "importance_sampling"
     """`importance_sampling`: a ratio for each token, unclipped. `ppo_clip`: the same, clipped. `sequence`: one clipped
-    ratio for each row, the geometric mean of its tokens' ratios."""
+    ratio for each row, the geometric mean of its tokens' ratios. `cispo`: the clipped ratio is a constant factor, so
+    that every token keeps a gradient."""
     clip_low: float = 0.2
     """The ratio is clipped at 1 - clip_low. Sequence ratios hardly move: 0.0003 is a common value for them."""
     clip_high: float = 0.2
     """The ratio is clipped at 1 + clip_high."""
+    dual_clip: float | None = None
+    """With a negative advantage the loss grows no further once the ratio is above this; a usual value is 3. For
+    `ppo_clip` and `sequence`."""
+    weight_rule: Literal["cap", "mask"] = "cap"
+    """What happens to a token whose weight, proximal over behaviour policy, is out of bounds. `cap`: the weight is
+    `weight_cap`. `mask`: the token has no gradient from its advantage."""
+    weight_level: Literal["token", "sequence", "geometric"] = "token"
+    """Whose weight is meant: each token's own, the product over its row, or the geometric mean over its row."""
     weight_cap: float | None = 2.0
-    """The weight of proximal over behaviour policy is cut off here; None leaves it as it is."""
+    """The upper bound of the weight; None is no bound."""
+    weight_floor: float | None = None
+    """The lower bound of the weight, for `weight_rule=mask`; None is no bound."""
+    entropy_bonus: float = 0.0
+    """The entropy of the distribution each token was drawn from is rewarded with this factor."""
+    kl: float = 0.0
+    """The divergence from the reference, the model of the folder that the run began with, is punished with this factor.
+    Under an adapter the reference is the base; otherwise it is a copy of the weights, 4 bytes for each parameter."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How the divergence is estimated from the sampled token. As a loss `k1` has a mean gradient of 0."""
     normaliser: Literal["token", "sequence", "fixed"] = "token"
     """`token`: every trained token of the step counts the same. `sequence`: every rollout counts the same, whatever its
     length. `fixed`: every rollout's sum of tokens is divided by `fixed_length`, so that no length is favoured."""
     fixed_length: int = 1_024
+    """What `fixed` divides by."""
 
     def __post_init__(self) -> None:
-        kinds = ("importance_sampling", "ppo_clip", "sequence")
+        kinds = ("importance_sampling", "ppo_clip", "sequence", "cispo")
         _need(self.kind in kinds, f"loss.kind={self.kind}: give one of {', '.join(kinds)}")
         normalisers = ("token", "sequence", "fixed")
         _need(self.normaliser in normalisers, f"loss.normaliser={self.normaliser}: give {', '.join(normalisers)}")
         _need(0 < self.clip_low <= 1, f"loss.clip_low={self.clip_low}: give a number above 0 and at most 1")
         _need(_positive(self.clip_high), f"loss.clip_high={self.clip_high}: give a number above 0")
-        capped = self.weight_cap
-        _need(capped is None or _positive(capped), f"loss.weight_cap={capped}: give a number above 0, or null")
+        for name in ("weight_cap", "weight_floor"):
+            bound = getattr(self, name)
+            _need(bound is None or _positive(bound), f"loss.{name}={bound}: give a number above 0, or null")
+        for name, choices in (
+            ("weight_rule", ("cap", "mask")),
+            ("weight_level", ("token", "sequence", "geometric")),
+            ("kl_estimator", ("k1", "k2", "k3")),
+        ):
+            chosen = getattr(self, name)
+            _need(chosen in choices, f"loss.{name}={chosen}: give {', '.join(choices)}")
+        floor, cap = self.weight_floor, self.weight_cap
+        _need(
+            floor is None or self.weight_rule == "mask",
+            f"loss.weight_floor={floor}: only loss.weight_rule=mask has a lower bound, so set that or give null",
+        )
+        _need(
+            floor is None or cap is None or floor < cap,
+            f"loss.weight_floor={floor}: give less than loss.weight_cap={cap}",
+        )
+        dual = self.dual_clip
+        _need(
+            dual is None or (math.isfinite(dual) and dual > 1 + self.clip_high),
+            f"loss.dual_clip={dual}: give more than 1 + clip_high, or null",
+        )
+        _need(
+            dual is None or self.kind in ("ppo_clip", "sequence"),
+            f"loss.dual_clip={dual}: loss.kind={self.kind} has no such clip, so give null, or loss.kind=ppo_clip",
+        )
+        for name in ("entropy_bonus", "kl"):
+            factor = getattr(self, name)
+            _need(math.isfinite(factor) and factor >= 0, f"loss.{name}={factor}: give 0 or more")
         _need(self.fixed_length >= 1, f"loss.fixed_length={self.fixed_length}: give 1 or more")
 
 
@@ -80,35 +139,39 @@ class LearnerConfig:
     """By default one optimiser step for each batch, on policy. A training run begins with `run_settings`."""
 
     method: Literal["full", "lora"] = "full"
+    """`full`: all weights. `lora`: an adapter."""
     lora: LoraConfig = LoraConfig()
     """Read only if the method is `lora`."""
     loss: LossConfig = LossConfig()
     temperature: float = 1.0
     """What the batches were sampled with: logits are divided by it."""
     learning_rate: float | None = None
-    """None: by the size of the model, since small ones want far larger steps: 9e-4 for half a million parameters, 1e-5
-    for 135 million, 1e-6 from about 2.4 billion on, or if the size is not known. An adapter wants ten times that."""
+    """None: by the size of the model, since small ones need far larger steps: 9e-4 for half a million parameters, 1e-5
+    for 135 million, 1e-6 from about 2.4 billion on, or if the size is not known. An adapter gets ten times that."""
     warmup_steps: int = 0
     """The learning rate rises over this many optimiser steps to its full height."""
     decay_steps: int = 0
-    """It then falls in a line, to a tenth at this many optimiser steps from the start, and stays there; 0: it does not
-    fall."""
+    """It then falls to a tenth at this many optimiser steps from the start, and stays there; 0: it does not fall."""
+    decay: Literal["linear", "cosine"] = "linear"
+    """How it falls."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Of AdamW: how slowly its two running means forget, each from 0 to below 1."""
     adam_eps: float = 1e-8
+    """Of AdamW: what is added to the divisor."""
     weight_decay: float = 0.0
     """Of matrices only, not of norms and biases."""
     max_grad_norm: float | None = 1.0
     """Longer gradients are shortened to this; None leaves them as they are."""
     num_epochs: int = 1
-    """How often a batch is gone over."""
+    """Passes over each batch."""
     num_minibatches: int = 1
     """Optimiser steps in each epoch. Rollouts are dealt out to them at random, and stay whole."""
     recompute_proximal: bool = False
-    """Compute the logprobs anew before the update even if there is just one step, where the current ones serve."""
+    """Recompute the logprobs before the update even if it has just one step, whose own logprobs would serve."""
     tokens_per_microbatch: int | None = None
-    """Tokens in one forward pass, padding included. A longer row goes alone. It decides the memory, not the result.
-    None is what should fit into the free memory, at most 4,096 on a CPU and 32,768 on a GPU. A pass that does not fit
-    is made again with half of it, and so are those that follow."""
+    """Tokens in one forward pass, padding included. A longer row goes alone. It affects memory, not the result.
+    None: what should fit into the free memory, at most 4,096 on a CPU and 32,768 on a GPU. A pass that does not fit
+    is retried with half as many, as are those that follow."""
     gradient_checkpointing: bool = False
     """Compute activations twice rather than keep them: less memory, more time."""
     process: Literal["auto", "own", "shared"] = "auto"
@@ -116,14 +179,15 @@ class LearnerConfig:
     the agents'. `shared`: in a thread of the run's. `auto` is `own` on a GPU and `shared` on a CPU, whose cores all
     share anyway."""
     num_threads: int | None = None
-    """CPU threads of one operation; None is what the engine has. On policy the engine rests meanwhile, so more than the
-    engine's may pay. With `deterministic=true` it is one."""
+    """CPU threads of one operation; None: as many as the engine. On policy the engine is idle meanwhile, so more may
+    pay. With `deterministic=true` it is one."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
     the head are float32 always."""
 
     def __post_init__(self) -> None:
         _need(self.method in ("full", "lora"), f"method={self.method}: give full or lora")
+        _need(self.decay in ("linear", "cosine"), f"decay={self.decay}: give linear or cosine")
         kinds = ("auto", "float32", "bfloat16")
         _need(self.compute in kinds, f"compute={self.compute}: give auto, float32 or bfloat16")
         places = ("auto", "own", "shared")
@@ -149,21 +213,28 @@ class LearnerConfig:
         _need(longest is None or _positive(longest), f"max_grad_norm={longest}: give a number above 0, or null")
 
     def rate_of(self, method: Literal["full", "lora"], num_parameters: int | None = None) -> float:
-        """The learning rate at its full height, where this is how it learns, and the model has so many parameters."""
+        """The peak learning rate for this method and model size."""
         if self.learning_rate is not None:
             return self.learning_rate
-        least, most, middle = MIN_RATE, MAX_RATE, RATE_AT
+        low, high, middle = MIN_RATE, MAX_RATE, RATE_AT
         if method == "lora":
-            least, most, middle = LORA_MIN_RATE, LORA_MAX_RATE, LORA_RATE_AT
+            low, high, middle = LORA_MIN_RATE, LORA_MAX_RATE, LORA_RATE_AT
         if num_parameters is None:
-            return least
-        return max(least, min(most, middle * math.pow(SIZE_AT / num_parameters, RATE_POWER)))
+            return low
+        return max(low, min(high, middle * math.pow(SIZE_AT / num_parameters, RATE_POWER)))
+
+    def rate_factor(self, step: int) -> float:
+        """The share of the peak learning rate at an optimiser step, counted from the beginning of the run."""
+        if self.decay_steps:
+            last = self.decay_steps - 1
+            return rate_factor(min(step, last), self.decay_steps, self.warmup_steps, decay=self.decay)
+        return min(1.0, (step + 1) / max(1, self.warmup_steps))
 
     def tokens_on(self, device: str) -> int:
         """Tokens in one forward pass on a `cpu` or a GPU."""
         return self.tokens_per_microbatch or (4_096 if device == "cpu" else 32_768)
 
-    def is_apart_on(self, device: str) -> bool:
+    def has_own_process_on(self, device: str) -> bool:
         """Whether the learner has a process of its own there."""
         return self.process == "own" or (self.process == "auto" and device != "cpu")
 
@@ -177,6 +248,7 @@ class WarmStartConfig:
     """Supervised training before the first update."""
 
     num_epochs: int = 1
+    """How often the demonstrations are gone over."""
     max_steps: int | None = None
     """It ends after this many optimiser steps, if that comes first."""
     limit_s: float | None = None
@@ -186,8 +258,11 @@ class WarmStartConfig:
     learning_rate: float = 1e-3
     """Rises over `warmup_steps`, then falls in a line to a tenth at the last step."""
     warmup_steps: int = 10
+    """Optimiser steps over which the learning rate rises; 0: it begins at its full height."""
     betas: tuple[float, float] = (0.9, 0.98)
+    """Of AdamW, as `learner.betas`."""
     max_grad_norm: float = 1.0
+    """Longer gradients are shortened to this."""
     seed: int = 0
     """Of the order of the samples."""
 
@@ -200,6 +275,9 @@ class WarmStartConfig:
             _need(_positive(getattr(self, name)), f"{name}={getattr(self, name)}: give a number above 0")
         _need(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps}: give 0 or more")
         _need(all(0 <= beta < 1 for beta in self.betas), f"betas={self.betas}: give two numbers from 0 to below 1")
+
+    def rate_at(self, step: int, num_steps: int) -> float:
+        return self.learning_rate * rate_factor(step, num_steps, self.warmup_steps)
 
 
 def run_settings() -> LearnerConfig:

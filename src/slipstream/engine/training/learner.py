@@ -1,11 +1,11 @@
-"""The embedded learner: batches to better weights, in this process.
+"""The embedded learner: updates the weights from batches, in this process.
 
 Input: a Hugging Face model folder, then batches. Output: metrics for each batch, weights by their Hugging Face names
 for an engine, checkpoints. All methods are synchronous: call them in a thread, one at a time.
-Invariants: an update happens whole or not at all; what raises leaves weights, optimiser and version as they were.
+Invariants: an update happens completely or not at all; on an exception weights, optimiser and version are restored.
 `version` grows by one whenever the weights change. Rows outside the loss and tokens after the last trained one are not
-even computed. The gradient does not depend on how rows are dealt out to micro-batches, up to rounding. On a CPU the
-same folder, seed and batches give the same bits. Nothing global is set.
+computed. The gradient does not depend on how rows are split into micro-batches, up to rounding. On a CPU the
+same folder, seed and batches give the same bits. No global state is set.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.losses import row_scales, token_losses
 from slipstream.engine.training.memory import MicrobatchBudget, estimate_tokens, fixed_bytes, free_memory, memory_guard
 from slipstream.engine.training.metrics import UpdateMetrics
-from slipstream.engine.training.microbatches import Masked, TrainRow, collate, deal_out, plan, train_rows
+from slipstream.engine.training.microbatches import TrainRow, collate, plan, train_rows
 from slipstream.engine.training.optimizer_step import all_or_nothing, make_optimizer, make_step
-from slipstream.engine.training.sft import rate_height, warm_start
+from slipstream.engine.training.sft import warm_start
 from slipstream.engine.training.state import put_state, state_tensors
+from slipstream.engine.training.step_plan import Masked, deal_out
 from slipstream.engine.training.trainable import Trainable
 from slipstream.errors import ConfigError
 from slipstream.types import Batch, Json, UpdateResult
@@ -54,8 +55,8 @@ class TorchLearner:
         seed: int = 0,
         model: Trainable | None = None,
     ) -> None:
-        """`device` is `auto`, `cpu` or `cuda`. `seed` is of the adapter's start and of the order of mini-batches.
-        `model` is that of the folder, if it is open already."""
+        """`device` is `auto`, `cpu` or `cuda`. `seed` is for the adapter's start and the order of mini-batches.
+        `model` is the folder's, if it is loaded already."""
         self._folder = folder
         self._config = config
         self._device = find_device(device)
@@ -75,7 +76,7 @@ class TorchLearner:
 
     @property
     def version(self) -> int:
-        """How often the weights were changed, by updates and warm starts."""
+        """How often updates and warm starts have changed the weights."""
         return self._version
 
     # ---------------------------------------------------------------- learning
@@ -83,7 +84,7 @@ class TorchLearner:
     def update(self, batch: Batch) -> UpdateResult:
         """Learn from a batch. Without any token to train on nothing happens: `learn/steps` is 0, the version stays.
 
-        Raises LearnerError if the loss or the gradient is no number, ConfigError if a pass does not fit in memory.
+        Raises LearnerError if the loss or the gradient is not finite, ConfigError if a pass does not fit in memory.
         """
         began, config = time.perf_counter(), self._config
         rows = train_rows(batch.rows, vocab_size=self._model.vocab_size, version=batch.version)
@@ -96,9 +97,13 @@ class TorchLearner:
             steps = [step for epoch in epochs for step in epoch]
             with all_or_nothing(self._model.parameters.values(), self._optimizer, num_steps=len(steps)):
                 recomputes = len(steps) > 1 or config.recompute_proximal
-                proximal = self._fitting(partial(self._proximal, rows)) if recomputes else None
+                proximal = self._fitting(partial(self._fixed_logprobs, rows)) if recomputes else None
+                reference = None
+                if config.loss.kl:
+                    with self._model.reference():
+                        reference = self._fitting(partial(self._fixed_logprobs, rows))
                 for step in steps:
-                    tally.add(self._fitting(partial(self._step, rows, step, proximal, tally.num_steps)))
+                    tally.add(self._fitting(partial(self._step, rows, step, proximal, reference, tally.num_steps)))
             self._random = chance
             self._num_steps += tally.num_steps
             self._version += 1
@@ -124,8 +129,8 @@ class TorchLearner:
         on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
         keep: Path | None = None,
     ) -> Mapping[str, float]:
-        """Supervised training on the tokens with mask 1, with an optimiser of its own. All of it, or LearnerError and
-        the weights as they were if `should_stop` says so between two steps. `on_step` and `keep`: see `sft`."""
+        """Supervised training on the tokens with mask 1, with its own optimiser. If `should_stop` says so between two
+        steps, LearnerError, and the weights are restored. `on_step` and `keep`: see `sft`."""
         metrics = warm_start(
             self._model,
             samples,
@@ -140,7 +145,7 @@ class TorchLearner:
         return metrics
 
     def _fitting(self, work: Callable[[], T]) -> T:
-        """Work made of passes, in micro-batches that fit."""
+        """Do work made of passes, in micro-batches that fit."""
         return self._budget.fitting(work, undo=partial(self._optimizer.zero_grad, set_to_none=True))
 
     def _step(
@@ -148,6 +153,7 @@ class TorchLearner:
         rows: Sequence[TrainRow],
         step: Sequence[int],
         proximal: Mapping[int, torch.Tensor] | None,
+        reference: Mapping[int, torch.Tensor] | None,
         num_before: int,
     ) -> UpdateMetrics:
         """One optimiser step on the rows at these places, after `num_before` of the same update."""
@@ -164,7 +170,11 @@ class TorchLearner:
             chosen = [rows[place] for place in group]
             batch = collate(chosen, [scale_of[place] for place in group], self._device, pack=self._model.packs)
             with memory_guard(batch):
-                scores = self._model.score_batch(batch, temperature=self._config.temperature)
+                scores = self._model.score_batch(
+                    batch,
+                    temperature=self._config.temperature,
+                    entropy="gradient" if settings.entropy_bonus else "value",
+                )
                 current = scores.logprobs
                 known = torch.cat([proximal[place] for place in group]) if proximal else current.detach()
                 terms = token_losses(
@@ -174,6 +184,8 @@ class TorchLearner:
                     advantages=batch.advantages,
                     rows=batch.rows,
                     config=settings,
+                    reference=torch.cat([reference[place] for place in group]) if reference else None,
+                    entropy=scores.entropy,
                 )
                 loss = (terms.loss * batch.scales).sum()
                 torch.autograd.backward(loss)
@@ -190,14 +202,14 @@ class TorchLearner:
         tally.add_step(total, norm)
         return tally
 
-    def _proximal(self, rows: Sequence[TrainRow]) -> dict[int, torch.Tensor]:
-        """The logprobs of every row's trained tokens as things stand, by the row's place."""
+    def _fixed_logprobs(self, rows: Sequence[TrainRow]) -> dict[int, torch.Tensor]:
+        """The logprobs of every row's trained tokens under the present weights, by the row's place; no gradient."""
         found: dict[int, torch.Tensor] = {}
         for group in self._groups(rows, range(len(rows))):
             chosen = [rows[place] for place in group]
             batch = collate(chosen, [0.0] * len(chosen), self._device, pack=self._model.packs)
             with torch.no_grad(), memory_guard(batch):
-                scores = self._model.score_batch(batch, temperature=self._config.temperature, with_entropy=False)
+                scores = self._model.score_batch(batch, temperature=self._config.temperature, entropy="none")
             found |= zip(group, torch.split(scores.logprobs, [row.num_tokens for row in chosen]), strict=True)
         return found
 
@@ -208,7 +220,7 @@ class TorchLearner:
         return [[places[number] for number in group] for group in groups]
 
     def _first_budget(self) -> int:
-        """Tokens of a micro-batch to begin with: as set, or by what is free now."""
+        """Tokens of a micro-batch at first: as set, or by the free memory."""
         config, most = self._config, self._config.tokens_on(self._device.type)
         if config.tokens_per_microbatch is not None:
             return most
@@ -225,18 +237,15 @@ class TorchLearner:
             free_bytes=free_memory(self._device),
         )
         if tokens < most:
-            _LOG.warning("learner.tokens_per_microbatch is %d and not %d, so that passes fit in memory", tokens, most)
+            _LOG.warning(
+                "learner.tokens_per_microbatch is %d instead of %d, so that passes fit in memory", tokens, most
+            )
         return tokens
 
     def _learning_rate(self, step: int) -> float:
-        config = self._config
-        rate = self._rate
-        num_steps = config.decay_steps or step + 1
-        if step < config.warmup_steps or config.decay_steps:
-            return rate * rate_height(min(step, num_steps - 1), num_steps, config.warmup_steps)
-        return rate
+        return self._rate * self._config.rate_factor(step)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- inspection
 
     def logprobs(self, ids: Sequence[int], *, temperature: float | None = None) -> list[float]:
         """Of each token after those before it; 0.0 for the first. The temperature is that of training if not given."""
@@ -249,23 +258,23 @@ class TorchLearner:
                 torch.arange(len(ids) - 1, device=self._device),
                 whole[1:],
                 temperature=self._config.temperature if temperature is None else temperature,
-                with_entropy=False,
+                entropy="none",
             )
         return [0.0, *(float(value) for value in scores.logprobs)]
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights by their Hugging Face names, in float32, an adapter merged in; a tied head is left out.
 
-        They may be the learner's own memory: copy what is to outlast the next update.
+        They may be the learner's own memory: copy them before the next update.
         """
         return self._model.named_weights()
 
-    # ---------------------------------------------------------------- keeping
+    # ---------------------------------------------------------------- checkpoints
 
     def save(self, folder: Path) -> None:
-        """A checkpoint, from which training goes on bit for bit. With an adapter, the adapter alone.
+        """Write a checkpoint from which training resumes bit for bit. With an adapter, only the adapter.
 
-        Raises LearnerError if the disk refuses; a checkpoint that was there before is then still there.
+        Raises LearnerError if the disk refuses; then the checkpoint that was there before still is.
         """
         lora = self._config.method == "lora"
         write_checkpoint(
@@ -275,26 +284,26 @@ class TorchLearner:
         )
 
     def load(self, folder: Path) -> None:
-        """What `save` wrote. The settings stay this learner's own, but method and adapter must be the same."""
+        """Load what `save` wrote. The settings stay this learner's own, but method and adapter must be the same."""
         kept = read_checkpoint(folder)
         own: Mapping[str, Any] = self._facts()
         for name in ("method", "lora", "base"):
             if kept.facts[name] != own[name]:
                 raise ConfigError(
-                    f"the checkpoint {folder} was made with another {_SPOKEN[name]} "
+                    f"the checkpoint {folder} was made with another {_LABELS[name]} "
                     f"({kept.facts[name]}, here {own[name]}): use the same"
                 )
         facts: Mapping[str, Any] = kept.facts
         put_state(self._model.parameters, self._optimizer, kept.tensors, what=f"the checkpoint {folder}")
         self._version = facts["version"]
         self._num_steps = facts["num_steps"]
-        if self._config.tokens_per_microbatch is None:  # what fitted then, so that a resumed run makes the same passes
+        if self._config.tokens_per_microbatch is None:  # what fitted then, so a resumed run makes the same passes
             self._budget.tokens = facts.get("tokens_per_microbatch", self._budget.tokens)
         kind, numbers, spare = facts["random"]
         self._random.setstate((kind, tuple(numbers), spare))
 
     def export_folder(self, folder: Path, *, dtype: Dtype = "float32") -> None:
-        """A Hugging Face model folder with these weights, an adapter merged in, and the tokenizer's files."""
+        """Write a Hugging Face model folder with these weights, an adapter merged in, and the tokenizer's files."""
         write_model_folder(folder, source=self._folder, weights=self.named_weights(), dtype=dtype)
 
     def _facts(self) -> dict[str, Json]:
@@ -313,10 +322,10 @@ class TorchLearner:
         }
 
 
-_SPOKEN = {"method": "method", "lora": "adapter", "base": "model underneath"}
+_LABELS = {"method": "method", "lora": "adapter", "base": "model underneath"}
 
 
 def _model_digest(folder: Path) -> str:
-    """An adapter is worth nothing on another model than its own."""
+    """An adapter is useless on another model than its own."""
     files = sorted(folder.glob("*.safetensors"))
     return " ".join(file_digest(path, ends_bytes=_MODEL_ENDS_BYTES)[:16] for path in files)

@@ -1,7 +1,7 @@
 """How many tokens fit into one pass of the learner: estimated before the first, and lowered when one does not fit.
 
 Input: a model, and the memory that is free. Output: a budget of tokens for each micro-batch. Micro-batches decide the
-memory and the rounding of a step, not its gradient, so a step that did not fit is made again in smaller ones.
+memory and the rounding of a step, not its gradient, so a step that did not fit is repeated in smaller ones.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MIN_TOKENS = 256
-"""The estimate never goes below: it is rough, and a pass that does not fit is noticed anyway."""
+"""Lower bound of the estimate: it is rough, and a pass that does not fit is noticed anyway."""
 SHARE = 0.7
-"""Of the free memory that the estimate reckons with; gradients of activations and fragments take the rest."""
+"""Share of the free memory that the estimate uses; gradients of activations and fragmentation take the rest."""
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -45,14 +45,14 @@ class MicrobatchBudget:
         self._checkpoints_layers = checkpoints_layers
 
     def fitting(self, work: Callable[[], T], *, undo: Callable[[], None]) -> T:
-        """What `work` returns. While a pass of it does not fit the budget is halved, what `work` had done so far is
-        undone, and it is done again. Raises ConfigError if a row by itself does not fit."""
+        """The result of `work`. While a pass of it does not fit, the budget is halved, `undo` is called, and `work` is
+        repeated. Raises ConfigError if a single row does not fit."""
         while True:
             try:
                 return work()
             except OutOfMemory as raised:
                 failed = raised.num_rows, raised.num_tokens
-            # Out of the handler: until here the traceback held on to the tensors of the failed pass.
+            # Outside the handler: until here the traceback kept the tensors of the failed pass alive.
             undo()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -87,7 +87,7 @@ def memory_guard(batch: MicroBatch) -> Iterator[None]:
 
 
 def is_out_of_memory(raised: BaseException) -> bool:
-    """Whether that is what torch means to say."""
+    """Whether torch means that memory ran out."""
     if isinstance(raised, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(raised).lower()
@@ -95,8 +95,8 @@ def is_out_of_memory(raised: BaseException) -> bool:
 
 
 def estimate_tokens(*, most: int, bytes_per_token: float, fixed_bytes: int, free_bytes: int | None) -> int:
-    """Tokens that should fit, `most` at most: `fixed_bytes` go to what does not grow with them. With `free_bytes` of
-    None nobody knows, and it is `most`."""
+    """Tokens that should fit, at most `most`; `fixed_bytes` is what does not grow with them. If `free_bytes` is None
+    (unknown), `most`."""
     if free_bytes is None:
         return most
     room = SHARE * free_bytes - fixed_bytes
@@ -104,14 +104,14 @@ def estimate_tokens(*, most: int, bytes_per_token: float, fixed_bytes: int, free
 
 
 def fixed_bytes(num_trained: int, *, num_steps: int, rounds: bool, num_parameters: int) -> int:
-    """What an update takes besides activations: gradients and two moments, a copy of weights and moments if it has
+    """What an update takes without activations: gradients and two moments, a copy of weights and moments if it has
     several steps, and the rounded weights of a pass in bfloat16."""
     return num_trained * (4 + 8 + (12 if num_steps > 1 else 0)) + (2 * num_parameters if rounds else 0)
 
 
 @contextmanager
 def counted_activations(parameters: Callable[[], Iterator[torch.Tensor]]) -> Iterator[Callable[[], int]]:
-    """Counts the bytes that are kept for the backward pass within it, weights aside."""
+    """Counts the bytes kept for the backward pass in this context, except weights."""
     known = {tensor.untyped_storage().data_ptr() for tensor in parameters()}
     seen: dict[int, int] = {}
 
@@ -126,7 +126,7 @@ def counted_activations(parameters: Callable[[], Iterator[torch.Tensor]]) -> Ite
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be had on a device; None if that cannot be told."""
+    """Free bytes on a device; None if unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -143,7 +143,7 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _group_room(group: Path) -> int | None:
-    """What the control group of this machine's container leaves, where it has a limit."""
+    """What is left of this container's control group limit, if it has one."""
     try:
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:

@@ -1,4 +1,4 @@
-"""The figures of an update, gathered over its micro-batches. `docs/learning.md` says what each means."""
+"""The metrics of an update, collected over its micro-batches. `docs/learning.md` explains each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.engine.training.microbatches import MicroBatch
 
 @dataclass(slots=True)
 class UpdateMetrics:
-    """What was seen of every trained token in every optimiser step; kept on the CPU, a few numbers a token."""
+    """A few numbers for every trained token in every optimiser step, on the CPU."""
 
     _kept: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     _losses: list[float] = field(default_factory=list)
@@ -23,7 +23,7 @@ class UpdateMetrics:
         return len(self._losses)
 
     def add(self, other: UpdateMetrics) -> None:
-        """All that another saw."""
+        """Add what another collected."""
         for name, values in other._kept.items():
             self._kept.setdefault(name, []).extend(values)
         self._losses += other._losses
@@ -47,10 +47,12 @@ class UpdateMetrics:
             "weight": terms.weight,
             "low": terms.clipped_low,
             "high": terms.clipped_high,
+            "masked": terms.masked,
             "moved": current - batch.behaviour,
             "sampled": proximal - batch.behaviour,
             "is_current": batch.is_current,
             "entropy": entropy,
+            **({} if terms.kl is None else {"reference_kl": terms.kl}),
         }
         for name, values in seen.items():
             self._kept.setdefault(name, []).append(values.detach().double().cpu())
@@ -71,10 +73,13 @@ class UpdateMetrics:
             "weight_max": weight.max(),
             "weight_min": weight.min(),
             "weight_capped": (weight > (weight_cap or float("inf"))).double().mean(),
+            "weight_masked": kept["masked"].mean(),
             "ess": moved_ratio.sum() ** 2 / (len(moved_ratio) * (moved_ratio**2).sum()),
             "kl_k1": -moved.mean(),
             "kl_k3": (moved_ratio - 1 - moved).mean(),
         }
+        if "reference_kl" in kept:
+            values["reference_kl"] = kept["reference_kl"].mean()
         is_current = kept["is_current"].bool()
         for name, chosen in (("engine_diff", sampled[is_current]), ("policy_drift", sampled[~is_current])):
             if len(chosen):

@@ -1,25 +1,24 @@
-"""Rows to what a forward pass takes: few rows at a time, only what the trained tokens need.
+"""Micro-batches: a few rows at a time, with only what the trained tokens need.
 
 Input: rows, or samples with ids and mask. Output: micro-batches. They are packed, one row after another, where there
 is a kernel for that (`packing`). Otherwise rows of about the same length go together, the longest first, padded on the
-right. Attention is causal, so that what is on the right of a token never reaches it: the padding needs no mask, and
-what follows a row's last trained token is left out.
-Invariants: a row is in exactly one micro-batch and whole; rows without a trained token are in none. The first token
+right. Attention is causal, so what follows a token never reaches it: the padding needs no mask, and what
+follows a row's last trained token is left out.
+Invariants: a row is in exactly one micro-batch, unsplit; rows without a trained token are in none. The first token
 of a row is never trained: nothing of its own row comes before it.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from slipstream.engine.training.packing import Packed
+from slipstream.engine.training.step_plan import Masked
 from slipstream.errors import ConfigError
 from slipstream.types import Row
 
@@ -34,16 +33,6 @@ _DTYPES = {
 }
 
 
-class Masked(Protocol):
-    """What supervised training takes: a `Sample`, or anything else with ids and a mask of the same length."""
-
-    @property
-    def ids(self) -> Sequence[int]: ...
-
-    @property
-    def mask(self) -> Sequence[int]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRow:
     """A row with trained tokens: `positions[i]` is the place in `inputs` that predicts `targets[i]`."""
@@ -54,7 +43,7 @@ class TrainRow:
     targets: torch.Tensor
     behaviour: torch.Tensor
     is_current: torch.Tensor
-    """For each trained token, whether the policy that is being updated sampled it, and not an older one."""
+    """For each trained token, whether the current policy sampled it, not an older one."""
     advantage: float
 
     @property
@@ -100,7 +89,7 @@ def train_rows(rows: Sequence[Row], *, vocab_size: int, version: int | None = No
             raise ConfigError(f"row {place} ({row.sample.key}) has an advantage of {row.advantage}: give a number")
         if not bool(torch.isfinite(made.behaviour).all()):
             raise ConfigError(
-                f"row {place} ({row.sample.key}) has a sampled logprob that is no number: look at the engine"
+                f"row {place} ({row.sample.key}) has a sampled logprob that is no number: check the engine"
             )
         found.append(made)
     return found
@@ -114,7 +103,7 @@ def sample_rows(samples: Iterable[Masked], *, vocab_size: int) -> list[TrainRow]
 
 def plan(lengths: Sequence[int], budget: int, *, pack: bool = False) -> list[list[int]]:
     """Which rows go together, by their places: the longest first, each group padded to at most `budget` tokens; or, if
-    they are packed, with at most so many.
+    they are packed, with at most `budget` tokens.
 
     A row that is longer than the budget goes alone.
     """
@@ -142,22 +131,6 @@ def _plan_packed(lengths: Sequence[int], budget: int) -> list[list[int]]:
             left = budget
         left -= lengths[place]
     return groups
-
-
-def deal_out(rollouts: Sequence[Hashable], num_minibatches: int, chance: random.Random) -> list[list[int]]:
-    """Which rows each optimiser step of an epoch gets, by place; `rollouts` says which rollout each row is of.
-
-    All rows of a rollout are in the same step, and steps have as many rollouts as each other, or one more. There are
-    fewer steps if there are fewer rollouts. One step has the rows in their order, and nothing is drawn for it.
-    """
-    places: dict[Hashable, list[int]] = {}
-    for place, rollout in enumerate(rollouts):
-        places.setdefault(rollout, []).append(place)
-    dealt = list(places.values())
-    num_steps = min(num_minibatches, len(dealt))
-    if num_steps > 1:
-        chance.shuffle(dealt)
-    return [[place for rollout in dealt[number::num_steps] for place in rollout] for number in range(num_steps)]
 
 
 def collate(

@@ -1,7 +1,4 @@
-"""One optimiser step: shared by updates and by the warm start.
-
-Invariants: a gradient that is no number changes nothing.
-"""
+"""One optimiser step, shared by updates and the warm start. A gradient that is not finite changes nothing."""
 
 from __future__ import annotations
 
@@ -39,17 +36,17 @@ def make_optimizer(
 def make_step(
     optimizer: torch.optim.Optimizer, *, loss: float, learning_rate: float, max_grad_norm: float | None, what: str
 ) -> float:
-    """Step with the gradients that are there, and return their norm before it was shortened.
+    """Step with the accumulated gradients, and return their norm before clipping.
 
-    Raises LearnerError, with all weights as they were, if the loss or the norm is no number.
+    Raises LearnerError, with all weights unchanged, if the loss or the norm is not finite.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
     for name, value in (("loss", loss), ("gradient norm", float(norm))):
         if not math.isfinite(value):
             raise LearnerError(
-                f"the {name} of {what} is {value}, so the step was not made and all weights are as they were: "
-                "lower the learning rate, and look whether the weights or the logprobs are at fault"
+                f"the {name} of {what} is {value}, so the step was skipped and the weights are unchanged: "
+                "lower the learning rate, and check the weights and the logprobs"
             )
     if max_grad_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
@@ -61,8 +58,8 @@ def make_step(
         if not is_out_of_memory(raised):
             raise
         raise ConfigError(
-            f"the optimiser's moments do not fit in memory at {what}: resume with a lower model.engine.num_slots, its "
-            "cache takes memory too, or start anew with learner.method=lora"
+            f"the optimiser's moments do not fit in memory at {what}: resume with a lower model.engine.num_slots, as "
+            "its cache takes memory too, or start a new run with learner.method=lora"
         ) from raised
     optimizer.zero_grad(set_to_none=True)
     return float(norm)
@@ -70,7 +67,7 @@ def make_step(
 
 @dataclass(frozen=True, slots=True)
 class WeightsBackup:
-    """A copy of what is trained, to go back to."""
+    """A copy of the trained parameters, to restore."""
 
     weights: list[torch.Tensor]
     state: dict[torch.Tensor, dict[str, torch.Tensor]]
@@ -80,23 +77,23 @@ class WeightsBackup:
 def all_or_nothing(
     parameters: Iterable[torch.nn.Parameter], optimizer: torch.optim.Optimizer, *, num_steps: int
 ) -> Iterator[None]:
-    """If anything is raised, weights and optimiser state are as they were before.
+    """On any exception weights and optimiser state are restored.
 
-    One step needs no copy for that, since it is the last thing to happen; several cost one of weights and moments.
+    One step needs no copy for that, since it happens last; several cost a copy of weights and moments.
     """
     trained = list(parameters)
-    kept = _keep(trained, optimizer) if num_steps > 1 else None
+    kept = _back_up(trained, optimizer) if num_steps > 1 else None
     try:
         yield
     except BaseException:
         if kept is not None:
-            _go_back(trained, optimizer, kept)
+            _restore(trained, optimizer, kept)
         raise
     finally:
         optimizer.zero_grad(set_to_none=True)
 
 
-def _keep(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> WeightsBackup:
+def _back_up(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> WeightsBackup:
     return WeightsBackup(
         weights=[parameter.detach().clone() for parameter in trained],
         state={
@@ -107,7 +104,7 @@ def _keep(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -
     )
 
 
-def _go_back(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, kept: WeightsBackup) -> None:
+def _restore(trained: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, kept: WeightsBackup) -> None:
     with torch.no_grad():
         for parameter, weight in zip(trained, kept.weights, strict=True):
             parameter.copy_(weight)

@@ -1,7 +1,7 @@
-"""Attention over rows that lie one after another in a single line of tokens, so that none is padded.
+"""Attention over rows packed one after another into a single line of tokens, without padding.
 
-Invariants: a token sees what comes before it in its own row and nothing else. Where there is no kernel for that, on a
-CPU or in float32, rows are padded instead: `can_pack` says so.
+Invariants: a token attends only to what comes before it in its own row. Where there is no kernel for that, on a CPU or
+in float32, rows are padded instead: `can_pack` says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ATTENTION = "slipstream_packed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """How rows lie in a line of tokens."""
+    """Where rows are in a line of tokens."""
 
     positions: torch.Tensor
     """Of each token in its row."""
@@ -37,7 +37,7 @@ class Packed:
         return Packed(positions=self.positions.to(device), ends=self.ends.to(device), longest=self.longest)
 
     def arguments(self) -> dict[str, Any]:
-        """What a model of transformers is called with besides the ids. It hands on all but the first to `_attend`."""
+        """Arguments of a transformers model besides the ids. It passes all but the first on to `_attend`."""
         return {
             "position_ids": self.positions[None],
             "cu_seq_lens_q": self.ends,
@@ -48,20 +48,20 @@ class Packed:
 
 
 def can_pack(device: torch.device, compute: torch.dtype | None) -> bool:
-    """Whether there is a kernel, for what is computed there in this precision."""
+    """Whether there is a kernel for this device and precision."""
     return device.type == "cuda" and compute in (torch.bfloat16, torch.float16) and _kernel() is not None
 
 
 @cache
 def register() -> str:
-    """Make transformers know of it; the name to load a model with."""
+    """Register the attention with transformers. Returns the name to load a model with."""
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
     attention: Any = AttentionInterface
     masks: Any = AttentionMaskInterface
     attention.register(ATTENTION, _attend)
-    masks.register(ATTENTION, lambda *_, **__: None)  # causal is all there is
+    masks.register(ATTENTION, lambda *_, **__: None)  # always causal
     return ATTENTION
 
 
@@ -77,7 +77,7 @@ def _attend(
     max_length_q: int = 0,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`query` and the others are rows by heads by tokens by size; padded rows go transformers' own way."""
+    """`query` and the others are rows by heads by tokens by size; padded rows use transformers' own attention."""
     if cu_seq_lens_q is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -85,7 +85,7 @@ def _attend(
         out: tuple[torch.Tensor, None] = padded(module, query, key, value, None, scaling=scaling)
         return out
     kernel = _kernel()
-    assert kernel is not None, "there is one: `can_pack` was asked"
+    assert kernel is not None, "`can_pack` checked that there is one"
     lines = [each[0].transpose(0, 1).to(value.dtype) for each in (query, key, value)]
     if (repeats := query.shape[1] // key.shape[1]) > 1:
         lines[1:] = [each.repeat_interleave(repeats, dim=1) for each in lines[1:]]
@@ -95,7 +95,7 @@ def _attend(
 
 @cache
 def _kernel() -> Any:
-    """torch's attention over rows of different lengths, causal; it is new there, and its arguments have changed."""
+    """torch's causal attention over rows of different lengths. It is new, and its arguments have changed."""
     try:
         from torch.nn.attention import varlen
     except ImportError:
@@ -110,7 +110,7 @@ def _kernel() -> Any:
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, longest: int, scale: Any
     ) -> torch.Tensor:
         size = query.shape[-1]
-        if scale is not None and "scale" not in known:  # it then takes the usual one
+        if scale is not None and "scale" not in known:  # it then uses the default
             query = query * (scale * size**0.5)
         scaled: dict[str, Any] = {"scale": scale} if scale is not None and "scale" in known else {}
         mixed: torch.Tensor = attend(query, key, value, ends, ends, longest, longest, **causal, **scaled)

@@ -1,12 +1,12 @@
-"""The learner in a process of its own, beside a run on a GPU: its thousands of small operations, each of which needs
-Python's lock, do not wait there for the engine's and the agents'.
+"""The learner in a process of its own, beside a run on a GPU. Its thousands of small operations each need Python's
+lock, so in the run's process they would wait for the engine's and the agents'.
 
     python -m slipstream.engine.training.process FD
 
-Input: over a link, what a TorchLearner is to do. Output: what comes of it. Weights on a GPU are not sent: the other
-process is told where they lie, and copies them on the device.
-Invariants: when the link is lost the process ends; when the process ends, whoever waits for it gets LearnerError;
-whoever is cancelled waits for the end of what is under way, and a process that takes too long over it is killed.
+Input: over a link, what a TorchLearner is to do. Output: its results. Weights on a GPU are not sent: the run's process
+is sent where they lie, and copies them on the device.
+Invariants: when the link is lost the process ends; when the process ends, pending calls raise LearnerError; a
+cancelled caller waits for what is under way, and a process that takes too long over it is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch.multiprocessing import reductions
@@ -26,17 +26,20 @@ from torch.multiprocessing import reductions
 from slipstream.aio import outlast
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
-from slipstream.engine.training.thread import InThread, OnWarmStep, Weights, ignore_step
+from slipstream.engine.training.thread import LearnerThread, OnWarmStep, Weights, ignore_step
 from slipstream.errors import LearnerError
 from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
-from slipstream.types import Batch, Sample, UpdateResult
+from slipstream.types import Sample
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CLOSE_S = 30.0
-"""So long may a process take over what was cancelled, and to end."""
+"""How long the process may take to finish what was cancelled, and to end."""
 
 
 class LearnerProcess:
-    """The run's end of the link: a Learning."""
+    """A LearnerHost: the run's end of the link."""
 
     def __init__(self, link: Link, process: subprocess.Popen[bytes], *, close_s: float = CLOSE_S) -> None:
         self._link = link
@@ -54,10 +57,10 @@ class LearnerProcess:
     ) -> LearnerProcess:
         """Raises what making a TorchLearner raises."""
         tells: dict[str, Callable[..., None]] = {}
-        link = Link(calls={}, tells=tells, whom="the learner's process")
+        link = Link(calls={}, tells=tells, peer="the learner's process")
         process = await start_linked(__name__, link)
         learner = LearnerProcess(link, process)
-        tells["warm_step"] = learner._heard
+        tells["warm_step"] = learner._warm_step
         try:
             await learner._call("open", folder, config, device, seed, num_threads)
         except BaseException:
@@ -65,8 +68,8 @@ class LearnerProcess:
             raise
         return learner
 
-    async def update(self, batch: Batch) -> UpdateResult:
-        result: UpdateResult = await self._call("update", batch)
+    async def run(self, work: Callable[Concatenate[TorchLearner, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._call("run", work, args, kwargs)
         return result
 
     async def warm_start(
@@ -81,21 +84,12 @@ class LearnerProcess:
         metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config, keep)
         return metrics
 
-    def _heard(self, step: int, steps: int, loss: float) -> None:
+    def _warm_step(self, step: int, steps: int, loss: float) -> None:
         self._on_step(step, steps, loss)
 
     async def weights(self) -> Weights:
-        told = await self._call("weights")
-        return await asyncio.to_thread(lambda: [(name, _found(portable)) for name, portable in told])
-
-    async def save(self, folder: Path) -> None:
-        await self._call("save", folder)
-
-    async def load(self, folder: Path) -> None:
-        await self._call("load", folder)
-
-    async def export(self, folder: Path) -> None:
-        await self._call("export", folder)
+        sent = await self._call("weights")
+        return await asyncio.to_thread(lambda: [(name, _rebuilt(portable)) for name, portable in sent])
 
     async def aclose(self) -> None:
         self._link.close()
@@ -108,24 +102,24 @@ class LearnerProcess:
             return calling.result()
         except asyncio.CancelledError:
             calling.cancel()
-            await outlast([asyncio.ensure_future(self._ended(calling))])
+            await outlast([asyncio.ensure_future(self._wait_or_kill(calling))])
             raise
         except LinkLost:
             code = await asyncio.to_thread(self._process.wait)
-            raise LearnerError(f"the learner's process ended ({_spoken(code)}): see what it printed") from None
+            raise LearnerError(f"the learner's process ended ({_describe_exit(code)}): see what it printed") from None
 
-    async def _ended(self, calling: asyncio.Future[Any]) -> None:
-        """The call ends by itself soon, or with the process."""
+    async def _wait_or_kill(self, calling: asyncio.Future[Any]) -> None:
+        """Wait for a call to end by itself soon, or else with the process."""
         _, late = await asyncio.wait([calling], timeout=self._close_s)
         if late:
             self._process.kill()
             self._link.close()
             await asyncio.wait(late)
         if not calling.cancelled():
-            calling.exception()  # whoever cancelled does not care what it was
+            calling.exception()  # the caller no longer cares what it was
 
 
-def _spoken(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"killed by signal {-code}; was there not enough memory?" if code < 0 else f"exit code {code}"
 
 
@@ -133,12 +127,12 @@ def _spoken(code: int) -> str:
 
 
 def _portable(tensor: torch.Tensor) -> Any:
-    """What to send of a tensor: itself, or where it lies on the device."""
+    """What to send for a tensor: itself, or where it lies on the device."""
     share: Any = reductions.reduce_tensor
     return share(tensor) if tensor.is_cuda else tensor.clone()
 
 
-def _found(portable: Any) -> torch.Tensor:
+def _rebuilt(portable: Any) -> torch.Tensor:
     if isinstance(portable, torch.Tensor):
         return portable
     rebuild, arguments = portable
@@ -149,59 +143,50 @@ def _found(portable: Any) -> torch.Tensor:
 # ---------------------------------------------------------------- the process
 
 
-class _Served:
+class _Server:
     def __init__(self) -> None:
-        self._learner: InThread | None = None
+        self._host: LearnerThread | None = None
         self._lent: Weights = ()
         """What the other process may be copying from."""
-        names = ("update", "save", "load", "export")
         self.link = Link(
-            calls={
-                "open": self._open,
-                "weights": self._weights,
-                "warm_start": self._warm_start,
-                **{name: self._work(name) for name in names},
-            },
+            calls={"open": self._open, "run": self._run, "weights": self._weights, "warm_start": self._warm_start},
             tells={},
-            whom="the run's own process",
+            peer="the run's own process",
         )
 
     async def _open(self, folder: Path, config: LearnerConfig, device: str, seed: int, num_threads: int | None) -> None:
         learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
-        self._learner = InThread(learner, num_threads=num_threads)
+        self._host = LearnerThread(learner, num_threads=num_threads)
 
-    def _work(self, name: str) -> Any:
-        async def work(*arguments: Any) -> Any:
-            assert self._learner is not None, "it is opened first"
-            self._lent = ()
-            return await getattr(self._learner, name)(*arguments)
+    def _opened(self) -> LearnerThread:
+        assert self._host is not None, "`open` is called first"
+        self._lent = ()
+        return self._host
 
-        return work
+    async def _run(self, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return await self._opened().run(work, *args, **kwargs)
 
     async def _warm_start(
         self, demonstrations: Sequence[Sample], config: WarmStartConfig, keep: Path | None
     ) -> Mapping[str, float]:
-        assert self._learner is not None, "it is opened first"
-        self._lent = ()
         on_step = partial(self.link.tell, "warm_step")
-        return await self._learner.warm_start(demonstrations, config, on_step=on_step, keep=keep)
+        return await self._opened().warm_start(demonstrations, config, on_step=on_step, keep=keep)
 
     async def _weights(self) -> list[tuple[str, Any]]:
-        assert self._learner is not None, "it is opened first"
-        self._lent = await self._learner.weights()
+        self._lent = await self._opened().weights()
         if any(tensor.is_cuda for _, tensor in self._lent):
             await asyncio.to_thread(torch.cuda.synchronize)
         return [(name, _portable(tensor)) for name, tensor in self._lent]
 
 
 async def _serve() -> None:
-    served = _Served()
-    await served.link.connect(own_end(sys.argv))
+    server = _Server()
+    await server.link.connect(own_end(sys.argv))
     try:
-        await served.link.over(grace_s=CLOSE_S / 2)
+        await server.link.over(grace_s=CLOSE_S / 2)
     finally:
         sys.stderr.flush()
-        os._exit(0)  # torch would wait for a thread that is still at work, and complain of what it has lent
+        os._exit(0)  # torch would wait for a busy thread, and complain about the memory it lent
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Supervised training: cross entropy on the masked tokens, for a start that already knows the form of a task.
 
-Input: a trainable model and samples with ids and mask. Output: the model, changed, and what it came to.
-Invariants: it has an optimiser of its own, so that reinforcement learning begins with a clean one; the same samples
-and seed give the same weights, unless a limit in seconds ended it; if anything is raised, or it is told to stop, the
-weights are as they were. With a folder to keep it in, it goes on from where the last one stopped, and ends with the
-weights of one that was never stopped.
+Input: a trainable model and samples with ids and mask. Output: the changed model, and metrics.
+Invariants: it has its own optimiser, so reinforcement learning begins with a clean one; the same samples and seed give
+the same weights, unless a limit in seconds ended it; on any exception, or if told to stop, the weights are restored.
+With a folder for its progress, a stopped one is resumed, and ends with the weights of one that was never stopped.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ import torch
 from slipstream.engine.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.engine.training.memory import MicrobatchBudget, memory_guard
-from slipstream.engine.training.microbatches import Masked, TrainRow, collate, plan, sample_rows
+from slipstream.engine.training.microbatches import TrainRow, collate, plan, sample_rows
 from slipstream.engine.training.optimizer_step import all_or_nothing, make_optimizer, make_step
 from slipstream.engine.training.state import put_state, state_tensors
+from slipstream.engine.training.step_plan import Masked
 from slipstream.engine.training.trainable import Trainable
 from slipstream.errors import ConfigError, LearnerError
 from slipstream.types import Json
@@ -36,14 +36,14 @@ _LOG = logging.getLogger(__name__)
 _PART_BYTES = 512 << 20
 
 KEEP_EVERY_S = 30.0
-"""Between two checkpoints of a warm start; more if writing one takes long (`KEEP_SHARE`)."""
+"""Between two checkpoints of a warm start; longer if writing one takes long (`KEEP_SHARE`)."""
 KEEP_SHARE = 0.1
-"""Of the time, at most, goes into checkpoints."""
+"""Largest share of the time that goes into checkpoints."""
 
 
 @dataclass(slots=True)
-class _Done:
-    """How far a warm start has come, its earlier sessions included."""
+class _Progress:
+    """Progress of a warm start, earlier sessions included."""
 
     losses: list[float] = field(default_factory=list)
     num_tokens: int = 0
@@ -62,26 +62,30 @@ def warm_start(
     keep: Path | None = None,
     keep_every_s: float = KEEP_EVERY_S,
 ) -> dict[str, float]:
-    """Losses are per token, in nats. `should_stop` is asked before every optimiser step; at a yes, LearnerError.
-    `on_step` is told which step of how many is done, and its loss. In the folder `keep` it is kept now and then, and
-    when it is told to stop; what an earlier session left there is gone on with."""
+    """Losses are per token, in nats. `should_stop` is called before every optimiser step; if true, LearnerError.
+    `on_step` gets the number of the finished step, how many there are, and its loss. Progress is saved in the folder
+    `keep` now and then, and when told to stop; what an earlier session saved there is resumed."""
     began = time.perf_counter()
     rows = sample_rows(samples, vocab_size=model.vocab_size)
     if not rows:
-        raise ConfigError("no sample has a token with mask 1, so there is nothing to learn: look at the masks")
+        raise ConfigError("no sample has a token with mask 1, so there is nothing to learn: check the masks")
     optimizer = make_optimizer(model.parameters, learning_rate=config.learning_rate, betas=config.betas)
     steps = order_of_steps([len(row.inputs) for row in rows], config)
     out_of_time = False
     with all_or_nothing(model.parameters.values(), optimizer, num_steps=len(steps)):
-        kept = None if keep is None else _Kept(keep, model, optimizer, _digest(rows, config), every_s=keep_every_s)
-        done = _Done() if kept is None else kept.load()
+        kept = (
+            None
+            if keep is None
+            else _WarmCheckpoint(keep, model, optimizer, _digest(rows, config), every_s=keep_every_s)
+        )
+        done = _Progress() if kept is None else kept.load()
         before_s = done.seconds
         for step in steps[len(done.losses) :]:
             done.seconds = before_s + time.perf_counter() - began
             if should_stop():
                 if kept is not None:
                     kept.save(done)
-                raise LearnerError(f"the warm start was told to stop, after {len(done.losses)} of {len(steps)} steps")
+                raise LearnerError(f"the warm start was stopped after {len(done.losses)} of {len(steps)} steps")
             out_of_time = config.limit_s is not None and done.seconds > config.limit_s
             if out_of_time:
                 break
@@ -92,7 +96,7 @@ def warm_start(
             make_step(
                 optimizer,
                 loss=loss,
-                learning_rate=config.learning_rate * rate_height(len(done.losses), len(steps), config.warmup_steps),
+                learning_rate=config.rate_at(len(done.losses), len(steps)),
                 max_grad_norm=config.max_grad_norm,
                 what=f"warm start step {len(done.losses) + 1}",
             )
@@ -112,8 +116,8 @@ def warm_start(
     }
 
 
-class _Kept:
-    """The checkpoint of a warm start that is under way."""
+class _WarmCheckpoint:
+    """The checkpoint of a warm start under way."""
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class _Kept:
         *,
         every_s: float,
     ) -> None:
-        """`digest` is of all that decides the steps: a checkpoint of others is of no use."""
+        """`digest` is of everything that determines the steps: a checkpoint with another is ignored."""
         self._folder = folder
         self._model = model
         self._optimizer = optimizer
@@ -132,10 +136,10 @@ class _Kept:
         self._every_s = every_s
         self._due_s = time.perf_counter() + every_s
 
-    def load(self) -> _Done:
-        """Model and optimiser become what was kept; nothing changes if that is nothing, damaged, or of other steps."""
+    def load(self) -> _Progress:
+        """Restore model and optimiser; nothing changes without a checkpoint, or if it is damaged or of other steps."""
         if not self._folder.exists():
-            return _Done()
+            return _Progress()
         try:
             found = read_checkpoint(self._folder)
             facts: Any = found.facts
@@ -143,15 +147,15 @@ class _Kept:
                 raise LearnerError("it is of other demonstrations or settings")
             put_state(self._model.parameters, self._optimizer, found.tensors, what=f"the checkpoint {self._folder}")
         except (LearnerError, ConfigError) as raised:
-            _LOG.warning("the warm start begins anew, since what was kept of it is of no use: %s", raised)
-            return _Done()
-        return _Done(losses=list(facts["losses"]), num_tokens=facts["num_tokens"], seconds=facts["seconds"])
+            _LOG.warning("the warm start starts over, as its checkpoint cannot be used: %s", raised)
+            return _Progress()
+        return _Progress(losses=list(facts["losses"]), num_tokens=facts["num_tokens"], seconds=facts["seconds"])
 
-    def save_if_due(self, done: _Done) -> None:
+    def save_if_due(self, done: _Progress) -> None:
         if time.perf_counter() >= self._due_s:
             self.save(done)
 
-    def save(self, done: _Done) -> None:
+    def save(self, done: _Progress) -> None:
         began = time.perf_counter()
         facts: dict[str, Json] = {
             "digest": self._digest,
@@ -175,14 +179,14 @@ def _digest(rows: Sequence[TrainRow], config: WarmStartConfig) -> str:
 
 
 def _backward(model: Trainable, rows: Sequence[TrainRow], budget: MicrobatchBudget, device: torch.device) -> float:
-    """Adds up the gradient of the mean over the step's tokens, and returns that mean."""
+    """Accumulate the gradient of the mean over the step's tokens, and return that mean."""
     scale = 1 / sum(row.num_tokens for row in rows)
     total = 0.0
     for group in plan([len(row.inputs) for row in rows], budget.tokens, pack=model.packs):
         chosen = [rows[place] for place in group]
         batch = collate(chosen, [scale] * len(chosen), device, pack=model.packs)
         with memory_guard(batch):
-            scores = model.score_batch(batch, temperature=1.0, with_entropy=False)
+            scores = model.score_batch(batch, temperature=1.0, entropy="none")
             loss = -scores.logprobs.sum() * scale
             torch.autograd.backward(loss)
         total += float(loss.detach())
@@ -190,16 +194,9 @@ def _backward(model: Trainable, rows: Sequence[TrainRow], budget: MicrobatchBudg
 
 
 def order_of_steps(lengths: Sequence[int], config: WarmStartConfig) -> list[list[int]]:
-    """Which rows each step has, by place. Every epoch deals them out anew: like lengths together, in random order."""
+    """Which rows each step has, by place. Every epoch deals them again: similar lengths together, in random order."""
     chance = random.Random(config.seed)
     return list(itertools.islice(_epochs(lengths, config, chance), config.max_steps))
-
-
-def rate_height(step: int, num_steps: int, warmup_steps: int) -> float:
-    """Of the learning rate: up to 1 at the end of the warm-up, then down to 0.1 at the last step."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    return 1 - 0.9 * (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps)
 
 
 def _epochs(lengths: Sequence[int], config: WarmStartConfig, chance: random.Random) -> Iterator[list[int]]:

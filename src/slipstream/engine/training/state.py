@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the trained weights and of their optimiser, as named tensors.
+"""The trained weights and their optimiser state as named tensors, for a checkpoint.
 
 Invariants: what does not fit the model is refused before anything is changed.
 """
@@ -32,7 +32,7 @@ def put_state(
     *,
     what: str,
 ) -> None:
-    """What `state_tensors` gave; `what` it is from, for the message if it does not fit."""
+    """Restore what `state_tensors` returned; `what` names its source in errors."""
     state: dict[str, dict[str, torch.Tensor]] = {}
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")

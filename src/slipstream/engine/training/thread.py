@@ -1,7 +1,7 @@
-"""The learner's work as something to wait for, in a thread of this process.
+"""Where a TorchLearner works: in a thread of this process, or (see `process`) in a process of its own.
 
-Invariants: one thing at a time; whoever is cancelled waits for the end of what is under way. Of a warm start that is
-one step, and to keep it where that was asked for; the weights are as they were.
+Invariants: one thing at a time; a cancelled caller waits until what is under way has ended. A cancelled warm start
+ends after the step it is making, and leaves the weights as they were.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 
 from slipstream.aio import outlast
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
-from slipstream.types import Batch, Sample, UpdateResult
+from slipstream.types import Sample
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Weights = Sequence[tuple[str, torch.Tensor]]
-"""By Hugging Face names. They may be the learner's own memory: to be copied before the next update."""
-
+"""By Hugging Face names. They may be the learner's own memory: copy them before the next update."""
 
 OnWarmStep = Callable[[int, int, float], None]
-"""Told after every step of a warm start, on the event loop: which it was, of how many, and its loss."""
+"""Called on the event loop after every step of a warm start: which it was, of how many, and its loss."""
 
 
 def ignore_step(step: int, steps: int, loss: float) -> None: ...
 
 
-class LearnerHandle(Protocol):
-    """A TorchLearner, wherever it is. Its methods are described there."""
-
-    async def update(self, batch: Batch) -> UpdateResult: ...
+class LearnerHost(Protocol):
+    async def run(self, work: Callable[Concatenate[TorchLearner, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a method of TorchLearner returns: `await host.run(TorchLearner.update, batch)`."""
+        ...
 
     async def warm_start(
         self,
@@ -49,34 +49,30 @@ class LearnerHandle(Protocol):
 
     async def weights(self) -> Weights: ...
 
-    async def save(self, folder: Path) -> None: ...
-
-    async def load(self, folder: Path) -> None: ...
-
-    async def export(self, folder: Path) -> None: ...
-
     async def aclose(self) -> None: ...
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What comes of it. Whoever is cancelled waits for its end all the same."""
+    """The result of `work`. A cancelled caller waits for its end all the same."""
     working = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         await outlast([working])
     except asyncio.CancelledError:
-        working.exception()  # whoever cancelled does not care what it was
+        working.exception()  # the caller no longer cares what it was
         raise
     return working.result()
 
 
-class InThread:
+class LearnerThread:
+    """A LearnerHost."""
+
     def __init__(self, learner: TorchLearner, *, num_threads: int | None = None) -> None:
         """`num_threads`: CPU threads of one operation; None leaves it to torch."""
         self._torch = learner
         self._num_threads = num_threads
 
-    async def update(self, batch: Batch) -> UpdateResult:
-        return await in_thread(lambda: self._with_threads(lambda: self._torch.update(batch)))
+    async def run(self, work: Callable[Concatenate[TorchLearner, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await in_thread(partial(self._with_threads, partial(work, self._torch, *args, **kwargs)))
 
     async def warm_start(
         self,
@@ -108,21 +104,12 @@ class InThread:
             try:
                 await outlast([working])
             finally:
-                working.exception()  # that it was stopped is news to nobody
+                working.exception()  # that it was stopped is no news
             raise
         return working.result()
 
     async def weights(self) -> Weights:
-        return await in_thread(lambda: list(self._torch.named_weights()))
-
-    async def save(self, folder: Path) -> None:
-        await in_thread(partial(self._torch.save, folder))
-
-    async def load(self, folder: Path) -> None:
-        await in_thread(partial(self._torch.load, folder))
-
-    async def export(self, folder: Path) -> None:
-        await in_thread(partial(self._torch.export_folder, folder))
+        return await self.run(lambda learner: list(learner.named_weights()))
 
     async def aclose(self) -> None: ...
 

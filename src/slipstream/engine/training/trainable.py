@@ -1,10 +1,10 @@
-"""A model folder to a model that can be trained, and its weights to the names of the folder.
+"""A trainable model from a model folder, and its weights by the names of the folder.
 
 Input: a Hugging Face folder of a causal model. Output: logprobs of chosen tokens, with a gradient; the trained
 parameters by name; all weights by their Hugging Face names, adapters merged in.
 Invariants: weights are float32, whatever the pass is computed in, since a step of 1e-6 would vanish in bfloat16. The
 head runs in float32, on the chosen tokens alone, a piece at a time. No dropout. The base under an adapter is never
-written to: what is published is base and adapter added up anew each time.
+written to: published weights are base plus adapter, added up each time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -25,12 +25,15 @@ from slipstream.engine.training.microbatches import MicroBatch
 from slipstream.engine.training.packing import Packed, can_pack, register
 from slipstream.errors import ConfigError
 
-LARGEST_LOGITS = 1 << 25
-"""Numbers in one piece of logits on a CPU: 128 MiB. More are computed a piece at a time, and twice."""
+MAX_LOGITS = 1 << 25
+"""Numbers in one piece of logits on a CPU: 128 MiB. More are computed in pieces, and twice."""
 LOGITS_SHARE = 64
-"""On a GPU, so that they fit beside all else, one piece is at most this part of its memory."""
+"""On a GPU one piece is at most this part of its memory, so that it fits beside everything else."""
 
 _PROBE_TOKENS = 64
+
+EntropyMode: TypeAlias = Literal["none", "value", "gradient"]
+"""Whether the entropy is computed, and whether it has a gradient."""
 
 _EXTRA = "pip install 'slipstream[local]'"
 
@@ -41,11 +44,11 @@ class Scores:
 
     logprobs: torch.Tensor
     entropy: torch.Tensor | None
-    """Of the distribution it was chosen from; without a gradient."""
+    """Of the distribution it was chosen from."""
 
 
 class Trainable:
-    """`model` is transformers' own class, hence Any: it has no types."""
+    """Wraps a model of transformers, which has no types, hence Any."""
 
     def __init__(
         self,
@@ -54,11 +57,11 @@ class Trainable:
         *,
         device: torch.device,
         seed: int,
-        largest_logits: int | None = None,
+        max_logits: int | None = None,
     ) -> None:
         self._compute = torch.bfloat16 if config.rounds_on(device.type) else None
         self.packs = can_pack(device, self._compute)
-        """Whether micro-batches are to be packed."""
+        """Whether to pack micro-batches."""
         self._model = _load(folder, attention=register() if self.packs else "sdpa")
         if config.method == "lora":
             _add_adapter(self._model, config.lora, seed)
@@ -68,12 +71,42 @@ class Trainable:
         self._decoder: Any = self._model.base_model
         self._head: Any = self._model.get_output_embeddings()
         self._device = device
-        self._largest_logits = largest_logits or _largest_logits(device)
+        self._max_logits = max_logits or _max_logits(device)
         self._check_head(folder)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad
         }
         """Those that are trained, by name."""
+        self._adapted = config.method == "lora"
+        keeps_copy = bool(config.loss.kl) and not self._adapted
+        self._start = [each.detach().clone() for each in self.parameters.values()] if keeps_copy else []
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Within it the model computes what the folder's own weights do: the adapter is off, or the trained weights are
+        exchanged for a copy of the folder's, which is kept only if the loss has a KL term."""
+        if self._adapted:
+            from peft.tuners.tuners_utils import BaseTunerLayer
+
+            layers: list[Any] = [module for module in self._model.modules() if isinstance(module, BaseTunerLayer)]
+            for layer in layers:
+                layer.enable_adapters(False)
+            try:
+                yield
+            finally:
+                for layer in layers:
+                    layer.enable_adapters(True)
+            return
+        assert self._start, "no copy of the folder's weights was kept"
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for place, parameter in enumerate(self.parameters.values()):
+            parameter.data, self._start[place] = self._start[place], parameter.data
 
     @property
     def vocab_size(self) -> int:
@@ -86,22 +119,22 @@ class Trainable:
         targets: torch.Tensor,
         *,
         temperature: float,
-        with_entropy: bool = True,
+        entropy: EntropyMode = "value",
         packed: Packed | None = None,
     ) -> Scores:
         """`ids` are rows by tokens, padded on the right, or packed into a line; `places` say which of all its places
         predict the targets."""
         hidden = self._hidden(ids, packed).flatten(0, 1).index_select(0, places).float()
-        size = max(1, self._largest_logits // self.vocab_size)
+        size = max(1, self._max_logits // self.vocab_size)
         if len(targets) <= size:
-            return self._score(hidden, targets, temperature, with_entropy)
+            return self._score(hidden, targets, temperature, entropy)
         pieces = [
             checkpoint(
                 self._score,
                 hidden[start : start + size],
                 targets[start : start + size],
                 temperature,
-                with_entropy,
+                entropy,
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
@@ -110,16 +143,16 @@ class Trainable:
         entropies = [piece.entropy for piece in pieces if piece.entropy is not None]
         return Scores(
             logprobs=torch.cat([piece.logprobs for piece in pieces]),
-            entropy=torch.cat(entropies) if with_entropy else None,
+            entropy=torch.cat(entropies) if entropies else None,
         )
 
-    def score_batch(self, batch: MicroBatch, *, temperature: float, with_entropy: bool = True) -> Scores:
+    def score_batch(self, batch: MicroBatch, *, temperature: float, entropy: EntropyMode = "value") -> Scores:
         return self.score(
             batch.ids,
             batch.places,
             batch.targets,
             temperature=temperature,
-            with_entropy=with_entropy,
+            entropy=entropy,
             packed=batch.packed,
         )
 
@@ -129,7 +162,7 @@ class Trainable:
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def activation_bytes(self) -> float:
-        """What a token keeps for the backward pass, the head aside: measured on a short row."""
+        """Bytes that a token keeps for the backward pass, without the head: measured on a short row."""
         ids = (torch.arange(_PROBE_TOKENS, device=self._device) % self.vocab_size)[None]
         packed = Packed.of(torch.tensor([_PROBE_TOKENS])).on(self._device) if self.packs else None
         with counted_activations(self._model.parameters) as count:
@@ -139,9 +172,9 @@ class Trainable:
         return num_bytes / _PROBE_TOKENS
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All weights by their Hugging Face names; a head that is tied to the embedding is left out.
+        """All weights by their Hugging Face names; a head tied to the embedding is left out.
 
-        Those without an adapter are the learner's own memory, not copies: take what is needed before the next update.
+        Those without an adapter are the learner's own memory, not copies: copy them before the next update.
         """
         modules = dict(self._model.named_modules())
         seen: set[int] = set()
@@ -159,39 +192,40 @@ class Trainable:
     def _hidden(self, ids: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         mixed = torch.autocast(self._device.type, self._compute) if self._compute is not None else nullcontext()
         with mixed, _attention_on(self._device):
-            lying = {} if packed is None else packed.arguments()
-            hidden: torch.Tensor = self._decoder(input_ids=ids, use_cache=False, **lying).last_hidden_state
+            layout = {} if packed is None else packed.arguments()
+            hidden: torch.Tensor = self._decoder(input_ids=ids, use_cache=False, **layout).last_hidden_state
         return hidden
 
-    def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool) -> Scores:
+    def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, mode: EntropyMode) -> Scores:
         logits = self._head(hidden) / temperature
         total = logits.logsumexp(dim=-1)
         logprobs = logits.gather(1, targets[:, None])[:, 0] - total
-        if not with_entropy:
+        if mode == "none":
             return Scores(logprobs=logprobs, entropy=None)
-        with torch.no_grad():
+        with nullcontext() if mode == "gradient" else torch.no_grad():
             entropy = total - (logits.softmax(dim=-1) * logits).sum(dim=-1)
         return Scores(logprobs=logprobs, entropy=entropy)
 
     def _check_head(self, folder: Path) -> None:
-        """Some families do more to their logits than the head. Their logprobs would be wrong here, so refuse them."""
+        """Refuse families that transform their logits after the head: their logprobs would be wrong here."""
         ids = torch.arange(min(4, self.vocab_size), device=self._device)[None]
         with torch.no_grad():
             whole = self._model(input_ids=ids, use_cache=False).logits
             ours = self._head(self._decoder(input_ids=ids, use_cache=False).last_hidden_state)
         if not torch.allclose(whole.float(), ours.float(), rtol=1e-4, atol=1e-4):
-            raise ConfigError(f"{folder}: this family scales or bends its logits, which is not supported; use another")
+            raise ConfigError(
+                f"{folder}: this family transforms its logits after the head, which is not supported: use another model"
+            )
 
 
-def _largest_logits(device: torch.device) -> int:
+def _max_logits(device: torch.device) -> int:
     if device.type != "cuda":
-        return LARGEST_LOGITS
-    return max(LARGEST_LOGITS, torch.cuda.get_device_properties(device).total_memory // LOGITS_SHARE // 4)
+        return MAX_LOGITS
+    return max(MAX_LOGITS, torch.cuda.get_device_properties(device).total_memory // LOGITS_SHARE // 4)
 
 
 def _attention_on(device: torch.device) -> AbstractContextManager[Any]:
-    """Without that of cuDNN, which compiles a program for every shape it has not seen: batches hardly ever have the
-    same one."""
+    """Without cuDNN's attention, which compiles for every new shape: batches hardly ever share one."""
     if device.type == "cpu":
         return nullcontext()
     kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -228,7 +262,7 @@ def _load(folder: Path, *, attention: str) -> Any:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """transformers draws one on stderr, where the run has its own."""
+    """transformers draws one on stderr, where the run draws its own."""
     import transformers.utils.logging
 
     logging: Any = transformers.utils.logging
@@ -242,7 +276,7 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def _add_adapter(model: Any, config: LoraConfig, seed: int) -> None:
-    """In place. Everything but the adapter is frozen, and what it adds is 0 to begin with."""
+    """In place. Everything but the adapter is frozen, and the adapter starts at 0."""
     try:
         import peft
     except ImportError:
@@ -265,8 +299,7 @@ def _add_adapter(model: Any, config: LoraConfig, seed: int) -> None:
 
 
 def _check_shared(model: Any, config: LoraConfig) -> None:
-    """Embedding and head of a tied model are one weight, and what an adapter adds to one of them the other has not: no
-    single weight computes what such a model does."""
+    """Refuse an adapter on only one of a tied embedding and head: no single weight could express the result."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head is None or embedding.weight is not head.weight:
         return
@@ -278,12 +311,12 @@ def _check_shared(model: Any, config: LoraConfig) -> None:
     if adapted:
         raise ConfigError(
             f"lora.targets={', '.join(config.targets)}: embedding and head of this model share their weights, and an "
-            f"adapter would part them, so leave {' and '.join(adapted)} out"
+            f"adapter would separate them, so leave {' and '.join(adapted)} out"
         )
 
 
 def _checkpoint_layers(model: Any) -> None:
-    """Only the layers themselves are put into training, not what is in them: dropout stays off."""
+    """Sets only the layers themselves to training mode, not their modules, so dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,1 +1,1 @@
-"""Call-value replay: recorded calls are made again on the work, in a process that knows no expected value."""
+"""Replay: recorded calls are repeated on the work, in a process that does not know the expected values."""

@@ -1,7 +1,7 @@
-"""Whether what the work returned is what the reference returned. Pure: compares encoded values (`worker.encode`).
+"""Compares what the work returned with what the reference returned, both encoded by `worker.encode`. Pure.
 
-Numbers are compared by value, floats to 1e-9; sequences and sets by kind and content, dicts without their order;
-objects that could not be taken apart by their type, and by their repr where the reference has one.
+Numbers are compared by value, floats to 1e-9; sequences and sets by type and content, dicts regardless of order; opaque
+objects by their type, and by their repr if the reference has one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_SHOWN = 200
 
 
 def same_answer(expected: Json, got: Json) -> bool:
-    """Whether one call came out alike: result or exception, what it made of its arguments, and what it printed where
-    the reference prints at all."""
+    """Whether one call had the same outcome: result or exception, changes to its arguments, and output if the reference
+    printed any."""
     if not isinstance(expected, dict) or not isinstance(got, dict):
         return False
     if "p" in expected and expected["p"] != got.get("p"):
@@ -61,7 +61,7 @@ def same(expected: Json, got: Json, depth: int = 0) -> bool:
 
 
 def _same_items(ours: Sequence[Json], theirs: Sequence[Json], depth: int) -> bool:
-    """Items of dicts, in any order. Keys must be spelled alike, but for numbers."""
+    """Items of dicts, in any order. Keys must have the same encoding, except for numbers."""
     left = {_key(item): item for item in theirs}
     for item in ours:
         other = left.get(_key(item))
@@ -80,7 +80,7 @@ def _key(item: Json) -> str:
 
 
 def _without_kind(value: Json) -> Json:
-    """A dict of the standard library's own kinds counts as a dict: equal ones pass the same tests."""
+    """A dict subclass of the standard library counts as a dict: equal ones pass the same tests."""
     while isinstance(value, list) and len(value) == 3 and value[0] == "n" and str(value[1]).startswith("collections:"):
         value = value[2]
     return value
@@ -118,7 +118,7 @@ def _same_number(a: int | float | complex, b: int | float | complex) -> bool:
 
 
 def shown_call(op: Mapping[str, Json]) -> str:
-    """A call in few words, for people."""
+    """A short description of a call."""
     return f"{_shown(op.get('f'))} of {_shown(op.get('a'))}"
 
 
@@ -132,5 +132,5 @@ def _shown(value: Json) -> str:
     try:
         text = json.dumps(value)
     except RecursionError:
-        return "a value that is nested too deep"
+        return "a value nested too deeply"
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."

@@ -1,16 +1,16 @@
-"""Makes recorded calls inside a sandbox and says what came back. One standalone program, standard library alone.
+"""Makes recorded calls inside a sandbox and reports the results. A standalone program: standard library only.
 
 Input: one JSON object on standard input, `{"paths", "modules", "sessions", "cpu_s", "watch"}`; a session is a list of
 operations `{"f": function, "a": arguments, "k": keyword arguments}`, all encoded. Output: one JSON line for each
 session, `{"id", "answers"}`; an answer is `{"r": result}` or `{"x": exception}`, with `"m"` for arguments that the call
 changed and `"p"` for what it printed.
 
-It needs no trust: the code under test shares its process and may say what it likes, but no expected value is in reach.
-Every session runs in a fork of its own, so that none depends on another.
+It need not be trusted: the code under test shares its process and may forge answers, but has no access to the expected
+values. Every session runs in a fork of its own, so none depends on another.
 
-The encoding: None, booleans, strings and ints that fit a double stand for themselves; all else is a list that begins
-with a tag. `["h", n, path]` is what operation n of the session returned, or a part of it; `["src", ...]` is a function
-or class as text; `["o", type, repr]` is an object that cannot be taken apart, and occurs in answers alone.
+The encoding: None, booleans, strings and ints that fit a double stand for themselves; everything else is a list that
+begins with a tag. `["h", n, path]` is what operation n of the session returned, or a part of it; `["src", ...]` is a
+function or class as source text; `["o", type, repr]` is an opaque object, and occurs only in answers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MAX_DEPTH = 12
 MAX_ITEMS = 500
 MAX_CHARS = 4_000
 MAX_ANSWER_BYTES = 256 << 10
-"""Of one session."""
+"""Per session."""
 MAX_STUCK = 2
-"""Sessions that may use up their time before the others are not tried."""
+"""After this many sessions that exceed their time, the rest are skipped."""
 MAX_MEMORY = 768 << 20
 MAX_PLAIN_INT = 1 << 53
 MAX_REPR = 300
@@ -47,23 +47,23 @@ VALUE_TYPES = (
     datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal, fractions.Fraction,
     pathlib.PurePath,
 )  # fmt: skip
-"""Taken apart by what they are made again from."""
+"""Encoded by their constructor and its arguments."""
 
 Encoded = Any
 """JSON."""
 Known = Callable[[object], Encoded]
-"""How a value that has a name or a handle is encoded; None for one that has neither."""
+"""Encodes a value that has a name or a handle; returns None for any other."""
 
 
 class CannotEncode(Exception):
-    """The value has no form that another process could make it again from."""
+    """The value has no form from which another process could rebuild it."""
 
 
 # ---------------------------------------------------------------- values to JSON
 
 
 def encode(value: object, known: Known = lambda value: None, *, opaque: bool = False, depth: int = 0) -> Encoded:
-    """With `opaque`, anything can be encoded. Raises CannotEncode otherwise."""
+    """With `opaque`, objects that cannot be rebuilt are encoded too; without, they raise CannotEncode."""
     if depth > MAX_DEPTH:
         raise CannotEncode("nested too deep")
     scalar = encode_scalar(value)
@@ -144,7 +144,7 @@ def encode_plain(value: Any, kind: type, inner: Callable[[object], Encoded]) -> 
 
 
 def encode_subclass(value: Any, base: type, inner: Callable[[object], Encoded]) -> Encoded:
-    """By its name and its plain content."""
+    """Encode by the class's name and the plain content."""
     kind = type(value)
     content: Any
     if base is dict:
@@ -157,23 +157,23 @@ def encode_subclass(value: Any, base: type, inner: Callable[[object], Encoded]) 
 
 
 def encode_opaque(value: object) -> Encoded:
-    """What can be said of an object that cannot be taken apart. Iterators and functions may be of any kind."""
+    """Encode an object by its type and repr. All iterators are alike, and so are all functions."""
     kind = type(value)
     if hasattr(kind, "__next__"):
         return ["o", "iterator", None]
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)):
         return ["o", "function", None]
-    said = None
+    text = None
     if kind.__repr__ is not object.__repr__:
         with contextlib.suppress(Exception):
-            said = repr(value)
-            if len(said) > MAX_REPR or re.search(r"\bat 0x[0-9a-fA-F]+", said):
-                said = None
-    return ["o", kind.__qualname__, said]
+            text = repr(value)
+            if len(text) > MAX_REPR or re.search(r"\bat 0x[0-9a-fA-F]+", text):
+                text = None
+    return ["o", kind.__qualname__, text]
 
 
 def reference(value: object) -> Encoded:
-    """The name that a module, class or function can be imported by; None if it has none."""
+    """The name by which a module, class or function can be imported; None if it has none."""
     if isinstance(value, types.ModuleType):
         return ["mod", value.__name__] if sys.modules.get(value.__name__) is value else None
     if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType)):
@@ -189,7 +189,7 @@ def reference(value: object) -> Encoded:
 
 
 def parts(value: Encoded) -> list[Encoded]:
-    """The encoded values that one is made of."""
+    """The encoded values that an encoded value contains."""
     if not isinstance(value, list):
         return []
     tag, *rest = value
@@ -239,7 +239,8 @@ def decode(value: Encoded, results: list[Any]) -> Any:
     if tag == "v":
         return resolve(rest[0])(*decode(rest[1], results))
     if tag == "n":
-        return subclass(resolve(rest[0]), decode(rest[1], results))
+        kind, content = resolve(rest[0]), decode(rest[1], results)
+        return kind(*content) if hasattr(kind, "_fields") else kind(content)
     if tag == "src":
         return from_source(rest[0], rest[1], {name: decode(one, results) for name, one in rest[2].items()})
     raise ValueError(f"no value has the tag {tag!r}")
@@ -259,12 +260,8 @@ SIMPLE: dict[str, Callable[..., Any]] = {
 }
 
 
-def subclass(kind: Any, content: Any) -> Any:
-    return kind(*content) if hasattr(kind, "_fields") else kind(content)
-
-
 def from_source(text: str, name: str, names: dict[str, Any]) -> Any:
-    """A function or class of a test file, with the names that it uses."""
+    """Rebuild a function or class of a test file, given the names that it uses."""
     space = {"__name__": "replayed", **names}
     if not name:
         return eval(text, space)
@@ -276,13 +273,13 @@ def from_source(text: str, name: str, names: dict[str, Any]) -> Any:
 
 
 def run_session(ops: list[dict[str, Encoded]], watch: bool) -> list[dict[str, Encoded]]:
-    """With `watch`, an answer says in `"c"` whether the call looked at the clock."""
+    """With `watch`, an answer says in `"c"` whether the call read a clock."""
     results: list[Any] = []
     answers = []
     for op in ops:
         clocks: list[str] = []
         if watch:
-            sys.setprofile(functools.partial(note_clock, clocks))
+            sys.setprofile(functools.partial(record_clock_call, clocks))
         try:
             answer = run_op(op, results)
         finally:
@@ -295,13 +292,13 @@ CLOCKS = {"now", "today", "utcnow", "time", "time_ns", "monotonic", "monotonic_n
           "process_time", "localtime", "gmtime", "getpid"}  # fmt: skip
 
 
-def note_clock(clocks: list[str], frame: object, event: str, function: object) -> None:
+def record_clock_call(clocks: list[str], frame: object, event: str, function: object) -> None:
     if event == "c_call" and getattr(function, "__name__", "") in CLOCKS:
         clocks.append(event)
 
 
 def run_op(op: dict[str, Encoded], results: list[Any]) -> dict[str, Encoded]:
-    """Make one call. Its result is appended to `results`, whatever it is."""
+    """Make one call. Its result, or None if it raised, is appended to `results`."""
     answer: dict[str, Encoded] = {}
     args: list[Any] = []
     result = None
@@ -312,7 +309,7 @@ def run_op(op: dict[str, Encoded], results: list[Any]) -> dict[str, Encoded]:
         kwargs = {name: decode(one, results) for name, one in op["k"].items()}
         with contextlib.redirect_stdout(printed):
             result = function(*args, **kwargs)
-        answer["r"] = answer_of(result)
+        answer["r"] = encode_answer(result)
     except BaseException as raised:
         answer["x"] = type(raised).__qualname__
     if printed.getvalue():
@@ -321,7 +318,7 @@ def run_op(op: dict[str, Encoded], results: list[Any]) -> dict[str, Encoded]:
     changed: dict[str, Encoded] = {}
     for place, (given, value) in enumerate(zip(op["a"], args, strict=False)):
         if isinstance(given, list) and given[0] in ("l", "d", "s", "ba"):
-            after = answer_of(value)
+            after = encode_answer(value)
             if after != given:
                 changed[str(place)] = after
     if changed:
@@ -329,7 +326,7 @@ def run_op(op: dict[str, Encoded], results: list[Any]) -> dict[str, Encoded]:
     return answer
 
 
-def answer_of(value: object) -> Encoded:
+def encode_answer(value: object) -> Encoded:
     try:
         return encode(value, opaque=True)
     except Exception:
@@ -337,31 +334,31 @@ def answer_of(value: object) -> Encoded:
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.buffer.read())
+    request = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
     library = [path for path in sys.path if path and "site-packages" not in path and "dist-packages" not in path]
     rest = [path for path in sys.path if path and path not in library]
-    sys.path[:] = [*library, *asked["paths"], *rest]
+    sys.path[:] = [*library, *request["paths"], *rest]
     sys.argv = ["replay"]
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for module in asked["modules"]:
-        with contextlib.suppress(BaseException):  # the calls will say that it cannot be imported
+    for module in request["modules"]:
+        with contextlib.suppress(BaseException):  # the calls will report that it cannot be imported
             importlib.import_module(module)
     num_stuck = 0
-    for number, ops in enumerate(asked["sessions"]):
-        said, is_stuck = forked(ops, asked["cpu_s"], asked["watch"]) if num_stuck < MAX_STUCK else (b"", False)
+    for number, ops in enumerate(request["sessions"]):
+        text, is_stuck = run_in_fork(ops, request["cpu_s"], request["watch"]) if num_stuck < MAX_STUCK else (b"", False)
         num_stuck += is_stuck
-        data = b'{"id": %d, "answers": %s}\n' % (number, said or b"null")
+        data = b'{"id": %d, "answers": %s}\n' % (number, text or b"null")
         while data:
             data = data[os.write(out, data) :]
     os._exit(0)
 
 
-def forked(ops: list[dict[str, Encoded]], cpu_s: int, watch: bool) -> tuple[bytes, bool]:
-    """The answers of a session as JSON, made in a child, nothing if it dies or says too much; and whether it used up
-    its time."""
+def run_in_fork(ops: list[dict[str, Encoded]], cpu_s: int, watch: bool) -> tuple[bytes, bool]:
+    """Run a session in a child process. Returns its answers as JSON, empty if it died or wrote too much, and whether it
+    exceeded its time."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,2 +1,2 @@
-"""The parts of the `tests` grader: what of the work is taken, how tests are run and reported, how logs are read, and
-how results are compared with what was expected."""
+"""The parts of the `tests` grader: which work is accepted, how tests are run and reported, how logs are parsed, and
+how results are compared with the expected ones."""

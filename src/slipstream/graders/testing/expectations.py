@@ -1,7 +1,7 @@
-"""What a test expects, and how to make it wrong: a test function enters, edits of its text leave. Pure.
+"""Finds the expectations in a test function, and edits that make them wrong. Pure.
 
-Only the expected side is touched, never what the code under test is called with: a wrong expectation must be one that
-right work cannot meet.
+Only the expected side is changed, never the arguments of the code under test: a wrong expectation must be one that
+correct work cannot meet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _BUILDERS = frozenset({"approx", "set", "frozenset", "list", "tuple", "dict", "Decimal", "Fraction", "bytearray"})
-"""Callables that only dress up a literal."""
+"""Callables that only wrap a literal."""
 _EQUALS = frozenset({
     "assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual", "assertSetEqual",
     "assertSequenceEqual", "assertCountEqual", "assertMultiLineEqual", "assertAlmostEqual", "assert_equal",
@@ -36,26 +36,26 @@ _EXCEPTIONS = ("ZeroDivisionError", "BlockingIOError", "StopAsyncIteration", "Pr
 _NUM_TRIES = 5
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     VALUES = "values"
     LEFT = "left"
     RIGHT = "right"
     NEGATED = "negated"
 
 
-KINDS = tuple(Kind)
+KINDS = tuple(ChangeKind)
 
 
 class Edit(NamedTuple):
-    """Bytes of a file, and what takes their place."""
+    """A byte range of a file, and its replacement."""
 
     start: int
     end: int
     text: bytes
 
 
-def lines_of(text: str) -> list[int]:
-    """Where each line begins, in bytes, as `ast` counts lines."""
+def line_starts(text: str) -> list[int]:
+    """The byte offset of each line, with lines counted as by `ast`."""
     starts = [0]
     for line in text.encode().split(b"\n"):
         starts.append(starts[-1] + len(line) + 1)
@@ -63,21 +63,21 @@ def lines_of(text: str) -> list[int]:
 
 
 def edits_of(
-    text: str, function: ast.FunctionDef | ast.AsyncFunctionDef, kind: Kind, chance: random.Random
+    text: str, function: ast.FunctionDef | ast.AsyncFunctionDef, kind: ChangeKind, rng: random.Random
 ) -> list[Edit]:
-    """How to make the expectations of a test wrong, in one way; none if it has no such expectation."""
-    finder = _Finder(text, chance)
+    """Edits that make a test's expectations wrong in one way; none if it has no such expectation."""
+    finder = _Finder(text, rng)
     match kind:
-        case Kind.VALUES:
+        case ChangeKind.VALUES:
             return _outermost(finder.values(function))
-        case Kind.LEFT | Kind.RIGHT:
-            return _outermost(finder.wrapped(function, 0 if kind is Kind.LEFT else 1))
-        case Kind.NEGATED:
+        case ChangeKind.LEFT | ChangeKind.RIGHT:
+            return _outermost(finder.wrapped(function, 0 if kind is ChangeKind.LEFT else 1))
+        case ChangeKind.NEGATED:
             return _outermost(finder.negated(function))
 
 
 def _outermost(edits: Iterable[Edit]) -> list[Edit]:
-    """Without those that lie within another."""
+    """Drop edits that lie within another."""
     found: list[Edit] = []
     for edit in sorted(edits, key=lambda one: (one.start, -one.end)):
         if not found or edit.start >= found[-1].end:
@@ -86,7 +86,7 @@ def _outermost(edits: Iterable[Edit]) -> list[Edit]:
 
 
 def _sides(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Two values that a test says are equal."""
+    """Pairs of values that the test requires to be equal."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             for compared in _parts(node.test):
@@ -97,7 +97,7 @@ def _sides(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _parts(test: ast.expr) -> Iterable[ast.expr]:
-    """What must all be true."""
+    """The conditions joined by `and`."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [part for value in test.values for part in _parts(value)]
     return [test]
@@ -111,10 +111,10 @@ def _called(call: ast.Call) -> str:
 
 
 class _Finder:
-    def __init__(self, text: str, chance: random.Random) -> None:
-        self._starts = lines_of(text)
+    def __init__(self, text: str, rng: random.Random) -> None:
+        self._starts = line_starts(text)
         self._data = text.encode()
-        self._chance = chance
+        self._rng = rng
 
     def values(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Edit]:
         edits: list[Edit] = []
@@ -128,7 +128,7 @@ class _Finder:
         return [*edits, *self._columns(function)]
 
     def wrapped(self, function: ast.AST, place: int) -> list[Edit]:
-        """One side of each comparison in a tuple, which nothing plain that was equal before is equal to."""
+        """Put one side of each comparison in a tuple, so that plain values are no longer equal."""
         return [edit for sides in _sides(function) for edit in self._around(sides[place], b"(", b",)")]
 
     def negated(self, function: ast.AST) -> list[Edit]:
@@ -142,7 +142,7 @@ class _Finder:
         return edits
 
     def _columns(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Edit]:
-        """The literals of parameters that results are compared with, and that nothing else is done with."""
+        """Change the literals of parameters that are only used to be compared with results."""
         edits: list[Edit] = []
         compared = {id(side): side.id for sides in _sides(function) for side in sides if isinstance(side, ast.Name)}
         used = [(id(node), node.id) for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)]
@@ -163,14 +163,14 @@ class _Finder:
         return edits
 
     def _another(self, literal: ast.expr) -> Edit | None:
-        """Another value of the same type in place of a literal, or of one inside of it."""
+        """Replace a literal, or one inside it, by another value of the same type."""
         start, end = self._start(literal), self._end(literal)
         before = _evaluated(self._data[start:end])
         for _ in range(_NUM_TRIES):
-            spots = [(spot, text) for spot in _spots(literal) if (text := _other_text(spot, self._chance))]
+            spots = [(spot, text) for spot in _spots(literal) if (text := _other_text(spot, self._rng))]
             if not spots:
                 return None
-            spot, text = self._chance.choice(spots)
+            spot, text = self._rng.choice(spots)
             edit = Edit(self._start(spot), self._end(spot), text.encode())
             after = self._data[start : edit.start] + edit.text + self._data[edit.end : end]
             if before is None or _evaluated(after) != before:
@@ -180,7 +180,7 @@ class _Finder:
     def _other_exception(self, named: ast.expr) -> Edit:
         source = self._data[self._start(named) : self._end(named)].decode()
         others = [name for name in _EXCEPTIONS if name not in source]
-        return Edit(self._start(named), self._end(named), self._chance.choice(others).encode())
+        return Edit(self._start(named), self._end(named), self._rng.choice(others).encode())
 
     def _around(self, node: ast.expr, before: bytes, after: bytes) -> list[Edit]:
         start, end = self._start(node), self._end(node)
@@ -224,7 +224,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _spots(node: ast.expr) -> list[ast.expr]:
-    """The literals in a literal that can be changed by themselves; an empty one is a spot itself."""
+    """The literals inside a literal that can be changed by themselves; an empty container is changed as a whole."""
     match node:
         case ast.Constant(value=value):
             return [] if value is None or value is ... else [node]
@@ -239,7 +239,7 @@ def _spots(node: ast.expr) -> list[ast.expr]:
     return []
 
 
-def _other_text(spot: ast.expr, chance: random.Random) -> str:
+def _other_text(spot: ast.expr, rng: random.Random) -> str:
     """Another literal of the same type."""
     match spot:
         case ast.List():
@@ -249,38 +249,38 @@ def _other_text(spot: ast.expr, chance: random.Random) -> str:
         case ast.Dict():
             return "{0: 0}"
         case ast.UnaryOp(operand=ast.Constant(value=value)) if not isinstance(value, str | bytes | bool):
-            return f"-{_other(value, chance)!r}" if isinstance(value, int | float) and value > 9 else "-97"
+            return f"-{_other(value, rng)!r}" if isinstance(value, int | float) and value > 9 else "-97"
         case ast.Constant(value=value):
-            return repr(_other(value, chance))
+            return repr(_other(value, rng))
     return ""
 
 
-def _other(value: object, chance: random.Random) -> object:
+def _other(value: object, rng: random.Random) -> object:
     match value:
         case bool():
             return not value
         case int():
-            return value + chance.choice([-5, -3, -2, -1, 1, 2, 3, 4, 7])
+            return value + rng.choice([-5, -3, -2, -1, 1, 2, 3, 4, 7])
         case float():
-            return value + chance.choice([-2.25, -1.5, 1.5, 3.75]) if math.isfinite(value) else 0.5
+            return value + rng.choice([-2.25, -1.5, 1.5, 3.75]) if math.isfinite(value) else 0.5
         case complex():
             return value + 1
         case str():
-            return _other_word(value, chance)
+            return _other_word(value, rng)
         case bytes():
-            return _other_word(value.decode("latin-1"), chance).encode("latin-1")
+            return _other_word(value.decode("latin-1"), rng).encode("latin-1")
     return 0
 
 
-def _other_word(word: str, chance: random.Random) -> str:
-    """A word with another letter or digit in one place; one more letter where it has none."""
+def _other_word(word: str, rng: random.Random) -> str:
+    """The word with one letter or digit changed; with a letter appended if it has none."""
     places = [place for place, letter in enumerate(word) if letter.isascii() and letter.isalnum()]
     if not places:
         return f"{word}x"
-    place = chance.choice(places)
+    place = rng.choice(places)
     letters = "0123456789" if word[place].isdigit() else "abcdefghijklmnopqrstuvwxyz"
     others = [letter for letter in letters if letter != word[place].lower()]
-    letter = chance.choice(others)
+    letter = rng.choice(others)
     return word[:place] + (letter.upper() if word[place].isupper() else letter) + word[place + 1 :]
 
 

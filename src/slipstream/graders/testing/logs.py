@@ -1,8 +1,8 @@
-"""From the log of a test run to the status of each test.
+"""Parses the log of a test run into the status of each test.
 
-Input: what the test command printed. Output: by the name of each test PASSED, FAILED, ERROR, SKIPPED or XFAIL, in the
-spelling of the data set that the parser belongs to, oddities included: a verdict is only the data set's own if the
-names are. `tests/graders/test_test_logs.py` holds the parsers against the `swebench` package.
+Input: what the test command printed. Output: for each test PASSED, FAILED, ERROR, SKIPPED or XFAIL, with test names
+spelled as in the parser's data set, oddities included: verdicts agree with the data set's only if names do.
+`tests/graders/testing/test_test_logs.py` compares the parsers with the `swebench` package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONTROL = dict.fromkeys(range(1, 32))
 
 
 def _summary_words(line: str) -> list[str]:
-    """The words of a line of pytest's summary, the status first; none if it is no such line."""
+    """The words of a line of pytest's summary, the status first; empty for any other line."""
     if not line.startswith(STATUSES):
         return []
     words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split()
@@ -40,7 +40,7 @@ def pytest_summary(log: str) -> Statuses:
 
 
 def pytest_short_options(log: str) -> Statuses:
-    """As `pytest_summary`, but of a parameter that is a path only its last name is kept."""
+    """Like `pytest_summary`, but keeps only the last part of a parameter that is a path."""
     return {_with_short_option(name): status for name, status in pytest_summary(log).items()}
 
 
@@ -55,12 +55,12 @@ def _with_short_option(name: str) -> str:
 
 
 def pytest_mouse_buttons(log: str) -> Statuses:
-    """As `pytest_summary`, with matplotlib's mouse buttons as the numbers that they were."""
+    """Like `pytest_summary`, with matplotlib's mouse buttons as their former numbers."""
     return pytest_summary(log.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3"))
 
 
 def pytest_any_order(log: str) -> Statuses:
-    """The status first or last, names with spaces, colours left out."""
+    """The status first or last; names may have spaces; colours are removed."""
     found: Statuses = {}
     for line in log.split("\n"):
         line = re.sub(r"\[\d+m", "", line).translate(_CONTROL)
@@ -76,7 +76,7 @@ def pytest_any_order(log: str) -> Statuses:
 
 
 def pytest_pydantic(log: str) -> Statuses:
-    """The status first or last, with the progress in brackets after FAILED left out."""
+    """The status first or last; the progress in brackets after FAILED is removed."""
     found: Statuses = {}
     for line in log.split("\n"):
         line = re.sub(r"\[\d+m", "", line).translate(_CONTROL)
@@ -115,7 +115,7 @@ _DJANGO_SPLIT = (
     re.compile(r"^(.*?)\s\.\.\.\sInternal Server Error: /.*/\nok$", re.MULTILINE),
     re.compile(r"^(.*?)\s\.\.\.\sSystem check identified no issues \(0 silenced\)\nok$", re.MULTILINE),
 )
-"""Where something else was printed between a test's name and its `ok`."""
+"""Lines where something else was printed between a test's name and its `ok`."""
 _DJANGO_MIGRATION = "Applying sites.0002_alter_domain_unique...test_no_migrations"
 _DJANGO_VERSION = "--version is equivalent to version"
 
@@ -160,7 +160,7 @@ def sympy(log: str) -> Statuses:
 
 
 def r2e(log: str) -> Statuses:
-    """R2E-Gym's: the summary of `pytest -rA`, with tests named `Class.test` and without their file."""
+    """R2E-Gym: the summary of `pytest -rA`, with tests named `Class.test`, without their file."""
     _, heading, summary = _COLOUR.sub("", log).partition("short test summary info")
     found: Statuses = {}
     if not heading:
@@ -177,7 +177,7 @@ def r2e(log: str) -> Statuses:
 
 
 def _by_line(pattern: str) -> Parser:
-    """One test a line, where a pattern says; `STATUS` in it is any status, `TEST` the test's name."""
+    """A parser of one test per line by a pattern, in which `STATUS` is any status and `TEST` the test's name."""
     compiled = re.compile(
         pattern.replace("STATUS", f"(?P<status>{'|'.join(STATUSES)})").replace("TEST", r"(?P<test>\S+)")
     )
@@ -243,12 +243,12 @@ _ENDED = re.compile(
 
 
 def ran_to_its_end(log: str) -> bool:
-    """Whether pytest or unittest says so."""
+    """Whether pytest or unittest printed its final line."""
     return _ENDED.search(_COLOUR.sub("", log)) is not None
 
 
 def between_markers(log: str, start: str, end: str) -> str:
-    """What was printed between two markers; all of it where they are missing."""
+    """What was printed between two markers; everything if they are missing."""
     _, found, rest = log.partition(start)
     if not found or end not in rest:
         return log

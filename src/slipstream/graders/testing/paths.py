@@ -1,7 +1,7 @@
-"""Patterns of paths: text enters, a question about paths leaves.
+"""Path patterns.
 
-`*` and `?` stay within one name, `**` spans folders, `folder/**` is the folder and all below it. A pattern without a
-slash is about names, wherever they are: `conftest.py` is every conftest.py, and `/conftest.py` the first folder's.
+`*` and `?` match within one name, `**` spans folders, `folder/**` is the folder and everything in it. A pattern without
+a slash matches names in any folder: `conftest.py` is every conftest.py, `/conftest.py` only the top folder's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 def as_regex(pattern: str) -> str:
-    """The same pattern as a regular expression for the whole path."""
+    """The pattern as a regular expression for the whole path."""
     if "/" not in pattern:
         pattern = f"**/{pattern}"
     pattern = pattern.removeprefix("/")
@@ -35,7 +35,7 @@ def as_regex(pattern: str) -> str:
 
 
 def any_of(patterns: Iterable[str], *, ignore_case: bool = False) -> Callable[[str], bool]:
-    """Whether a path is one that a pattern names."""
+    """A function that says whether a path matches any of the patterns."""
     joined = "|".join(f"(?:{as_regex(pattern)})" for pattern in patterns)
     if not joined:
         return lambda path: False

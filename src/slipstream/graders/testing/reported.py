@@ -1,9 +1,9 @@
-"""Tests run by our own reporter: how it is started, and how far its report is believed.
+"""Runs tests with our own reporter, and decides whether its report is believed.
 
-Input: a sandbox that holds the work. Output: a Report.
-Invariants: no report raises, whatever it holds. A report is only believed if the run came to its end, nothing else
-spoke in its place, nobody changed the tests or replaced parts of pytest, and of two randomly named tests in a random
-place, run among the others, the one that must fail failed with its own random words and the one that must pass passed.
+Input: a sandbox that holds the work. Output: a ReporterOutput.
+Invariants: no report raises, whatever it holds. A report is believed only if the run completed, nothing else wrote
+results, the tests and pytest were not changed, and of two randomly named tests at random places among the others, the
+one that must fail failed with its own random token and the one that must pass passed.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class TestRun:
     tests: tuple[str, ...] = ()
     """Files or ids for pytest."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """`PYTHONPATH` is searched after the standard library and before what is installed."""
+    """`PYTHONPATH` is searched after the standard library and before installed packages."""
     folder: str = "/work"
     protect: tuple[str, ...] = ()
-    """Patterns of files that must be the same after the run."""
+    """Patterns of files that must not change during the run."""
     added_modules: tuple[str, ...] = ()
-    """Modules that the work adds and that can be imported by their bare names: they may not hide others."""
+    """Top-level modules that the work adds: they may not shadow others."""
     canaries: bool = True
     order: str = ""
-    """The seed of a random order; empty for the order in which pytest finds them."""
+    """The seed of a random order; empty for pytest's own order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,11 @@ class ReporterOutput:
     statuses: Mapping[str, str]
     """Without the canaries."""
     texts: Mapping[str, str]
-    """What went wrong, by test."""
+    """Error messages by test."""
     problem: str = ""
     """Why the report is not believed; empty if it is."""
     cannot_run: bool = False
-    """There was no Python or no pytest to run the tests with: the work's doing, unless it is so without the work."""
+    """There was no Python or no pytest to run the tests with: the work is to blame unless that holds without it too."""
     seconds: float = 0.0
     timed_out: bool = False
 
@@ -73,37 +73,37 @@ def program(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-async def run_reported(sandbox: Sandbox, asked: TestRun, *, timeout_s: float) -> ReporterOutput:
-    """Run tests and say how they came out."""
+async def run_reported(sandbox: Sandbox, test_run: TestRun, *, timeout_s: float) -> ReporterOutput:
+    """Run the tests and read the report."""
     key = secrets.token_hex(16)
-    canary = _canaries() if asked.canaries else None
+    canary = _canaries() if test_run.canaries else None
     config: dict[str, Json] = {
         "key": key,
-        "root": asked.folder,
-        "tests": list(asked.tests),
-        "arguments": list(asked.command[1:]),
-        "paths": [path for path in asked.env.get("PYTHONPATH", "").split(":") if path],
-        "protect": [as_regex(pattern) for pattern in asked.protect],
-        "added_modules": [f"{asked.folder}/{path}" for path in asked.added_modules],
+        "root": test_run.folder,
+        "tests": list(test_run.tests),
+        "arguments": list(test_run.command[1:]),
+        "paths": [path for path in test_run.env.get("PYTHONPATH", "").split(":") if path],
+        "protect": [as_regex(pattern) for pattern in test_run.protect],
+        "added_modules": [f"{test_run.folder}/{path}" for path in test_run.added_modules],
         "canaries": canary,
-        "order": asked.order,
+        "order": test_run.order,
         "session": program("session.py"),
     }
     result = await sandbox.exec(
-        [asked.command[0], "-I", "-S", "-B", "-c", program("reporter.py")],
+        [test_run.command[0], "-I", "-S", "-B", "-c", program("reporter.py")],
         stdin=json.dumps(config).encode(),
-        env={**asked.env, **_ENVIRONMENT},
-        cwd=asked.folder,
+        env={**test_run.env, **_ENVIRONMENT},
+        cwd=test_run.folder,
         timeout_s=timeout_s,
         max_output_bytes=MAX_REPORT_BYTES,
     )
     if result.timed_out:
-        return _unbelieved(f"the tests passed their limit of {timeout_s:g} s", timed_out=True)
+        return _not_believed(f"the tests exceeded their limit of {timeout_s:g} s", timed_out=True)
     num_bytes = len(result.stdout.head) + len(result.stdout.tail) + len(result.stderr.head) + len(result.stderr.tail)
     try:
         return await by_size(_read, result, canary, num_bytes=num_bytes)
     except WorkTooLarge as raised:
-        return _unbelieved(f"the report cannot be read: {raised}")
+        return _not_believed(f"the report cannot be read: {raised}")
 
 
 def _canaries() -> dict[str, Json]:
@@ -112,13 +112,13 @@ def _canaries() -> dict[str, Json]:
     return {"module": names[0], "passes": names[1], "fails": names[2], "token": names[3], "places": places}
 
 
-def _unbelieved(problem: str, *, timed_out: bool = False, cannot_run: bool = False) -> ReporterOutput:
+def _not_believed(problem: str, *, timed_out: bool = False, cannot_run: bool = False) -> ReporterOutput:
     return ReporterOutput(statuses={}, texts={}, problem=problem, timed_out=timed_out, cannot_run=cannot_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What the reporter wrote, each value of the type that it must have."""
+class _RawReport:
+    """The reporter's output, with types checked."""
 
     tests: Sequence[tuple[str, str, str]]
     errors: Sequence[str]
@@ -131,74 +131,74 @@ class _Told:
     seconds: float
 
 
-def _told(data: bytes) -> _Told | None:
-    """None for anything but a report. The reporter is ours, but what it was told is not."""
+def _parse_report(data: bytes) -> _RawReport | None:
+    """None for anything but a report. The reporter is ours, but its input is not trusted."""
     try:
-        said = json.loads(data)
-        tests = [(_text(test), _text(status), _text(text)) for test, status, text in said["tests"]]
-        strange, ended, seconds = said["strange"], said["ended"], said["seconds"]
+        sent = json.loads(data)
+        tests = [(_as_text(test), _as_text(status), _as_text(text)) for test, status, text in sent["tests"]]
+        strange, ended, seconds = sent["strange"], sent["ended"], sent["seconds"]
         if type(strange) is not int or type(ended) is not bool or type(seconds) is not float:
             return None
-        return _Told(
+        return _RawReport(
             tests=tests,
-            errors=[_text(one) for one in said["errors"]],
+            errors=[_as_text(one) for one in sent["errors"]],
             strange=strange,
             ended=ended,
-            shadowed=[_text(one) for one in said["shadowed"]],
-            replaced=[_text(one) for one in said.get("replaced", [])],
-            changed=[_text(one) for one in said["changed"]],
-            missing=_text(said.get("missing", "")),
+            shadowed=[_as_text(one) for one in sent["shadowed"]],
+            replaced=[_as_text(one) for one in sent.get("replaced", [])],
+            changed=[_as_text(one) for one in sent["changed"]],
+            missing=_as_text(sent.get("missing", "")),
             seconds=seconds,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     if type(value) is not str:
-        raise TypeError(f"{type(value).__name__} in place of a text")
-    value.encode()  # a surrogate is no text, and raises a ValueError
+        raise TypeError(f"{type(value).__name__} instead of text")
+    value.encode()  # a surrogate raises a ValueError
     return value
 
 
 def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> ReporterOutput:
-    said = result.stderr.text()[-_SHOWN_CHARS:].strip()
+    sent = result.stderr.text()[-_SHOWN_CHARS:].strip()
     if result.exit_code in NO_PYTHON:
-        return _unbelieved(f"there is no Python to run the tests with: {said}", cannot_run=True)
-    told = _told(result.stdout.head + result.stdout.tail)
-    if told is None:
-        return _unbelieved(f"the test runner was stopped (code {result.exit_code}): {said}")
-    if told.missing:
-        return _unbelieved(f"the tests cannot be run: {told.missing}: {said}", cannot_run=True)
+        return _not_believed(f"there is no Python to run the tests with: {sent}", cannot_run=True)
+    report = _parse_report(result.stdout.head + result.stdout.tail)
+    if report is None:
+        return _not_believed(f"the test runner was stopped (code {result.exit_code}): {sent}")
+    if report.missing:
+        return _not_believed(f"the tests cannot be run: {report.missing}: {sent}", cannot_run=True)
     statuses: dict[str, str] = {}
     texts: dict[str, str] = {}
-    for test, status, text in told.tests:
-        if statuses.get(test, PASSED) == PASSED:  # the worst of several
+    for test, status, text in report.tests:
+        if statuses.get(test, PASSED) == PASSED:  # keep the worst of several
             statuses[test], texts[test] = status, text
-    problem = _problem(told, said) or _canary_problem(canary, statuses, texts)
+    problem = _problem(report, sent) or _canary_problem(canary, statuses, texts)
     module = "" if canary is None else f"test_{canary['module']}.py::"
     kept = {test: status for test, status in statuses.items() if not module or module not in test}
-    if told.errors and not problem:
-        texts["collection"] = "; ".join(told.errors[:3])
-    return ReporterOutput(statuses=kept, texts=texts, problem=problem, seconds=told.seconds)
+    if report.errors and not problem:
+        texts["collection"] = "; ".join(report.errors[:3])
+    return ReporterOutput(statuses=kept, texts=texts, problem=problem, seconds=report.seconds)
 
 
-def _problem(told: _Told, said: str) -> str:
-    if told.shadowed:
-        return f"the work puts {', '.join(told.shadowed[:3])} in the place of another module"
-    if not told.ended:
-        return f"the tests did not come to their end: {said}"
-    if told.strange:
-        return "something else than the reporter wrote results"
-    if told.replaced:
-        return f"the work replaced {', '.join(told.replaced[:3])} while it was tested"
-    if told.changed:
-        return f"the work changed {', '.join(told.changed[:3])} while it was tested"
+def _problem(report: _RawReport, sent: str) -> str:
+    if report.shadowed:
+        return f"{', '.join(report.shadowed[:3])} of the work shadows another module"
+    if not report.ended:
+        return f"the tests did not complete: {sent}"
+    if report.strange:
+        return "something other than the reporter wrote results"
+    if report.replaced:
+        return f"the work replaced {', '.join(report.replaced[:3])} during the tests"
+    if report.changed:
+        return f"the work changed {', '.join(report.changed[:3])} during the tests"
     return ""
 
 
 def _canary_problem(canary: Mapping[str, Json] | None, statuses: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """Two tests of our own were run among the others; each must have come out as it must."""
+    """Why the two tests of our own, run among the others, show tampering; empty if they do not."""
     if canary is None:
         return ""
     module = f"test_{canary['module']}.py::test_"

@@ -1,12 +1,12 @@
-"""Starts the process that runs the tests and reports what it says. A standalone program: standard library alone.
+"""Starts the process that runs the tests, and reports its results. A standalone program: standard library only.
 
 Input: one JSON object on standard input. Output: one JSON object on standard output.
-Invariants: this process imports the standard library only, from an interpreter started without `site` and without the
-environment's search path (`-I -S`), so nothing of the tree under test can run in it. Tests run in another interpreter
-(`session.py`), whose standard output is not the report's. Nothing that the other process says is taken unless it has
-the right shape, and the key that was made for this run.
+Invariants: this process imports only the standard library, from an interpreter started without `site` and without the
+environment's search path (`-I -S`), so no code of the tree under test can run in it. Tests run in another interpreter
+(`session.py`), whose standard output is not the report. Messages of that process are accepted only if they have the
+right shape and this run's key.
 
-It is given to the interpreter as text, so there is no file that the work could have replaced.
+The program is passed to the interpreter as text, so there is no file that the work could replace.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def hide() -> None:
-    """Keep processes of the same user out of this one's memory and open files."""
-    with contextlib.suppress(Exception):  # where there is no such call, nothing is lost but this
+    """Keep processes of the same user out of this process's memory and open files."""
+    with contextlib.suppress(Exception):  # not available everywhere
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def fingerprints(root: str, patterns: list[str]) -> dict[str, tuple[int, ...]]:
-    """Of the files that tests are made of. They tell that a file was written to, even if it was put back."""
+    """Fingerprints of the test files, which show that a file was written to even if it was restored."""
     if not patterns:
         return {}
     wanted = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.DOTALL)
@@ -77,7 +77,7 @@ def fingerprints(root: str, patterns: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def shadowed(added: list[str], path: list[str]) -> list[str]:
-    """Of modules that the work adds, those that stand in the place of another. Looks for files; imports nothing."""
+    """The added modules that shadow another. Looks for files; imports nothing."""
     found = []
     for place in added:
         name = place[: -len("/__init__.py")] if place.endswith("/__init__.py") else place
@@ -93,8 +93,8 @@ def shadowed(added: list[str], path: list[str]) -> list[str]:
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """Start the session, look at where it finds modules, let it run the tests, and gather what it says until it says
-    that it has ended, or ends without a word."""
+    """Start the session, check its search path, let it run the tests, and collect its messages until it reports its end
+    or exits."""
     report: dict[str, Any] = {"tests": [], "errors": [], "strange": 0, "ended": False, "shadowed": []}
     reading, writing = os.pipe()
     session = subprocess.Popen(
@@ -110,13 +110,15 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         first = lines.next()
         path = path_of(first)
         if path is None:
-            report["missing"] = "the interpreter says nothing" if first is None else "the interpreter does not start"
+            report["missing"] = "the interpreter wrote nothing" if first is None else "the interpreter does not start"
             return report
         report["shadowed"] = shadowed(asked["added_modules"], path + asked["paths"])
         if not report["shadowed"]:
-            tell(session, {name: asked[name] for name in asked if name not in ("session", "protect", "added_modules")})
+            send_request(
+                session, {name: asked[name] for name in asked if name not in ("session", "protect", "added_modules")}
+            )
             while not report["ended"] and (line := lines.next()) is not None:
-                take(line, asked["key"], report)
+                add_message(line, asked["key"], report)
     finally:
         with contextlib.suppress(OSError):
             os.killpg(session.pid, signal.SIGKILL)
@@ -124,23 +126,23 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def path_of(line: bytes | None) -> list[str] | None:
-    """The session's first words, said before it loads anything: where it finds modules."""
+    """The search path that the session reports first, before it imports anything."""
     try:
-        said = json.loads(line or b"")
-        return [str(path) for path in said["path"]]
+        sent = json.loads(line or b"")
+        return [str(path) for path in sent["path"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def tell(session: subprocess.Popen[bytes], asked: dict[str, Any]) -> None:
+def send_request(session: subprocess.Popen[bytes], asked: dict[str, Any]) -> None:
     assert session.stdin is not None
-    with contextlib.suppress(OSError):  # it ended, which shows in what it says
+    with contextlib.suppress(OSError):  # it exited, which shows in its messages
         session.stdin.write(json.dumps(asked).encode())
         session.stdin.close()
 
 
 class Lines:
-    """What the session says, a line at a time, up to a limit; none when it has ended or said too much."""
+    """The session's messages, line by line, up to a limit; None once it has ended or sent too much."""
 
     def __init__(self, session: subprocess.Popen[bytes], reading: int) -> None:
         self._session = session
@@ -154,7 +156,7 @@ class Lines:
         while not self._waiting and self._num_bytes <= MAX_BYTES:
             ready, _, _ = select.select([self._reading], [], [], 0 if is_over else 0.02)
             if not ready:
-                if is_over:  # a process that it left behind may hold the pipe open
+                if is_over:  # a process that it left running may hold the pipe open
                     return None
                 is_over = self._session.poll() is not None
                 continue
@@ -167,38 +169,38 @@ class Lines:
         return self._waiting.pop(0) if self._waiting else None
 
 
-def take(line: bytes, key: str, report: dict[str, Any]) -> None:
-    """Add one message to the report; anything that is not one is counted as strange."""
+def add_message(line: bytes, key: str, report: dict[str, Any]) -> None:
+    """Add one message to the report; anything else is counted as strange."""
     try:
-        said = json.loads(line)
-        if type(said) is not dict or said.pop("key", None) != key:
+        sent = json.loads(line)
+        if type(sent) is not dict or sent.pop("key", None) != key:
             raise ValueError
-        kind = next(iter(said), "")
-        if kind == "test" and set(said) == {"test", "status", "text"}:
-            test, status, text = (plain(said[name]) for name in ("test", "status", "text"))
+        kind = next(iter(sent), "")
+        if kind == "test" and set(sent) == {"test", "status", "text"}:
+            test, status, text = (checked_text(sent[name]) for name in ("test", "status", "text"))
             if status not in STATUSES:
                 raise ValueError
             report["tests"].append([test, status, text])
-        elif kind in ("error", "missing") and len(said) == 1:
-            value = plain(said[kind])
+        elif kind in ("error", "missing") and len(sent) == 1:
+            value = checked_text(sent[kind])
             if kind == "error":
                 report["errors"].append(value)
             else:
                 report["missing"] = value
-        elif kind == "ended" and set(said) == {"ended", "replaced"}:
-            if type(said["ended"]) is not int or type(said["replaced"]) is not list:
+        elif kind == "ended" and set(sent) == {"ended", "replaced"}:
+            if type(sent["ended"]) is not int or type(sent["replaced"]) is not list:
                 raise ValueError
-            report.update(replaced=[plain(name) for name in said["replaced"]], ended=True)
+            report.update(replaced=[checked_text(name) for name in sent["replaced"]], ended=True)
         else:
             raise ValueError
     except (ValueError, RecursionError):
         report["strange"] += 1
 
 
-def plain(value: object) -> str:
+def checked_text(value: object) -> str:
     if type(value) is not str or len(value) > MAX_TEXT:
         raise ValueError
-    value.encode()  # a surrogate is no text, and raises a ValueError
+    value.encode()  # a surrogate raises a ValueError
     return value
 
 

@@ -1,14 +1,13 @@
-"""Results against what was expected: statuses by test enter, a Comparison leaves. Pure.
-
-When a task is solved:
+"""The rules by which test results decide whether a task is solved. Pure.
 
 - strict: every expected test was reported and passed. For tasks of our own.
-- swebench: every test of fail_to_pass passed, or failed as marked; those of pass_to_pass too, or were skipped. A test
-  that is not named did not pass. An id that the data set has cut inside its brackets stands for all that begin like it,
-  if they agree. A command that failed while its log names no failure is not believed. For SWE-bench and SWE-Gym.
-- swesmith: no expected test failed. One that is not named counts as passed, but only if the runner came to its end and
-  named some test of fail_to_pass.
-- r2egym: the statuses are those that were expected, no more and no less.
+- swebench: every test of fail_to_pass passed or failed as marked (xfail); those of pass_to_pass too, or were skipped. A
+  test that is not reported did not pass. An id that the data set truncates inside its brackets stands for all tests
+  that begin like it, if they agree. A command that failed although its log shows no failure is not believed. For
+  SWE-bench and SWE-Gym.
+- swesmith: no expected test failed. A test that is not reported counts as passed, but only if the runner completed and
+  reported some test of fail_to_pass.
+- r2egym: the statuses are exactly the expected ones.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class Expected:
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     statuses: Mapping[str, str] | None = None
-    """All statuses, for the rule that wants them all."""
+    """All statuses, for the rules `r2egym`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """What came of a test run."""
+    """The outcome of a test run."""
 
     statuses: Mapping[str, str]
     exit_code: int | None = 0
@@ -50,7 +49,7 @@ class SuiteResult:
 class ResultComparison:
     solved: bool
     shares: Mapping[str, float]
-    """Of the expected results, by kind."""
+    """The share of expected results that were met, by kind."""
     detail: str
 
 
@@ -60,13 +59,13 @@ def compare(rules: Rules, expected: Expected, ran: SuiteResult) -> ResultCompari
             return _both(expected, ran, {PASSED}, {PASSED})
         case Rules.SWEBENCH:
             if ran.exit_code != 0 and ran.statuses and not {FAILED, ERROR} & set(ran.statuses.values()):
-                return _disbelieved(f"the test command ended with {ran.exit_code} while its log names no failure")
+                return _disbelieved(f"the test command ended with {ran.exit_code} but its log shows no failure")
             whole = SuiteResult(statuses=_with_cut_names(expected, ran.statuses))
             return _both(expected, whole, {PASSED, XFAIL}, {PASSED, XFAIL, SKIPPED})
         case Rules.SWESMITH:
             named = [test for test in expected.fail_to_pass if test in ran.statuses]
             if not ran.to_its_end or (expected.fail_to_pass and not named):
-                return _disbelieved("the test runner did not come to its end")
+                return _disbelieved("the test runner did not complete")
             silent = dict.fromkeys((*expected.fail_to_pass, *expected.pass_to_pass), PASSED)
             ok = {PASSED, XFAIL, SKIPPED}
             return _both(expected, SuiteResult(statuses=silent | dict(ran.statuses)), ok, ok)
@@ -102,7 +101,7 @@ def _shown(bad: list[str], statuses: Mapping[str, str]) -> str:
 
 
 def _with_cut_names(expected: Expected, statuses: Mapping[str, str]) -> dict[str, str]:
-    """The statuses, with those of names that the data set has cut inside their brackets."""
+    """The statuses, and those of names that the data set truncates inside their brackets."""
     found = dict(statuses)
     for test in (*expected.fail_to_pass, *expected.pass_to_pass):
         if test in statuses or test.count("[") <= test.count("]"):
@@ -128,5 +127,5 @@ def _without_messages(statuses: Mapping[str, str]) -> dict[str, str]:
 
 
 def files_of(tests: Iterable[str]) -> tuple[str, ...]:
-    """The files of tests that pytest names."""
+    """The files of tests with pytest ids."""
     return tuple(sorted({test.partition("::")[0] for test in tests}))

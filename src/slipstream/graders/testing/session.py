@@ -1,8 +1,8 @@
-"""Runs tests with pytest and says how each came out. A standalone program: standard library and pytest alone.
+"""Runs tests with pytest and reports each result. A standalone program: standard library and pytest only.
 
-Started by `reporter.py`, which reads what it says from a pipe. Its first words are its search path, said before
-anything but the standard library is loaded; then it reads from standard input what to run. From there on it shares a
-process with the code under test, so nothing that it says is proof: `slipstream.graders.tests` states what is.
+Started by `reporter.py`, which reads its messages from a pipe. Its first message is its search path, sent before
+anything but the standard library is imported; then it reads from standard input what to run. From then on it shares a
+process with the code under test, so its messages prove nothing by themselves: see `slipstream.graders.tests`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GUARDED = (
     "pluggy._manager",
     "unittest.case",
 )
-"""Modules whose functions nobody may replace while tests run."""
+"""Modules whose functions must not be replaced while tests run."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def write_all(write: Any, fd: int, data: bytes) -> None:
 
 
 def search_path(asked: dict[str, Any]) -> list[str]:
-    """The standard library first, so that nothing stands before it; then what the task names, then the rest."""
+    """The standard library first, so that nothing shadows it; then the task's paths, then the rest."""
     library = [path for path in sys.path if "site-packages" not in path and "dist-packages" not in path]
     rest = [path for path in sys.path if path not in library]
     return [*library, *asked["paths"], *rest, asked["root"]]
@@ -141,7 +141,7 @@ def make_reporter(asked: dict[str, Any], say: Any) -> Any:
         )
         module = pytest.Module.from_parent(session, path=place)
         for item, share in zip(list(module.collect()), canaries["places"], strict=True):
-            # between two files, so that no fixture of a file ends before its time
+            # between two files, so that no fixture of a file is torn down early
             gaps = [
                 number
                 for number in range(len(items) + 1)
@@ -152,27 +152,27 @@ def make_reporter(asked: dict[str, Any], say: Any) -> Any:
     return Reporter()
 
 
-def shuffled(items: list[Any], chance: random.Random) -> list[Any]:
-    """The files in another order, and in each its classes and functions: what shares a fixture stays together."""
+def shuffled(items: list[Any], rng: random.Random) -> list[Any]:
+    """The files in random order, and so the classes and functions in each: tests that share a fixture stay together."""
     files: dict[str, dict[str, list[Any]]] = {}
     for item in items:
         file, _, names = item.nodeid.partition("::")
         files.setdefault(file, {}).setdefault(names.partition("::")[0].partition("[")[0], []).append(item)
     found: list[Any] = []
-    for file in chance.sample(sorted(files), len(files)):
-        for group in chance.sample(sorted(files[file]), len(files[file])):
+    for file in rng.sample(sorted(files), len(files)):
+        for group in rng.sample(sorted(files[file]), len(files[file])):
             members = files[file][group]
-            found += chance.sample(members, len(members))
+            found += rng.sample(members, len(members))
     return found
 
 
 def plain(text: str) -> str:
-    """As text that can be written down, of a bounded length."""
+    """Encodable text of bounded length."""
     return text[:1_500].encode("utf-8", "backslashreplace").decode()[:1_900]
 
 
 def outcome(phases: dict[str, Any]) -> tuple[str, str]:
-    """A test's status from the reports of its phases, and the end of what went wrong."""
+    """A test's status from the reports of its phases, and the end of its error message."""
     setup, call, teardown = (phases.get(when) for when in ("setup", "call", "teardown"))
     last: Any = call or setup
     if setup is None or setup.failed or (teardown is not None and teardown.failed):

@@ -1,10 +1,10 @@
-"""The settings of the `tests` grader, as a task's grading has them."""
+"""The settings of the `tests` grader in a task's grading."""
 
 from __future__ import annotations
 
 from pydantic import Field, field_validator, model_validator
 
-from slipstream.graders.replay.judge import ReplaySpec
+from slipstream.graders.replay.grading import ReplaySpec
 from slipstream.graders.spec import GraderSpec
 from slipstream.graders.testing.logs import PARSERS
 from slipstream.graders.testing.rules import Rules
@@ -25,38 +25,38 @@ class TestsSpec(GraderSpec):
     expected: dict[str, str] | None = None
     """All statuses, for the rules "r2egym"."""
     tests: list[str] = Field(default_factory=list)
-    """For "report": what pytest is asked to run; the files of the expected tests if it is empty."""
+    """For "report": what pytest runs; by default the files of the expected tests."""
     folder: str = ""
-    """The folder that the patch is of; the sandbox's working directory if it is empty."""
+    """The folder that the patch applies to; by default the sandbox's working directory."""
     drop: list[str] = Field(default_factory=list)
-    """Patterns of paths, such as the tests', where changes are left out. Environments, compiled files, conftest.py and
-    the like always are."""
+    """Patterns of paths, such as tests, where changes are left out. Changes to environments, compiled files,
+    conftest.py and the like always are."""
     keep: list[str] = Field(default_factory=list)
-    """Paths that count although changes there are left out, or looked into, otherwise."""
+    """Exceptions: paths whose changes count although they would otherwise be left out or inspected."""
     forbid: list[str] = Field(default_factory=list)
     """Patterns of paths whose change makes the work worth 0."""
     restore: dict[str, str | None] = Field(default_factory=dict)
-    """Hidden files, written last; null for one that must not be there."""
+    """Hidden files, written last; null removes a file."""
     test_patch: str = ""
-    """Hidden changes, made last. What it touches is dropped from the work."""
+    """Hidden changes, applied last. The work's changes to the same files are left out."""
     sandbox_setup: list[str] | None = None
-    """In place of the sandbox's own set-up, where that takes away from the agent what grading needs."""
+    """Replaces the sandbox's own set-up if that hides from the agent what grading needs."""
     setup: list[str] = Field(default_factory=list)
-    """Shell commands run after the work is in place, and before the hidden tests are. They must go well on the task's
-    own files: end one with `|| true` if that takes the right work."""
+    """Shell commands run with the work in place, before the hidden tests are written. They must succeed on the task's
+    own files: end one with `|| true` if it succeeds only with the right work."""
     env: dict[str, str] = Field(default_factory=dict)
     markers: list[str] = Field(default_factory=list)
-    """Two lines of the log, between which the results stand; none for all of it."""
+    """Two lines of the log that enclose the results; none for the whole log."""
     oracle: str = ""
-    """A patch that solves the task, for those who check tasks. The grader runs twin tests on it."""
+    """A patch that solves the task, for checking tasks and for the twin run."""
     twin: bool = True
-    """Run work that passed on twins of the tests in fail_to_pass as well, where there is an oracle."""
+    """Also run work that passed on twins of the tests in fail_to_pass, if there is an oracle."""
     replay: ReplaySpec | None = None
-    """Calls to be made on work whose tests came out as they must, and what they must return."""
+    """Calls to make on work that passed its tests, and their expected results."""
     canaries: bool = True
-    """For "report": run two tests of random name among the others."""
+    """For "report": run two randomly named tests among the others."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Set it from what the reference solution takes: work that is slower is worth 0."""
+    """Choose it by the time the reference solution takes: slower work is worth 0."""
 
     @field_validator("parser")
     @classmethod
@@ -69,7 +69,7 @@ class TestsSpec(GraderSpec):
     @classmethod
     def _not_empty(cls, command: str | list[str]) -> str | list[str]:
         if not command:
-            raise ValueError("write the command that runs the tests")
+            raise ValueError("it is empty: write the command that runs the tests")
         return command
 
     @model_validator(mode="after")
@@ -79,9 +79,9 @@ class TestsSpec(GraderSpec):
         if (self.rules is Rules.R2EGYM) != (self.expected is not None):
             raise ValueError('"expected" belongs to the rules "r2egym": give both or neither')
         if self.expected is None and not self.fail_to_pass:
-            raise ValueError("fail_to_pass is empty: name at least one test that the work must make pass")
+            raise ValueError("fail_to_pass is empty: name at least one test that only the right work passes")
         if self.replay is not None and (self.parser != REPORT or self.setup):
             raise ValueError('"replay" is for the parser "report" without a setup: leave it out')
         if len(self.markers) not in (0, 2):
-            raise ValueError("markers are two lines, or none")
+            raise ValueError(f"markers has {len(self.markers)} lines: give two, or none")
         return self

@@ -1,7 +1,7 @@
-"""One run of a task's tests in one sandbox: how they are started there, and what came of them.
+"""One run of a task's tests in one sandbox.
 
-Input: a sandbox, and a TestsSpec whose folder and environment are complete. Output: an Outcome; Refused is raised where
-the run tells against what lies in the sandbox, and Doubtful where that may be the grading's own fault.
+Input: a sandbox, and a TestsSpec whose folder and environment are complete. Output: a TrialOutcome. Raises Refused if
+the run speaks against the work in the sandbox, and RefusedUnlessTaskFails if the grading itself may be at fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its
 from slipstream.graders.testing.reported import ReporterOutput, TestRun, run_reported
 from slipstream.graders.testing.rules import Expected, ResultComparison, SuiteResult, compare, files_of
 from slipstream.graders.testing.spec import REPORT, TestsSpec
-from slipstream.graders.testing.work import TEST_SETTINGS, Look, Refused, applied
+from slipstream.graders.testing.work import TEST_SETTINGS, ReadEntries, Refused, applied
 from slipstream.offload import WorkTooLarge, apart
 from slipstream.patches.apply import Entry, PatchError
 from slipstream.sandbox.base import ExecResult, Sandbox
@@ -28,14 +28,14 @@ MAX_LOG_BYTES = 64 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
     comparison: ResultComparison
-    said: str
+    output: str
     exit_code: int | None = None
-    """Of the tests' command, where its log is the report."""
+    """The test command's exit code, if its log is the report."""
     statuses: Mapping[str, str] = field(default_factory=dict)
 
 
-class Doubt(StrEnum):
-    """What went wrong over the work and may be the grading's own fault."""
+class FailedStep(StrEnum):
+    """The step that failed with the work in place, and may fail without it too."""
 
     SETUP = "setup"
     COMMAND = "command"
@@ -43,29 +43,29 @@ class Doubt(StrEnum):
     HOST = "host"
 
 
-class RefusedIfCleanWithout(Refused):
-    """Refused, if the same goes well without the work."""
+class RefusedUnlessTaskFails(Refused):
+    """The work is refused unless the same step also fails without it."""
 
-    def __init__(self, why: str, doubt: Doubt) -> None:
+    def __init__(self, why: str, step: FailedStep) -> None:
         super().__init__(why)
-        self.doubt = doubt
+        self.step = step
 
 
-async def hidden_files(spec: TestsSpec, look: Look) -> dict[str, Entry | None]:
-    """What the grading itself puts into place, seen from the clean files."""
+async def hidden_files(spec: TestsSpec, read_entries: ReadEntries) -> dict[str, Entry | None]:
+    """The files that the grading itself writes, made from the clean files."""
     files: dict[str, Entry | None] = {}
     if spec.test_patch:
         try:
-            files = await applied(spec.test_patch.encode("utf-8", "surrogateescape"), look)
+            files = await applied(spec.test_patch.encode("utf-8", "surrogateescape"), read_entries)
         except PatchError as raised:
-            raise GraderError(f"the grading's own test_patch does not fit the task's files: {raised}") from raised
+            raise GraderError(f"the grading's test_patch does not apply to the task's files: {raised}") from raised
     for path, text in spec.restore.items():
         files[path] = None if text is None else Entry(data=text.encode("utf-8", "surrogateescape"))
     return files
 
 
 async def check_program(sandbox: Sandbox, spec: TestsSpec) -> None:
-    """While nothing of the work is there: is there what runs the tests?"""
+    """Raises GraderError if the sandbox, still without the work, lacks the program that runs the tests."""
     name = "/bin/bash" if isinstance(spec.command, str) else spec.command[0]
     result = await sandbox.exec(["/bin/sh", "-c", 'command -v "$1"', "sh", name], env=spec.env, timeout_s=60.0)
     if result.exit_code != 0:
@@ -73,7 +73,7 @@ async def check_program(sandbox: Sandbox, spec: TestsSpec) -> None:
 
 
 async def set_up(sandbox: Sandbox, spec: TestsSpec) -> str:
-    """What went wrong, if anything did."""
+    """Run the set-up commands; returns what went wrong, or an empty string."""
     for command in spec.setup:
         try:
             result = await sandbox.exec(
@@ -82,7 +82,8 @@ async def set_up(sandbox: Sandbox, spec: TestsSpec) -> str:
         except (SandboxBroken, SandboxLimitError) as raised:
             return f"the set-up {command!r} broke the sandbox: {raised}"
         if result.exit_code != 0:
-            how = f"passed its limit of {spec.timeout_s:g} s" if result.timed_out else f"ended with {result.exit_code}"
+            limit = f"exceeded its limit of {spec.timeout_s:g} s"
+            how = limit if result.timed_out else f"ended with {result.exit_code}"
             return f"the set-up {command!r} {how}: {tail(result.stdout.text() + result.stderr.text())}"
     return ""
 
@@ -113,15 +114,15 @@ async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str,
     )
     report = await run_reported(sandbox, run, timeout_s=spec.timeout_s)
     if report.cannot_run:
-        raise RefusedIfCleanWithout(report.problem, Doubt.RUNNER)
+        raise RefusedUnlessTaskFails(report.problem, FailedStep.RUNNER)
     if report.problem:
         raise Refused(report.problem)
     compared = compare(spec.rules, _expected(spec), SuiteResult(statuses=report.statuses))
-    return TrialOutcome(comparison=compared, said=_why(report), statuses=report.statuses)
+    return TrialOutcome(comparison=compared, output=_why(report), statuses=report.statuses)
 
 
 def _why(report: ReporterOutput) -> str:
-    """Of one test that went wrong, what it said."""
+    """The error message of one test that failed."""
     for test, text in report.texts.items():
         if text and (test in report.statuses or test == "collection"):
             return f"{test}: {text}"
@@ -142,8 +143,8 @@ async def _logged(sandbox: Sandbox, spec: TestsSpec) -> TrialOutcome:
         max_output_bytes=MAX_LOG_BYTES,
     )
     if result.timed_out:
-        raise Refused(f"the tests passed their limit of {spec.timeout_s:g} s")
-    try:  # never here: on a line made for it, a parser's pattern takes for ever
+        raise Refused(f"the tests exceeded their limit of {spec.timeout_s:g} s")
+    try:  # in another process: on a crafted line, a parser's pattern can take forever
         return await apart(_read_log, spec, result)
     except WorkTooLarge as raised:
         raise Refused(f"the log of the tests cannot be read: {raised}") from raised
@@ -153,12 +154,12 @@ def _read_log(spec: TestsSpec, result: ExecResult) -> TrialOutcome:
     log = result.stdout.text()
     parse = PARSERS[spec.parser]
     statuses = parse(between_markers(log, *spec.markers)) if spec.markers else parse(log)
-    if not statuses:  # some runners print outside of the markers
+    if not statuses:  # some runners print outside the markers
         statuses = parse(log)
     ran = SuiteResult(statuses=statuses, exit_code=result.exit_code, to_its_end=ran_to_its_end(log))
     comparison = compare(spec.rules, _expected(spec), ran)
-    said = "" if comparison.solved else tail(log)
-    return TrialOutcome(comparison=comparison, said=said, exit_code=result.exit_code, statuses=statuses)
+    output = "" if comparison.solved else tail(log)
+    return TrialOutcome(comparison=comparison, output=output, exit_code=result.exit_code, statuses=statuses)
 
 
 def tail(text: str) -> str:

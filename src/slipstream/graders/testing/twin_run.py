@@ -1,10 +1,10 @@
-"""The twin run of work that passed its tests: what it is run on, and what its outcome means for the verdict.
+"""Runs work that passed its tests against twins of them, and adjusts the verdict.
 
-Input: a Verdict with reward 1, and a bench that runs a task's tests over a patch in a fresh sandbox.
-Output: the Verdict, with the component `twin`: 1 if some wrong test was told from right ones, 0 if there was none to
-tell. Invariants: only tests that the reference itself tells apart count against work, so a twin that happens to be
-right, or that breaks another, costs nobody a reward. The reference is run only where work does not do as it must, and
-its results are kept: a task has few twins, of which each grading draws one.
+Input: a Verdict with reward 1, and a runner of the task's tests. Output: the Verdict with the component `twin`: 1 if
+some changed test failed as expected, 0 if there was none.
+Invariants: only tests that the reference itself distinguishes count against work, so a twin that happens to be right,
+or that breaks another, costs nobody a reward. The reference is run only if work fails the twin run, and its results are
+kept: a task has few twins, of which each grading draws one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from slipstream.graders.testing.twin import Twin, TwinResult, judge, make_twin
-from slipstream.graders.testing.work import Look, Refused
+from slipstream.graders.testing.twin import Twin, TwinResult, compare_runs, make_twin
+from slipstream.graders.testing.work import ReadEntries, Refused
 from slipstream.patches.apply import Entry
 from slipstream.types import Verdict
 
 NUM_VARIANTS = 4
-"""Twins that a task has."""
+"""The number of twins of a task."""
 MAX_KEPT = 20_000
-"""Results of references that are kept."""
+"""The number of reference results that are kept."""
 _NUM_SHOWN = 3
 _MAX_FILES = 20
 
@@ -38,29 +38,31 @@ class TwinFiles:
     twin: Twin
     entries: Mapping[str, Entry | None]
 
-    def tests_in_place_of(self, asked: Sequence[str]) -> list[str]:
-        """What pytest is asked to run: copies in place of the tests that they are copies of."""
+    def with_copies(self, tests: Sequence[str]) -> list[str]:
+        """The tests to run, with copies in place of their originals."""
         found: list[str] = []
-        for test in asked:
+        for test in tests:
             for one in self.twin.copies.get(test.partition("[")[0], (test,)):
                 if one not in found:
                     found.append(one)
         return found
 
 
-class Twinned:
-    """One twin of a task, made when its test files can first be read."""
+class LazyTwin:
+    """A twin of a task, made once its test files can be read."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
         self.made: TwinFiles | None = None
 
-    async def make(self, hidden: Mapping[str, Entry | None], look: Look, tests: Sequence[str]) -> TwinFiles:
-        """From the grading's own files, else from those of the tree. Raises NoTwin."""
+    async def make(
+        self, hidden: Mapping[str, Entry | None], read_entries: ReadEntries, tests: Sequence[str]
+    ) -> TwinFiles:
+        """Make it from the grading's own files, or else from those of the tree. Raises NoTwin."""
         if self.made is None:
             named = {test.partition("::")[0] for test in tests if "::" in test}
             paths = sorted(path for path in {*hidden, *named} if path.endswith(".py"))[:_MAX_FILES]
-            there = await look(path for path in paths if path not in hidden)
+            there = await read_entries(path for path in paths if path not in hidden)
             texts: dict[str, str] = {}
             for path in paths:
                 entry = hidden[path] if path in hidden else there.get(path)
@@ -77,8 +79,8 @@ class Twinned:
         return self.made
 
 
-class Bench(Protocol):
-    """Runs a task's tests."""
+class SuiteRunner(Protocol):
+    """Runs a task's tests on a patch, in a fresh sandbox."""
 
     @property
     def identity(self) -> str: ...
@@ -87,73 +89,73 @@ class Bench(Protocol):
     @property
     def expected(self) -> tuple[str, ...]: ...
 
-    async def statuses(self, patch: bytes, twinned: Twinned) -> Mapping[str, str]:
+    async def statuses(self, patch: bytes, twin: LazyTwin) -> Mapping[str, str]:
         """Raises Refused, or NoTwin."""
         ...
 
 
-class TwinRuns:
+class TwinCheck:
     def __init__(self) -> None:
         self._references: dict[str, Mapping[str, str] | None] = {}
 
-    async def checked(self, verdict: Verdict, bench: Bench, patch: bytes) -> Verdict:
-        """The verdict that stands after a twin run."""
-        digest = hashlib.blake2b(f"{secrets.randbelow(NUM_VARIANTS)} {bench.identity}".encode("utf-8", "replace"))
-        twinned = Twinned(digest.hexdigest())
+    async def check(self, verdict: Verdict, runner: SuiteRunner, patch: bytes) -> Verdict:
+        """The verdict after a twin run."""
+        digest = hashlib.blake2b(f"{secrets.randbelow(NUM_VARIANTS)} {runner.identity}".encode("utf-8", "replace"))
+        lazy = LazyTwin(digest.hexdigest())
         refused = ""
         statuses: Mapping[str, str] = {}
         try:
             try:
-                statuses = await bench.statuses(patch, twinned)
+                statuses = await runner.statuses(patch, lazy)
             except Refused as raised:
                 refused = str(raised)
-            result = _judged(twinned, statuses, bench)
+            result = _compare(lazy, statuses, runner)
             if refused or result.fooled or result.missed:
-                reference = await self._reference(bench, twinned)
+                reference = await self._reference(runner, lazy)
                 if reference is None:
                     raise NoTwin
-                result = _judged(twinned, statuses, bench, reference)
+                result = _compare(lazy, statuses, runner, reference)
         except NoTwin:
-            return _with(verdict, told=0.0)
+            return _with_twin(verdict, 0.0)
         if refused:
-            return _refused(verdict, f"it passes the tests, but twins of them end with: {refused}")
+            return _refused(verdict, f"the work passes the tests, but their twins end with: {refused}")
         if result.fooled:
-            return _refused(verdict, f"it also passes tests whose expectations are wrong: {_shown(result.fooled)}")
+            return _refused(verdict, f"the work also passes tests with wrong expectations: {_shown(result.fooled)}")
         if result.missed:
-            return _refused(verdict, f"it does not pass copies of the tests that it passed: {_shown(result.missed)}")
-        return _with(verdict, told=float(result.num_failed > 0))
+            return _refused(verdict, f"the work does not pass copies of tests that it passed: {_shown(result.missed)}")
+        return _with_twin(verdict, float(result.num_failed > 0))
 
-    async def _reference(self, bench: Bench, twinned: Twinned) -> Mapping[str, str] | None:
-        """What the reference makes of a twin; None if that cannot be run with it."""
-        if twinned.seed not in self._references:
+    async def _reference(self, runner: SuiteRunner, lazy: LazyTwin) -> Mapping[str, str] | None:
+        """The reference's results on a twin; None if they cannot be had."""
+        if lazy.seed not in self._references:
             try:
-                statuses = await bench.statuses(bench.oracle, twinned)
+                statuses = await runner.statuses(runner.oracle, lazy)
             except Refused:
                 found = None
             else:
-                twin = _made(twinned)
+                twin = _made(lazy)
                 names = (*twin.true, *twin.changed)
                 found = {test: status for test, status in statuses.items() if any(name in test for name in names)}
             if len(self._references) >= MAX_KEPT:
                 self._references.clear()
-            self._references[twinned.seed] = found or None
-        return self._references[twinned.seed]
+            self._references[lazy.seed] = found or None
+        return self._references[lazy.seed]
 
 
-def _made(twinned: Twinned) -> Twin:
-    if twinned.made is None:
+def _made(lazy: LazyTwin) -> Twin:
+    if lazy.made is None:
         raise NoTwin
-    return twinned.made.twin
+    return lazy.made.twin
 
 
-def _judged(
-    twinned: Twinned, statuses: Mapping[str, str], bench: Bench, reference: Mapping[str, str] | None = None
+def _compare(
+    lazy: LazyTwin, statuses: Mapping[str, str], runner: SuiteRunner, reference: Mapping[str, str] | None = None
 ) -> TwinResult:
-    return judge(_made(twinned), statuses, bench.expected, reference)
+    return compare_runs(_made(lazy), statuses, runner.expected, reference)
 
 
-def _with(verdict: Verdict, *, told: float) -> Verdict:
-    return replace(verdict, components={**verdict.components, "twin": told})
+def _with_twin(verdict: Verdict, value: float) -> Verdict:
+    return replace(verdict, components={**verdict.components, "twin": value})
 
 
 def _refused(verdict: Verdict, why: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""A scripted solver of the demo tasks, as good as it is told to be.
+"""A scripted solver of the demo tasks, of a given quality.
 
 Its structure is always right: it reads a note where a folder was named, makes the file where a note asked for one,
 and finishes when that is done. Each choice within (a folder, an operation, a format) is right with probability

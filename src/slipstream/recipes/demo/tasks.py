@@ -62,7 +62,7 @@ FORMATS: Mapping[str, str] = {
 }
 
 MAX_TURNS = 6
-"""One mistake on the longest way can be mended."""
+"""One mistake on the longest way can be made good."""
 
 _NUM_HELD_OUT = 4  # one combination in four
 

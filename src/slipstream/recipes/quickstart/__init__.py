@@ -20,7 +20,7 @@ FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 
 AGENT = AgentConfig(stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0), out_of_turns="failed")
 """Babble is given up after two turns. To repeat oneself is no sign of being stuck for a model this small: it draws its
-choice anew each time. To be done in six turns is part of the task: were rollouts that run out of them not trained on,
+choice again each time. To be done in six turns is part of the task: were rollouts that run out of them not trained on,
 nothing would keep the model from wandering about where it does not succeed."""
 
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
@@ -51,7 +51,7 @@ def recipe() -> TrainConfig:
             warmup_steps=5,
             decay_steps=STEPS * EPOCHS * MINIBATCHES,
             betas=(0.9, 0.95),
-            adam_eps=1e-6,  # so that words that are never said, with next to no gradient, stay where they are
+            adam_eps=1e-6,  # so that words that never occur, with next to no gradient, stay where they are
             max_grad_norm=0.1,
             num_epochs=EPOCHS,
             num_minibatches=MINIBATCHES,

@@ -1,8 +1,8 @@
-"""Demonstrations: what the teacher says and is told, as tokens to learn from.
+"""Demonstrations: the conversations of the teacher, as tokens to learn from.
 
 Input: a model folder, for its tokenizer and chat format, and how many. Output: token sequences with a mask on exactly
 the teacher's replies, each the rollout that evaluating the teacher with the same seed would give.
-Invariants: none is left out or chosen by its reward, so whoever learns them well is about as good as the teacher.
+Invariants: none is left out or chosen by its reward, so a model that learns them well is about as good as the teacher.
 Only two commands are ever given, and what they print stands in the task's own files: it is read there, and no sandbox
 is started. A test plays the same tasks in real sandboxes and compares token by token.
 """
@@ -40,7 +40,7 @@ class Demonstration:
     task_id: str
     ids: TokenIds
     mask: array[int]
-    """1 where the teacher spoke."""
+    """1 on the teacher's tokens."""
 
 
 def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list[Demonstration]:
@@ -49,7 +49,7 @@ def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list
 
 
 def play(renderer: Renderer, *, num: int, seed: int, quality: float) -> list[Demonstration]:
-    """The same in any chat format that goes on from every reply."""
+    """The same in any chat format that can continue from every reply."""
     script = teacher(quality=quality)
     return [_demonstration(task, script, renderer, seed) for task in demo_tasks(num=num, seed=seed, split=Split.TRAIN)]
 
@@ -66,14 +66,14 @@ def _demonstration(task: Task, script: Script, renderer: Renderer, seed: int) ->
         params = SampleParams(max_tokens=MAX_TOKENS, seed=seeds.next_seed())
         reply = script(ScriptedCall(prompt_text=renderer.decode(ids), params=params))
         assert isinstance(reply, Message)
-        said = renderer.encode_reply(reply)
-        ids, mask = ids + said, mask + array("b", b"\x01" * len(said))
+        reply_ids = renderer.encode_reply(reply)
+        ids, mask = ids + reply_ids, mask + array("b", b"\x01" * len(reply_ids))
         (call,) = reply.calls
         if call.name == "finish" or turn + 1 == task.brief.limits.turns:
             break
-        told = Message(role=Role.TOOL, content=_answer(str(call.arguments["command"]), task.sandbox.files))
-        extension = renderer.extend(added, said, [told], specs)
-        assert extension is not None and not extension.num_dropped, "chatml goes on from any reply"
+        answer = Message(role=Role.TOOL, content=_answer(str(call.arguments["command"]), task.sandbox.files))
+        extension = renderer.extend(added, reply_ids, [answer], specs)
+        assert extension is not None and not extension.num_dropped, "chatml continues from any reply"
         added = extension.added
         ids, mask = ids + added, mask + array("b", bytes(len(added)))
     return Demonstration(task_id=task.id, ids=ids, mask=mask)

@@ -21,7 +21,7 @@ def make_model(folder: Path, *, seed: int, shape: Shape = SHAPE) -> Path:
 
 
 def texts() -> Iterator[str]:
-    """Whatever is said in a rollout, as messages and replies are cut before they are encoded."""
+    """Every message and reply of a rollout, in the pieces that are encoded."""
     yield "assistant\n"
     yield "tool\n[no output]"
     yield reply_text(act("finish"))

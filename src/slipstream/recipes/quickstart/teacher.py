@@ -2,7 +2,7 @@
 
 It reads a note where a folder was named, makes the file where a note asked for one, and finishes. Each choice within (a
 folder, an operation, a format) is right with probability `quality`; otherwise it is the next one in the list, always.
-Below one half, whoever imitates it best and then does what is likeliest never solves a task: what is right can be
+Below one half, a student that imitates it well and takes the likeliest choice never solves a task: what is right can be
 learnt from it, but not that it is right. Its randomness is the turn's sampling seed, so it repeats itself.
 """
 

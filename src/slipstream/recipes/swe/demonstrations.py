@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +44,29 @@ def demonstrations(
     *,
     seed: int,
     path: str = "",
-    tier: str = "",
+    tier: str | Sequence[str] = "",
     part: Part = "train",
+    demonstrated: Sequence[str] = (),
+    validation: Sequence[str] = (),
+    held_out: Sequence[str] = (),
     num: int = 64,
     max_tokens: int = 4_096,
     with_search: bool = True,
+    levels: Mapping[str, float] | None = None,
 ) -> list[Demonstration]:
-    """The oracle on the first `num` tasks of a part of a made task set."""
+    """The oracle on the first `num` tasks of a part of a made task set; `levels` as in `read_part`."""
     if not path:
         raise ConfigError("the oracle has no tasks to show: set warm_start.args.path to a folder of made tasks")
-    tasks = read_part(path=path, tier=tier, part=part, num=num)
+    tasks = read_part(
+        path=path,
+        tier=tier,
+        part=part,
+        demonstrated=demonstrated,
+        validation=validation,
+        held_out=held_out,
+        levels=levels,
+        num=num,
+    )
     chosen = [(task, lines) for task in tasks if (lines := _lines(task, with_search))]
     made: list[Demonstration] = []
 

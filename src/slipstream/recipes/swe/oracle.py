@@ -15,6 +15,7 @@ from pathlib import Path
 from slipstream.errors import ConfigError, ModelError
 from slipstream.model.scripted import Script, ScriptedCall, act
 from slipstream.patches.parse import sections
+from slipstream.tasks.factory.levels import Level, level_of
 from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
 from slipstream.tasks.gate import file_of, oracle_of
@@ -82,7 +83,8 @@ def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
             lines.append(act("edit", command="view", path=mend.path, view_range=[first, last]))
             lines.append(act("edit", command="str_replace", path=mend.path, old_str=mend.old, new_str=mend.new))
         else:
-            lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(mend.path)}"))
+            if level_of(task.id) is not Level.SHOWN:
+                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(mend.path)}"))
             lines.append(act("replace", path=mend.path, old=mend.old, new=mend.new))
     if program := program_of(task.brief.instruction):
         lines.append(act("bash", command=f"python3 - <<'END'\n{program}\nEND"))

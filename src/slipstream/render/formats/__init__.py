@@ -1,1 +1,1 @@
-"""The chat formats, one module each, and what they share."""
+"""The chat formats, one per module, and what they share."""

@@ -11,6 +11,10 @@ from slipstream.types import CallProblem, Json, ToolCall, ToolSpec
 
 _LINE_START = re.compile(r"^[ \t]*(?:```(?:json)?\s*)?(?=[{\[])", re.MULTILINE)
 _DECODER = json.JSONDecoder()
+_LOOSE_START = re.compile(r"(?:^|<tool_call>|```(?:json)?)\s*(?=[{\[])", re.MULTILINE)
+_LOOSE_END = re.compile(r"[ \t]*(?:$|,|</?tool_call>|```)", re.MULTILINE)
+_LOOSE_DECODER = json.JSONDecoder(strict=False)
+"""Reads line breaks inside of a string too, as models write them in code."""
 
 
 def bare_calls(text: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -24,6 +28,27 @@ def bare_calls(text: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCal
         if calls:
             return text[: start.start()].strip(), calls
     return text, ()
+
+
+def loose_calls(text: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
+    """What stands before the first call, and every JSON object that begins a line, a fence or a tag, has the shape of
+    a call and names one of `tools`; whatever tags, fences or words are around it."""
+    names = {tool.name for tool in tools}
+    found: list[ToolCall] = []
+    first, place = len(text), 0
+    while start := _LOOSE_START.search(text, place):
+        place = start.end() + 1
+        try:
+            value, end = _LOOSE_DECODER.raw_decode(text, start.end())
+        except (ValueError, RecursionError):
+            continue
+        calls = [
+            call_of(entry, raw=text[start.start() : end]) for entry in (value if isinstance(value, list) else [value])
+        ]
+        if calls and all(call.problem is None and call.name in names for call in calls) and _LOOSE_END.match(text, end):
+            found += calls
+            first, place = min(first, start.start()), end
+    return text[:first].strip() if found else text, tuple(found)
 
 
 def as_one_problem(text: str) -> ToolCall:

@@ -1,9 +1,9 @@
-"""ChatML for models that know `<|im_start|>` and `<|im_end|>` and no other marks, such as SmolLM2.
+"""ChatML for models whose only special tokens are `<|im_start|>` and `<|im_end|>`, such as SmolLM2.
 
-Tools are told of in the system message, unless that is switched off; a call is written as plain text between
-`<tool_call>` and `</tool_call>`, and a tool answers in a message of the role `tool`, so nothing is added to the
-vocabulary. What stands between the two marks of a message is encoded in one piece, as the model's own template would;
-only a reply starts a piece of its own, for that is how it was sampled.
+Tools are described in the system message, unless that is switched off; a call is plain text between `<tool_call>` and
+`</tool_call>`, and a tool answers in a message with the role `tool`, so nothing is added to the vocabulary. The text
+between the two marks of a message is encoded in one piece, as with the model's own template; only a reply starts a new
+piece, since it was sampled that way.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _THINKING = re.compile(rf"\s*{re.escape(THINK_OPEN)}(.*?)({re.escape(THINK_CLOSE
 
 class ChatMLFormat:
     def __init__(self, tokenizer: Tokenizer, *, default_system: str = "", show_tools: bool = True) -> None:
-        """`default_system` is the system message that the model's own template writes where there is none. Without
-        `show_tools` the system message says nothing of tools: for a model that knows its tools by training."""
+        """`default_system` is the system message that the model's own template adds if there is none. Without
+        `show_tools` the system message does not describe the tools: for a model that knows them by training."""
         self._tokenizer = tokenizer
         self._default_system = default_system
         self._show_tools = show_tools
@@ -79,16 +79,16 @@ class ChatMLFormat:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _system(self, system: str, tools: Sequence[ToolSpec]) -> str:
-        """The content of the system message, with the tools described in it."""
+        """The content of the system message, including the description of the tools."""
         return "\n\n".join(part for part in (system, about_tools(tools)) if part)
 
     def _turn(self, text: str) -> list[int]:
         return [self._start, *self._encode(text), self._end, *self._newline]
 
     def _given(self, messages: Sequence[Message]) -> list[int]:
-        """Messages that are no replies."""
+        """Messages that are not replies."""
         if any(message.images for message in messages):
-            raise ConfigError("this format has no images: use a chat endpoint")
+            raise ConfigError("this chat format has no images: use a chat endpoint")
         return [index for one in messages for index in self._turn(f"{one.role.value}\n{one.content}")]
 
     def _reply(self, message: Message) -> list[int]:
@@ -99,7 +99,7 @@ class ChatMLFormat:
 
 
 def about_tools(tools: Sequence[ToolSpec], example: str = "") -> str:
-    """A description of the tools and of how to call one, by an example; empty without tools."""
+    """A description of the tools, with an example call; empty without tools."""
     if not tools:
         return ""
     specs = (
@@ -114,7 +114,7 @@ def about_tools(tools: Sequence[ToolSpec], example: str = "") -> str:
 
 
 def reply_text(message: Message) -> str:
-    """A reply as it is written: thinking, content, calls."""
+    """The text of a reply: thinking, content, calls."""
     calls = (_call_text(call) for call in message.calls if call.problem is None)
     thinking = f"{THINK_OPEN}\n{message.thinking}\n{THINK_CLOSE}\n\n" if message.thinking else ""
     return thinking + "\n".join(part for part in (message.content, *calls) if part)
@@ -126,7 +126,7 @@ def _call_text(call: ToolCall) -> str:
 
 
 def parse_text(text: str) -> Message:
-    """What was written. Every call counts, in order; one inside thinking is none."""
+    """The message of a text, with every call in order. A call inside thinking is not a call."""
     thinking = ""
     if thought := _THINKING.match(text):
         thinking, text = thought[1].strip("\n"), text[thought.end() :]

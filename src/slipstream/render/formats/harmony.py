@@ -1,13 +1,13 @@
 """The chat format of GPT-OSS, which OpenAI calls harmony, over any tokenizer that has its special tokens.
 
-A reply is one message or several: thinking in the channel `analysis`, what is said before a call in `commentary`, the
-answer in `final`, and a call in `commentary` to `functions.NAME`:
+A reply is one or more messages: thinking in the channel `analysis`, text before a call in `commentary`, the answer in
+`final`, and a call in `commentary` to `functions.NAME`:
 
     <|start|>assistant to=functions.look<|channel|>commentary <|constrain|>json<|message|>{"at": "x"}<|call|>
 
-Invariants: a prompt ends in `<|start|>assistant`, and a reply is what comes after it. A message in the history is
-the ids that `encode_reply` gives for it, but for one: what a model ends with `<|return|>` ends with `<|end|>` there, as
-OpenAI asks. `extend` keeps what was sampled, `<|return|>` included. `parse` takes any ids and never raises.
+Invariants: a prompt ends in `<|start|>assistant`, and a reply is what comes after it. A message in the history has the
+ids of `encode_reply`, except that `<|return|>` at its end becomes `<|end|>`, as OpenAI requires. `extend` keeps what
+was sampled, including `<|return|>`. `parse` accepts any ids and never raises.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class HarmonyFormat:
         knowledge_cutoff: str = "2024-06",
         model_identity: str = MODEL_IDENTITY,
     ) -> None:
-        """The date is told only if it is given, so that a prompt is the same on every day.
+        """The prompt has a date only if one is given, so that it is the same every day.
 
-        Without `keep_thinking` thinking is dropped as OpenAI's template does: all that came before a final answer.
+        Without `keep_thinking`, thinking before a final answer is dropped, as OpenAI's template does.
         """
         if reasoning_effort not in get_args(ReasoningEffort):
             raise ConfigError(f'there is no reasoning effort "{reasoning_effort}": use low, medium or high')
@@ -82,8 +82,8 @@ class HarmonyFormat:
         num_settled = 0 if self._keep_thinking else _num_settled(rest)
         for place, message in enumerate(rest):
             if message.role is Role.ASSISTANT:
-                for said in self._said(message, thinking=place >= num_settled):
-                    ids += [*self._opening, *said]
+                for part in self._reply_parts(message, thinking=place >= num_settled):
+                    ids += [*self._opening, *part]
             else:
                 ids += self._given(message)
         return ids + self._opening
@@ -91,8 +91,8 @@ class HarmonyFormat:
     def extend(
         self, tail: list[int], sampled: list[int], new: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> list[int] | None:
-        """As the protocol says. What was sampled after the reply was over is left out."""
-        reply = sampled[: self._num_said(sampled)]
+        """See ChatFormat. What was sampled after the end of the reply is left out."""
+        reply = sampled[: self._reply_length(sampled)]
         if any(message.role is Role.ASSISTANT for message in new) or self._drops_thinking(tail, reply):
             return None
         last = self._blocks([*self._opened(tail), *reply])[-1]
@@ -104,20 +104,20 @@ class HarmonyFormat:
 
     def encode_reply(self, message: Message) -> list[int]:
         """A model makes one call in a reply; a message with several is written as that many messages in a row."""
-        first, *others = self._said(message, thinking=True)
-        ids = first + [index for said in others for index in (*self._opening, *said)]
+        first, *others = self._reply_parts(message, thinking=True)
+        ids = first + [index for part in others for index in (*self._opening, *part)]
         if ids[-1] == self._end:
             ids[-1] = self._return
         return ids
 
-    def _said(self, message: Message, *, thinking: bool) -> list[list[int]]:
-        """The messages that make up a reply, each from behind `<|start|>assistant` to its closing token."""
-        said = []
+    def _reply_parts(self, message: Message, *, thinking: bool) -> list[list[int]]:
+        """The messages of a reply, each from after `<|start|>assistant` to its closing token."""
+        parts = []
         if message.thinking and thinking:
-            said.append(self._rest(message.thinking, channel="analysis"))
+            parts.append(self._rest(message.thinking, channel="analysis"))
         if message.content or not (message.calls or message.thinking):
-            said.append(self._rest(message.content, channel="commentary" if message.calls else "final"))
-        return said + [self._call_rest(call) for call in message.calls]
+            parts.append(self._rest(message.content, channel="commentary" if message.calls else "final"))
+        return parts + [self._call_rest(call) for call in message.calls]
 
     def _call_rest(self, call: ToolCall) -> list[int]:
         end = self._end if call.problem is CallProblem.UNCLOSED else self._call
@@ -128,7 +128,7 @@ class HarmonyFormat:
 
     def _given(self, message: Message) -> list[int]:
         if message.images:
-            raise ConfigError("this format has no images: use a chat endpoint")
+            raise ConfigError("this chat format has no images: use a chat endpoint")
         match message.role:
             case Role.TOOL:
                 author = _recipient(message.name) if message.name else "functions"
@@ -144,7 +144,7 @@ class HarmonyFormat:
     def _rest(
         self, text: str, *, to: str = "", channel: str = "", is_json: bool = False, end: int | None = None
     ) -> list[int]:
-        """A message without its start and author. The pieces are cut as OpenAI's encoder cuts them."""
+        """A message without its start and author, split into pieces as OpenAI's encoder does."""
         ids = self._encode(f" to={to}") if to else []
         if channel:
             ids += [self._channel, *self._encode(channel)]
@@ -158,7 +158,7 @@ class HarmonyFormat:
     # ---------------------------------------------------------------- reading
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
-        reply = sampled[: self._num_said(sampled)]
+        reply = sampled[: self._reply_length(sampled)]
         thinking: list[str] = []
         content: list[str] = []
         calls: list[ToolCall] = []
@@ -182,8 +182,8 @@ class HarmonyFormat:
             calls=tuple(calls),
         )
 
-    def _num_said(self, sampled: list[int]) -> int:
-        """How many tokens the reply has. A call ends it, unless the assistant goes on at once."""
+    def _reply_length(self, sampled: list[int]) -> int:
+        """How many tokens the reply has. A call ends it, unless the assistant continues at once."""
         for place, index in enumerate(sampled):
             if index in self.stop_ids:
                 follows = sampled[place + 1 : place + 1 + len(self._opening)]
@@ -221,7 +221,7 @@ class HarmonyFormat:
         return blocks if header is None else [*blocks, _Block(header=header, body=body, end=None)]
 
     def _header(self, block: _Block) -> _Header:
-        """The recipient may stand behind the author or behind the channel: models write both."""
+        """The recipient may come after the author or after the channel: models write both."""
         ids = block.header
         at = ids.index(self._channel) if self._channel in ids else len(ids)
         author = self._tokenizer.decode(ids[:at])
@@ -245,7 +245,7 @@ class HarmonyFormat:
         return pieces
 
     def _drops_thinking(self, tail: list[int], reply: list[int]) -> bool:
-        """Whether the template would drop thinking, now that there is this reply; yes if the tail does not tell."""
+        """Whether the template would drop thinking once there is this reply; yes if the tail does not show it."""
         if self._keep_thinking:
             return False
         message = self.parse(reply, tail, ())
@@ -260,13 +260,13 @@ class HarmonyFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """One message as it was sampled, whole or not."""
+    """One sampled message, which may be incomplete."""
 
     header: list[int]
     body: list[int] | None
-    """None if `<|message|>` never came."""
+    """None if there was no `<|message|>`."""
     end: int | None
-    """The token that closed it."""
+    """Its closing token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +275,7 @@ class _Header:
     channel: str
     to: str | None
     text: str
-    """What else stands there: all that was said, if `<|message|>` never came."""
+    """The text of the header, or all of it if there was no `<|message|>`."""
 
 
 def _developer_text(instructions: str, tools: Sequence[ToolSpec]) -> str:
@@ -286,7 +286,7 @@ def _developer_text(instructions: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def _num_settled(messages: Sequence[Message]) -> int:
-    """How many messages the last final answer and all before it are."""
+    """How many messages there are up to the last final answer."""
     finals = [
         place
         for place, message in enumerate(messages)
@@ -296,7 +296,7 @@ def _num_settled(messages: Sequence[Message]) -> int:
 
 
 def _recipient(name: str) -> str:
-    """Only the built-in tools, such as `browser.search`, have a dot in their name; they are no functions."""
+    """Only the built-in tools, such as `browser.search`, have a dot in their name; they are not functions."""
     return name if "." in name else f"functions.{name}"
 
 
@@ -337,4 +337,4 @@ def _read_json(text: str) -> Json | object:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -1,10 +1,10 @@
-"""Any chat format, driven by the Jinja template that defines it: the family `template`.
+"""Any chat format, defined by its Jinja template: the family `template`.
 
-A whole conversation is what the template writes. A conversation grows by what the template writes after a reply: the
-sampled ids stay, and only the text that follows the reply is encoded. That text is found by rendering a short stand-in
-conversation, so the work of a turn does not grow with the rollout. Where the template would write what stands before
-the reply in another way, `extend` gives None, and the conversation is rendered whole, as a visible fork. Calls are
-read in the shape in which the template itself writes one (`learned_calls`).
+A whole conversation is rendered by the template. To extend one, the sampled ids stay, and only the text that the
+template writes after the reply is encoded. That text is found by rendering a short stand-in conversation, so the work
+of a turn does not grow with the rollout. If the template would change what comes before the reply, `extend` returns
+None, and the conversation is rendered again, as a visible fork. Calls are parsed in the shape in which the template
+writes one (`learned_calls`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slipstream.types import Json, Message, Role, ToolCall, ToolSpec
 _QUESTION = Message(role=Role.USER, content="?")
 _MORE = Message(role=Role.USER, content="More?")
 _MARK = "zqmark"
-"""Stands for the end of a reply in stand-in conversations."""
+"""Marks the end of a reply in stand-in conversations."""
 _THINKING_MARKS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 _REMEDY = "name another model.family, or module:Class of a ChatFormat of your own, or evaluate with model.kind=chat"
 _NUM_TAIL = 64
-"""Tokens of a prompt's end in which an opened thinking mark is looked for."""
+"""How many tokens at the end of a prompt are searched for an open thinking mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class JinjaFormat:
         date: str = DATE,
         **variables: Json,
     ) -> None:
-        """`variables` are the template's own, such as `enable_thinking`; `date` is what it is told is today."""
+        """`variables` are the template's own, such as `enable_thinking`; `date` is its current date."""
         self._tokenizer = tokenizer
         self._keep_thinking = keep_thinking
         self._template = ChatTemplate(source, special_tokens=special_tokens, args=variables, today=date)
@@ -77,7 +77,7 @@ class JinjaFormat:
             self._adapter = replace(self._adapter, example=self._written_calls([example]) or "")
         self.traits = Traits()
         if not self._can_say("Hello.", 0):
-            raise ConfigError(f"the chat template does not write a reply so that it can be read back; {_REMEDY}")
+            raise ConfigError(f"the chat template writes replies in a way that cannot be parsed; {_REMEDY}")
         self.traits = Traits(several_calls=self._can_say("", 2), text_with_call=self._can_say("Look.", 1))
         self.limits = self._find_limits()
 
@@ -115,10 +115,10 @@ class JinjaFormat:
         elif text.lstrip().startswith(opening):
             thinking, _, text = text.lstrip().removeprefix(opening).partition(closing)
         elif self._opens_thinking and closing in text:
-            # A prompt that does not open thinking after an answer, as DeepSeek-R1's: the model may do so all the same.
-            said, _, rest = text.partition(closing)
-            if not self._read_calls(said, tools)[1]:
-                thinking, text = said, rest
+            # The prompt may not open thinking after an answer, as with DeepSeek-R1, and the model may do so anyway.
+            head, _, rest = text.partition(closing)
+            if not self._read_calls(head, tools)[1]:
+                thinking, text = head, rest
         content, calls = self._read_calls(text, tools)
         if len(calls) > 1 and not self.traits.several_calls:
             calls = (as_one_problem(text.removeprefix(content).lstrip()),)
@@ -135,7 +135,7 @@ class JinjaFormat:
         return read_calls(text)
 
     def encode_reply(self, message: Message) -> list[int]:
-        # How a template writes a reply depends on what follows it, and none writes every reply in full everywhere.
+        # How a template writes a reply depends on what follows, and no template writes every reply in full everywhere.
         candidates: list[list[int]] = []
         opening = self._encode(self._prompt)
         for text in self._ways_to_say(message):
@@ -155,12 +155,12 @@ class JinjaFormat:
         return self._template.render(adapted, shown, add_generation_prompt=add_generation_prompt)
 
     def _before_reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        """The messages without what opens the next reply; some templates write an end in its place."""
+        """The messages without the opening of the next reply; some templates write an end in its place."""
         opened, ended = (self._text(messages, tools, add_generation_prompt=how) for how in (True, False))
         return opened[: self._end_of_common(opened, ended)]
 
     def _end_of_common(self, one: str, other: str) -> int:
-        """Where two texts part, or where the mark begins inside of which they do."""
+        """Where two texts start to differ, or the start of the mark that this is inside of."""
         pairs = enumerate(zip(one, other, strict=False))
         length = next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
         marks = [mark.span() for mark in self._marks(one)]
@@ -176,8 +176,8 @@ class JinjaFormat:
     def _after_reply(
         self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[Message] = (_QUESTION,)
     ) -> str | None:
-        """What the template writes after the end of a reply that `new` follows; None if it would write what stands
-        before the reply in another way than without it, or refuses."""
+        """What the template writes after a reply that `new` follows; None if it refuses, or would change what comes
+        before the reply."""
         reply = _stand_in(new)
         try:
             untouched = self._before_reply(before, tools)
@@ -196,7 +196,7 @@ class JinjaFormat:
     def _rewrites_reply(
         self, tail: list[int], sampled: list[int], new: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> bool:
-        """Whether the template would leave out thinking, of this reply or of one before."""
+        """Whether the template would leave out thinking of this reply or an earlier one."""
         follows_user = any(message.role is Role.USER for message in new)
         if follows_user and self._drops_thinking(_MORE):
             return True
@@ -206,7 +206,7 @@ class JinjaFormat:
         return self._drops_thinking(*new, calls=reply.calls)
 
     def _drops_thinking(self, *new: Message, calls: Sequence[ToolCall] = ()) -> bool:
-        """Whether thinking that a reply began with is gone once `new` follows it."""
+        """Whether a reply's thinking is gone once `new` follows it."""
         reply = replace(_stand_in(new), thinking=NAME)
         try:
             return NAME not in self._text([_QUESTION, reply, *new], ())
@@ -214,7 +214,7 @@ class JinjaFormat:
             return True
 
     def _ways_to_say(self, message: Message) -> Iterator[str]:
-        """The reply as the template writes it after a prompt; then with its thinking written by hand."""
+        """The reply as the template writes it after a prompt, then with its thinking added here."""
         opening, closing = self._think
         ending = self._call_ending if message.calls else self._plain_ending
         answers = [Message(role=Role.TOOL, content="!", call_id=one.id, name=one.name) for one in message.calls]
@@ -238,21 +238,21 @@ class JinjaFormat:
         try:
             return self._text([_QUESTION, message], (), add_generation_prompt=False)
         except ConfigError as refused:
-            raise ConfigError(f"this format cannot write such a reply: {refused}") from refused
+            raise ConfigError(f"this chat format cannot write such a reply: {refused}") from refused
 
     def _after_header(self, whole: str, untouched: str) -> str:
-        """A reply whose header is not the usual one: what follows the prompt's own text, cut before a mark."""
+        """A reply with an unusual header: what follows the prompt's own text, up to a mark."""
         return whole[max(len(untouched), self._end_of_common(whole, self._prompt)) :]
 
     def _cut(self, text: str, ending: _Ending) -> str:
-        """A reply up to the token that ends it, that token included."""
+        """A reply up to and including the token that ends it."""
         reply, stop, _ = text.partition(ending.stop)
         return reply.rstrip("\n") + ending.stop if not stop and ending.opens_next else reply + ending.stop
 
     def _marks(self, text: str) -> list[re.Match[str]]:
         return list(self._special.finditer(text)) if self._special is not None else []
 
-    # ------------------------------------------------------------ what is learned of the template
+    # ------------------------------------------------------------ learning the template
 
     def _learn_header(self) -> str:
         """What the template writes between a user message and the content of a reply."""
@@ -286,11 +286,11 @@ class JinjaFormat:
         learned = learn_calls(one, two) if one is not None else None
         read = () if learned is None or one is None else learned.read(one, [_tool_of(NAME)])[1]
         if learned is None or [(call.name, call.arguments) for call in read] != [(NAME, PROBE)]:
-            raise ConfigError(f"the chat template writes a call as {one!r}, which is no known shape; {_REMEDY}")
+            raise ConfigError(f"the chat template writes a call as {one!r}, which is not a known shape; {_REMEDY}")
         return learned
 
     def _written_calls(self, calls: Sequence[ToolCall]) -> str | None:
-        """A reply that is calls alone, as the template writes it; None if it refuses."""
+        """A reply that has only calls, as the template writes it; None if it refuses."""
         answers = [Message(role=Role.TOOL, content="!", call_id=call.id, name=call.name) for call in calls]
         reply = Message(role=Role.ASSISTANT, calls=tuple(calls))
         try:
@@ -315,7 +315,7 @@ class JinjaFormat:
         return same_reply(self.parse(ids, self._encode(self._prompt), tools_of(reply)), reply)
 
     def _find_limits(self) -> tuple[str, ...]:
-        """What this template cannot keep or show, in sentences."""
+        """What this template loses, in sentences."""
         found = [f"the template does not show {what}" for what in self._adapter.lacks()]
         if not self.traits.several_calls:
             found.append("the template cannot show several calls in a reply")

@@ -1,8 +1,8 @@
-"""How a chat template writes tool calls, learned from one that it wrote.
+"""Learns how a chat template writes tool calls from examples that it wrote.
 
-Input: the text of a reply with one probe call, and of one with two. Output: a reader of such calls. Three shapes are
-known: a JSON object or list that holds the name (Qwen2.5, Mistral, Phi-4, Llama), a name followed by its arguments as
-JSON (newer Mistral, DeepSeek), and a name followed by keys and values (Qwen3-Coder, GLM, MiniMax).
+Input: the text of a reply with one probe call, and of one with two. Output: a parser of such calls. Three shapes are
+known: a JSON object or list that contains the name (Qwen2.5, Mistral, Phi-4, Llama), a name followed by its arguments
+as JSON (newer Mistral, DeepSeek), and a name followed by keys and values (Qwen3-Coder, GLM, MiniMax).
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from slipstream.types import CallProblem, Json, ToolCall, ToolSpec
 
 NAME, TEXT_KEY, TEXT, NUMBER_KEY, NUMBER = "zqname", "zqtext", "zqvalue", "zqcount", 90817
 PROBE_IDS = ("zqidaaaa0", "zqidaaaa1")
-"""The ids of probe calls, in a form that every template takes."""
+"""The ids of probe calls, in a form that every template accepts."""
 PROBE: dict[str, Json] = {TEXT_KEY: TEXT, NUMBER_KEY: NUMBER}
 """The arguments of a probe call."""
 _DECODER = json.JSONDecoder()
 _ID = "\0"
-"""Stands in a mark for the id of a call."""
+"""Placeholder for the id of a call in a mark."""
 _WORD = re.compile(r"\s*([\w.-]+)")
 _WORDS: dict[str, Json] = {"True": True, "False": False, "None": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCalls:
-    """Marks are texts of the template; blanks at their ends and between their words may be any or none."""
+    """The marks around calls, which are texts of the template; white space in and around them may vary."""
 
     before: str
     """The mark before the first call; empty if a call is bare JSON."""
     middle: str | None
     """Between name and arguments; None if the name is inside the JSON."""
     pairs: tuple[str, str, str] | None
-    """The marks before a key, between a key and its value, and after a value, where arguments are no JSON."""
+    """The marks before a key, between a key and its value, and after a value, if arguments are not JSON."""
     between: str
     after: str
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
-        """Content, and every call in order. A call that cannot be read has its problem and what was written."""
+        """Content, and every call in order. A call that cannot be parsed has a problem and its raw text."""
         if not self.before.strip():
             return bare_calls(text, tools)
         before, between, after = map(_loose, (self.before, self.between, self.after))
@@ -71,7 +71,7 @@ class LearnedCalls:
         return content + text[place:].lstrip(), tuple(calls)
 
     def _one(self, text: str, place: int, tools: Sequence[ToolSpec]) -> tuple[list[ToolCall], int]:
-        """The call, or the list of them, at `place`, and where it ends."""
+        """The call or list of calls at `place`, and where it ends."""
         name = call_id = ""
         if self.middle is not None:
             written = _WORD.match(text, place)
@@ -94,7 +94,7 @@ class LearnedCalls:
         return [call_of(entry, raw="") for entry in entries], end
 
     def _broken(self, text: str, place: int) -> tuple[list[ToolCall], int]:
-        """What is no call, up to the mark that ends one."""
+        """A malformed call, up to the mark that ends one."""
         closing = _loose(self.after).search(text, place) if self.after.strip() else None
         problem = CallProblem.UNCLOSED if closing is None else CallProblem.BAD_JSON
         return [ToolCall(id="", name="", problem=problem)], len(text) if closing is None else closing.start()
@@ -117,7 +117,7 @@ class LearnedCalls:
 
 
 def learn_calls(one: str, two: str | None) -> LearnedCalls | None:
-    """From the text of a reply with one probe call, and of one with two; None if the shape is not known."""
+    """The marks, from a reply with one probe call and one with two; None if the shape is not known."""
     learned = _learn_json(one) or _learn_named(re.sub("|".join(PROBE_IDS), _ID, one))
     if learned is None:
         return None
@@ -169,7 +169,7 @@ def _learn_named(text: str) -> LearnedCalls | None:
 
 
 def _gap(learned: LearnedCalls, two: str) -> str:
-    """What stands between two calls; empty if they share one JSON list."""
+    """The text between two calls; empty if they are in one JSON list."""
     _, end = learned._one(two, two.find(learned.before) + len(learned.before), ())
     following = two.find(NAME, end)
     if following < 0:
@@ -197,13 +197,13 @@ def _common_end(one: str, other: str) -> str:
 
 
 def _between(value: str, middle: str, closing: str) -> str:
-    """A value without the blanks that the template itself puts around it."""
+    """A value without the white space that the template itself puts around it."""
     lead, trail = middle[len(middle.rstrip()) :], closing[: len(closing) - len(closing.lstrip())]
     return value.removeprefix(lead).removesuffix(trail)
 
 
 def _typed(value: str, schema: Any, key: str) -> tuple[Json, bool]:
-    """A written value as the tool's schema has it, and whether it can be read so."""
+    """A value as the type that the tool's schema says, and whether it can be read as that."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     about = properties.get(key) if isinstance(properties, dict) else None
     kind = about.get("type") if isinstance(about, dict) else None

@@ -1,6 +1,6 @@
-"""The chat formats of the `renderers` library, which is imported when the first of them is made.
+"""The chat formats of the `renderers` library, which is imported when one of them is first created.
 
-Input: a family's name and a tokenizer. Output: a ChatFormat. A pair that does not work is a ConfigError that says why.
+A family and a tokenizer that do not fit each other are a ConfigError that says why.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from slipstream.errors import ConfigError
+from slipstream.messages import chat_tool
 from slipstream.names import did_you_mean
 from slipstream.render.base import Tokenizer, Traits, same_reply, tools_of
 from slipstream.render.families import FAMILY_TOKENS, TRAITS
 from slipstream.render.formats.calls import as_one_problem, bare_calls
+from slipstream.render.template import template_message
 from slipstream.types import CallProblem, Json, Message, Role, ToolCall, ToolSpec
 
 _PROBLEMS = {
@@ -29,11 +31,11 @@ _KEEPING_THINKING: Mapping[str, bool] = {
     "clear_thinking": False,
     "drop_thinking": False,
 }
-"""What some families' templates call it, and how it is said."""
+"""The options with which some families' templates keep thinking."""
 
 
 _NO_FAMILIES = ("auto", "default", "custom")
-"""Names of the library that stand for no chat format."""
+"""Names in the library that are not chat formats."""
 _QUESTION: Mapping[str, Any] = {"role": "user", "content": "?"}
 _ANSWER: Mapping[str, Any] = {"role": "tool", "content": "", "name": "?", "tool_call_id": "?"}
 _OPEN_THINKING = ("<think>", "<think>\n")
@@ -51,7 +53,7 @@ class LibraryFormat:
             # Any: the library types its messages as TypedDicts of its own.
             self._renderer: Any = create_renderer(tokenizer, config)
             self._renderer.render_ids([_QUESTION], add_generation_prompt=True)
-        except Exception as raised:  # whatever the library raises, it is this pair that does not work
+        except Exception as raised:  # whatever the library raises, family and tokenizer do not fit
             raise ConfigError(
                 f"the tokenizer {tokenizer.name_or_path!r} does not fit the family {family!r}: {raised}"
             ) from raised
@@ -88,7 +90,7 @@ class LibraryFormat:
         calls, content, thinking = parsed.tool_calls, parsed.content, parsed.reasoning_content or ""
         thought = self._thinking(sampled, tail, tools) if calls else None
         if thought is not None:
-            # The library may take a call out of thinking, or end it there: what follows thinking is read by itself.
+            # The library may find calls inside thinking, or end it there: so parse what follows thinking separately.
             spoken = []
             if sampled[thought.stop : thought.stop + 1] == [self._close_id]:
                 after = self._read(sampled[: thought.start] + sampled[thought.stop :], tail, tools)
@@ -104,7 +106,7 @@ class LibraryFormat:
         return Message(role=Role.ASSISTANT, content=content, thinking=thinking, calls=read)
 
     def encode_reply(self, message: Message) -> list[int]:
-        # How a template writes a reply depends on what follows it, and none writes every reply in full everywhere.
+        # How a template writes a reply depends on what follows, and no template writes every reply in full everywhere.
         candidates: list[list[int]] = []
         for candidate in self._ways_to_say(message):
             if candidate and candidate[-1] not in self.stop_ids:
@@ -115,13 +117,13 @@ class LibraryFormat:
         return candidates[0]
 
     def _ways_to_say(self, message: Message) -> Iterator[list[int]]:
-        said = _as_dict(message)
+        entry = _as_dict(message)
         following = [_ANSWER] if message.calls else [_QUESTION]
         for after in (following, [], [_ANSWER]):
-            yield self._after_opening([_QUESTION, said, *after])
+            yield self._after_opening([_QUESTION, entry, *after])
         if not self._opening_text.endswith(_OPEN_THINKING):
             return
-        # Templates that leave thinking out of such a reply: the prompt has opened it, so it is closed by hand.
+        # Some templates leave thinking out of such a reply. The prompt has opened it, so close it here.
         bare = self._after_opening([_QUESTION, _as_dict(replace(message, thinking="")), *following])
         close_id = self._tokenizer.convert_tokens_to_ids("</think>")
         if close_id in bare:
@@ -136,7 +138,7 @@ class LibraryFormat:
         except ValueError as raised:
             raise ConfigError(f"this family cannot write such a reply: {raised}") from raised
         if not rendered.sampled_mask:
-            raise ConfigError("this renderer does not tell which tokens a model samples, so it cannot carry a script")
+            raise ConfigError("this renderer does not say which tokens a model samples, so no script can use it")
         end = len(rendered.sampled_mask) - rendered.sampled_mask[::-1].index(True)
         ids: list[int] = rendered.token_ids[:end]
         num_common = next(
@@ -145,7 +147,7 @@ class LibraryFormat:
         )
         if num_common == len(self._opening):
             return ids[num_common:]
-        for place in range(num_common, len(ids)):  # the same text, cut into other tokens
+        for place in range(num_common, len(ids)):  # the same text in other tokens
             text = self._tokenizer.decode(ids[: place + 1])
             if text.startswith(self._opening_text):
                 rest = text[len(self._opening_text) :]
@@ -158,9 +160,8 @@ class LibraryFormat:
         return self._renderer.parse_response(sampled, tools=_tool_dicts(tools), prompt_ids=tail)
 
     def _thinking(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> range | None:
-        """Where in the reply its thinking stands, without the marks; up to the reply's end if it was never closed. A
-        reply begins with its thinking, which the end of the prompt may have opened: a mark in a call, or after one, is
-        only text."""
+        """The range of the reply's thinking, without the marks; up to the reply's end if it was never closed. A reply
+        begins with its thinking, which the end of the prompt may have opened: a mark in or after a call is text."""
         if self._open_id is None:
             return None
         start = 0
@@ -207,39 +208,19 @@ def _config(family: str, keep_thinking: bool, args: Mapping[str, Json]) -> Any:
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
-    if message.images:
-        raise ConfigError("images need a multimodal renderer, which is not wired in: use a chat endpoint")
-    entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
-    if message.thinking:
-        entry["reasoning_content"] = message.thinking
-    if message.calls:
-        entry["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
-            for call in message.calls
-            if call.problem is None
-        ]
-    if message.role is Role.TOOL:
-        entry["tool_call_id"] = message.call_id
-        entry["name"] = message.name
-    return entry
+    return template_message(replace(message, calls=tuple(call for call in message.calls if call.problem is None)))
 
 
 def _tool_dicts(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ] or None
+    return [chat_tool(tool) for tool in tools] or None
 
 
 def _as_call(call: Any, tools: Sequence[ToolSpec]) -> ToolCall:
     arguments: Any = call.arguments
     problem = _PROBLEMS.get(call.status.value)
     if problem is CallProblem.BAD_JSON and isinstance(arguments, Mapping):
-        mended = _mended(arguments, next((tool for tool in tools if tool.name == call.name), None))
-        arguments, problem = (mended, None) if mended is not None else (arguments, problem)
+        repaired = _repaired(arguments, next((tool for tool in tools if tool.name == call.name), None))
+        arguments, problem = (repaired, None) if repaired is not None else (arguments, problem)
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -259,13 +240,13 @@ def _as_call(call: Any, tools: Sequence[ToolSpec]) -> ToolCall:
 _PYTHON_WORDS: Mapping[str, Json] = {"True": True, "False": False, "None": None}
 
 
-def _mended(arguments: Mapping[str, Any], tool: ToolSpec | None) -> dict[str, Json] | None:
-    """Arguments in which only Python's words for true, false and null are amiss: some templates write these
-    themselves, so models write them too. None if anything else is."""
+def _repaired(arguments: Mapping[str, Any], tool: ToolSpec | None) -> dict[str, Json] | None:
+    """Arguments whose only error is Python's spelling of true, false and null: some templates write these, so models
+    do too. None if there is any other error."""
     properties = tool.parameters.get("properties") if tool else None
     if not isinstance(properties, dict):
         return None
-    mended: dict[str, Json] = {}
+    repaired: dict[str, Json] = {}
     for name, value in arguments.items():
         schema = properties.get(name)
         kind = schema.get("type") if isinstance(schema, dict) else None
@@ -273,5 +254,5 @@ def _mended(arguments: Mapping[str, Any], tool: ToolSpec | None) -> dict[str, Js
             if value.strip() not in _PYTHON_WORDS:
                 return None
             value = _PYTHON_WORDS[value.strip()]
-        mended[name] = value
-    return mended
+        repaired[name] = value
+    return repaired

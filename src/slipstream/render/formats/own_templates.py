@@ -1,7 +1,7 @@
 """Chat formats that are short enough to be written as a Jinja template of our own, rendered by `jinja.JinjaFormat`.
 
-Each writes what the models' own templates write for messages, and has marks for tools where the models were trained
-with some. A model folder with another template of the same name is rendered through its own (family `template`).
+Each writes messages as the models' own templates do, and has marks for tools if the models were trained with some. A
+model folder with another template of the same name is rendered through its own (family `template`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class OwnTemplate:
     source: str
     special_tokens: Mapping[str, str]
-    """The variables `bos_token` and `eos_token`, for a tokenizer that does not say."""
+    """The variables `bos_token` and `eos_token`, for a tokenizer without them."""
 
 
 _GEMMA = r"""{{- bos_token }}

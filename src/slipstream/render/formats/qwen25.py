@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slipstream.render.base import Tokenizer
-from slipstream.render.formats.calls import bare_calls
+from slipstream.render.formats.calls import loose_calls
 from slipstream.render.formats.chatml import ChatMLFormat
 from slipstream.types import Message, Role, ToolSpec
 
@@ -36,16 +36,18 @@ class Qwen25Format(ChatMLFormat):
         show_tools: bool = True,
         bare_calls: bool = False,
     ) -> None:
-        """`bare_calls` also reads calls that are written as JSON without the tags, as Qwen2.5-Coder often does."""
+        """`bare_calls` also reads calls that are written as JSON without the tags, or with wrong ones, as Qwen2.5-Coder
+        often does, and line breaks inside their strings. What it reads in the format's own way stays as it is."""
         super().__init__(tokenizer, default_system=default_system, show_tools=show_tools)
         self._reads_bare_calls = bare_calls
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
         message = super().parse(sampled, tail, tools)
-        if message.calls or not self._reads_bare_calls:
+        if not self._reads_bare_calls or any(call.problem is None for call in message.calls):
             return message
-        content, calls = bare_calls(message.content, tools)
-        return replace(message, content=content, calls=calls)
+        text = "\n".join((message.content, *(call.raw for call in message.calls))).strip("\n")
+        content, calls = loose_calls(text, tools)
+        return replace(message, content=content, calls=calls) if calls else message
 
     def _system(self, system: str, tools: Sequence[ToolSpec]) -> str:
         if not tools:

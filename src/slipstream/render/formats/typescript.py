@@ -1,9 +1,8 @@
-"""JSON schemas as the TypeScript-like text in which GPT-OSS is told of its tools.
+"""Tool specs as the TypeScript-like text in which GPT-OSS sees its tools.
 
-Input: tool specs. Output: the text of a namespace. Invariants: the text is, character by character, what OpenAI's
-encoder writes for the same schema, oddities included, because that is what the models were trained on: a union by
-`anyOf` and a `$ref` are `any`, an enum shows its strings alone, and a nested object says its description twice. One
-thing is not the encoder's: a schema without any property is a function without an argument.
+Invariants: the text is exactly what OpenAI's encoder writes for the same schema, including its oddities, since the
+models were trained on that: a union by `anyOf` and a `$ref` are `any`, an enum shows only its strings, and a nested
+object has its description twice. The one difference: a schema without properties is a function without an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from slipstream.types import Json, ToolSpec
 
 
 def namespace_text(name: str, tools: Sequence[ToolSpec]) -> str:
-    """All tools of a namespace, under its heading."""
+    """All tools of a namespace, with its heading."""
     lines = [f"## {name}\n", f"namespace {name} {{\n"]
     for tool in tools:
         lines += [f"// {line}" for line in _lines(tool.description)]
@@ -26,7 +25,7 @@ def namespace_text(name: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def type_text(schema: object, indent: str = "") -> str:
-    """The type that `schema` describes; what it does not say is `any`."""
+    """The type that `schema` describes; `any` if it does not say."""
     if not isinstance(schema, Mapping):
         return "any"
     variants = schema.get("oneOf")
@@ -83,7 +82,7 @@ def _property(head: str, schema: object, indent: str) -> str:
 
 
 def _union(head: str, schema: Mapping[str, Json], indent: str) -> str:
-    """A property that is one of several: a line for each, and no description twice."""
+    """A property that is a union: a line for each variant, without repeating a description."""
     variants = _list(schema, "oneOf")
     described = schema.get("description")
     first = variants[0] if variants else None
@@ -109,7 +108,7 @@ def _variant(schema: Json, indent: str) -> str:
 
 
 def _loose_notes(schema: Json) -> str:
-    """What is said behind a variant of a union that is no property. Here even the default of an enum is quoted."""
+    """The comment after a variant of a union that is not a property. Here even the default of an enum is quoted."""
     if not isinstance(schema, Mapping):
         return ""
     about = schema.get("description")
@@ -143,7 +142,7 @@ def _list(schema: Mapping[str, Json], key: str) -> list[Json]:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines end in a line feed, with or without a carriage return before it, and in nothing else."""
+    """Split at line feeds, with or without a carriage return, and nothing else."""
     *whole, last = text.split("\n")
     return [line.removesuffix("\r") for line in whole] + ([last] if last else [])
 

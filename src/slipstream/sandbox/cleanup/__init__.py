@@ -1,1 +1,1 @@
-"""Leases, and the reaper of what killed runs left behind."""
+"""Leases, and the reaper, which removes what killed runs left behind."""

@@ -1,9 +1,9 @@
-"""A lease ties sandboxes to the run that opened them: what carries the id of a dead lease was left behind.
+"""A lease ties sandboxes to the run that opened them: whatever has the id of a dead lease was left behind.
 
-Input: the folder where Slipstream keeps its things. Output: a Lease, held until it is released or the process dies.
-Invariants: a folder with a lease's name has a lock in it, which was taken before the folder got its name; the kernel
-drops the lock with the process, however that ends. So a lease is dead as soon as its lock can be taken, and whoever
-has taken it may clear it away. The facts beside the lock are for people.
+Input: Slipstream's home folder. Output: a Lease, held until it is released or the process dies. Invariants: a folder
+with a lease's name contains a lock that was taken before the folder got its name; the kernel drops the lock when the
+process ends, however it ends. So a lease is dead as soon as its lock can be taken, and whoever takes it may clean up.
+The facts beside the lock are informational.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LEASES = "leases"
 LOCK = "lock"
 FACTS = "facts.json"
 NEW = ".new-"
-"""Before the name of a lease that is being made."""
+"""The name prefix of a lease that is being created."""
 ARGUMENT = "slipstream-lease="
-"""What every process of a local sandbox has among its arguments, with the id after it."""
+"""Every process of a local sandbox has this among its arguments, followed by the id."""
 LABEL = "slipstream.lease"
 """The same for a container."""
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -42,13 +42,13 @@ class LeaseOwner:
 
     pid: int
     start_ticks: int
-    """When that process began, as its /proc entry says it; 0 where there is none."""
+    """When that process started, from its /proc entry; 0 if there is none."""
     boot_id: str
     host: str
 
 
 class Lease:
-    """A held lease. Made by `take_lease`, or by `take_dead` of one that another process left."""
+    """A held lease, from `take_lease`, or from `take_dead` for a lease that another process left."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.id = folder.name.removeprefix(NEW)
@@ -56,9 +56,9 @@ class Lease:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Remove the folder and let go. Only once nothing of the lease's is left; a second time does nothing.
+        """Remove the folder and drop the lock, once nothing of the lease is left. Calling it twice is fine.
 
-        Raises OSError if something in the folder cannot be removed. The lease is let go all the same, so that the next
+        Raises OSError if something in the folder cannot be removed. The lock is dropped even then, so that the next
         start tries again.
         """
         descriptor, self._descriptor = self._descriptor, None
@@ -69,15 +69,15 @@ class Lease:
         finally:
             os.close(descriptor)
 
-    def let_go(self) -> None:
-        """Drop the lock and leave the folder, for the next one to clear away."""
+    def unlock(self) -> None:
+        """Drop the lock but leave the folder, to be cleaned up later."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def take_lease(home: Path) -> Lease:
-    """A new lease of this process, with a private folder below `home`."""
+    """A new lease for this process, with a private folder below `home`."""
     try:
         _private(home / LEASES)
         for _ in range(_TRIES):
@@ -85,14 +85,14 @@ def take_lease(home: Path) -> Lease:
                 return lease
     except OSError as raised:
         raise ConfigError(
-            f"{home} cannot hold the lease of this run's sandboxes ({raised}): set SLIPSTREAM_HOME to a folder of your "
-            "own on a local disk"
+            f"the lease of this run's sandboxes cannot be created in {home} ({raised}): set SLIPSTREAM_HOME to a "
+            "folder of your own on a local disk"
         ) from raised
-    raise ConfigError(f"{home / LEASES}: what is made there vanishes at once: set SLIPSTREAM_HOME to another folder")
+    raise ConfigError(f"new files in {home / LEASES} disappear at once: set SLIPSTREAM_HOME to another folder")
 
 
 def lease_folders(home: Path) -> list[Path]:
-    """The folders of all leases, alive, dead or being made."""
+    """The folders of all leases: live, dead, or being created."""
     try:
         there = sorted((home / LEASES).iterdir())
     except OSError:
@@ -101,15 +101,15 @@ def lease_folders(home: Path) -> list[Path]:
 
 
 def take_dead(folder: Path) -> Lease | None:
-    """Take over the lease that lies in `folder` if its holder is dead; None if it is alive, or gone meanwhile.
+    """Take over the lease in `folder` if its holder is dead; None if it is alive, or if the lease is gone.
 
-    Never waits. Whoever has it is the only one.
+    Never waits. There is at most one holder.
     """
     try:
         if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
             return None
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # its removal stopped half way; or it is new, and whoever makes it tries again
+    except FileNotFoundError:  # half removed; or new, and its creator tries again
         with contextlib.suppress(OSError):
             folder.rmdir()
         return None
@@ -128,7 +128,7 @@ def read_facts(folder: Path) -> LeaseOwner | None:
 
 
 def is_of_another_machine(facts: LeaseOwner | None) -> bool:
-    """Whether the holder may live where its lock is not seen from here: the folder is on a shared disk."""
+    """Whether the holder may be alive on another machine, where its lock is not visible from here (a shared disk)."""
     here = own_facts()
     return facts is not None and facts.boot_id != here.boot_id and facts.host != here.host
 
@@ -137,11 +137,11 @@ def own_facts() -> LeaseOwner:
     return LeaseOwner(pid=os.getpid(), start_ticks=_start_ticks(), boot_id=_boot_id(), host=os.uname().nodename)
 
 
-# ---------------------------------------------------------------- how
+# ---------------------------------------------------------------- implementation
 
 
 def _make(leases: Path) -> Lease | None:
-    """A lease; None if a reaper that looked at the wrong moment took it for a dead one."""
+    """A new lease; None if a reaper mistook it for a dead one while it was being created."""
     name = secrets.token_hex(8)
     folder = leases / f"{NEW}{name}"
     folder.mkdir(mode=0o700)
@@ -161,7 +161,7 @@ def _make(leases: Path) -> Lease | None:
 
 
 def _lock(path: Path, descriptor: int) -> bool:
-    """Take the lock and see that it is still the one that lies there; else close the descriptor."""
+    """Take the lock and check that the file is still in place; otherwise close the descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
@@ -176,23 +176,23 @@ def _lock(path: Path, descriptor: int) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a held lease's folder. The lock goes last, so that nobody takes what is left for a new one."""
+    """Remove a held lease's folder. The lock goes last, so that nobody mistakes the rest for a new lease."""
     for path in list(folder.iterdir()):
         if path.name != LOCK:
             remove_tree(path)
     (folder / LOCK).unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):  # another who saw it without its lock was faster
+    with contextlib.suppress(FileNotFoundError):  # another process saw it without its lock and removed it first
         folder.rmdir()
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or a folder. Links are not followed; folders that their owner may not enter are opened first."""
+    """Remove a file or a folder. Links are not followed; folders without permissions are made accessible first."""
 
     def retry(function: Callable[..., object], name: str, _: object) -> None:
         for folder in (Path(name).parent, Path(name)):
             if folder.is_dir() and not folder.is_symlink():
                 folder.chmod(0o700)
-        if function in (os.open, os.scandir, os.listdir):  # it could not be entered: from here on it can
+        if function in (os.open, os.scandir, os.listdir):  # it was not accessible before
             remove_tree(Path(name))
         else:
             function(name)
@@ -209,7 +209,7 @@ def _private(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} is not a folder of yours")
+        raise PermissionError(f"{folder} is not a folder that you own")
     if stat.S_IMODE(facts.st_mode) & 0o077:
         folder.chmod(0o700)
 

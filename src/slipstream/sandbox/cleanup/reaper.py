@@ -1,10 +1,9 @@
-"""The reaper: what a killed run left behind is found and removed, and nothing else is.
+"""The reaper: finds and removes what killed runs left behind, and nothing else.
 
-Input: the folder where Slipstream keeps its things. Output: a Report of what was found and removed, by kind.
-Invariants: only what carries the id of a dead lease of this user is touched, and the lease is held meanwhile, so that
-two reapers never work on the same one; a process is killed through a descriptor, after its arguments were read again;
-a lease of which something could not be removed stays, for the next time. What has no lease below this folder is another
-installation's, and is left alone.
+Input: Slipstream's home folder. Output: a ReapReport of what was removed, by kind. Invariants: only what has the id of
+a dead lease of this user is touched, and the lease is held meanwhile, so two reapers never work on the same one; a
+process is killed through a pidfd, after its arguments were read again; a lease of which something could not be removed
+stays for the next time. What has no lease below this folder belongs to another installation and is left alone.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from slipstream.sandbox.cleanup.lease import (
 )
 
 NOBODY = 65534
-"""Whom the sandboxes of root run as."""
+"""The user that root's sandboxes run as."""
 PROC = Path("/proc")
 KILL_TIMEOUT_S = 5.0
 ROUNDS = 20
-"""How often the processes are looked through until none is left."""
+"""How often to look for processes until none is left."""
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 _OUR_PROGRAM = re.compile(r"(.*/)?(bwrap|python[0-9.]*|setpriv)|/proc/self/fd/[0-9]+")
-"""What a process of ours runs: whoever only names a lease, as `grep` does, is no such process."""
+"""The executables of our processes: a process that only mentions a lease, such as `grep`, is not one of them."""
 
 Remover = Callable[[str], int]
-"""Removes all of one kind that carries the id of a lease, and says how many there were.
+"""Removes everything of one kind that has the id of a lease, and returns how many there were.
 
 Raises OSError or SlipstreamError if something could not be removed.
 """
@@ -51,32 +50,27 @@ Raises OSError or SlipstreamError if something could not be removed.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapReport:
-    """What dead runs left, and is gone now."""
+    """What dead runs left behind and was removed."""
 
     leases: tuple[str, ...] = ()
-    """Dead runs, of which nothing is left."""
+    """The leases of dead runs that were cleaned up."""
     num_processes: int = 0
     num_mounts: int = 0
     num_folders: int = 0
     num_containers: int = 0
     num_cgroups: int = 0
     num_live: int = 0
-    """Leases that are in use; they were left alone."""
+    """Leases in use, which were left alone."""
     problems: tuple[str, ...] = ()
-    """What could not be removed, and why. It is tried again the next time."""
-
-    @property
-    def found_any(self) -> bool:
-        return bool(self.leases or self.problems)
+    """What could not be removed, and why. The next reaper tries again."""
 
 
 def reap(
     home: Path, *, containers: Remover | None = None, cgroups: Remover | None = None, proc: Path = PROC
 ) -> ReapReport:
-    """Remove what dead runs left. Blocks; takes no time worth mentioning where no run was killed.
+    """Remove what dead runs left behind. Blocks; fast if no run was killed.
 
-    `containers` and `cgroups` stand in for those of the OCI provider and of the meter; `proc` is where the kernel
-    tells of processes and mounts.
+    `containers` and `cgroups` replace the removers of the OCI provider and of the meter; `proc` is the /proc to read.
     """
     report = ReapReport()
     others = {
@@ -95,7 +89,7 @@ def reap(
 
 
 def _reap_orphans(report: ReapReport) -> ReapReport:
-    """Groups of providers that had no lease, and whose process is dead. All else of theirs died with it."""
+    """Remove the cgroups of providers without a lease whose process is dead. Everything else died with it."""
     from slipstream.sandbox.metering import meter
 
     for name in meter.orphans():
@@ -107,7 +101,7 @@ def _reap_orphans(report: ReapReport) -> ReapReport:
 
 
 def _reap_one(lease: Lease, report: ReapReport, others: Mapping[str, Remover], proc: Path) -> ReapReport:
-    """Clear away one dead lease. Processes go first: they hold the rest."""
+    """Clean up one dead lease. Processes go first, since they keep the rest busy."""
     removers: dict[str, Remover] = {
         "num_processes": lambda _: kill_processes(lease.id, proc),
         **others,
@@ -126,12 +120,12 @@ def _reap_one(lease: Lease, report: ReapReport, others: Mapping[str, Remover], p
             return replace(report, leases=(*report.leases, lease.id), num_folders=report.num_folders + num_folders + 1)
         except OSError as raised:
             problems.append(f"lease {lease.id}: {raised}")
-    lease.let_go()
+    lease.unlock()
     return replace(report, problems=(*report.problems, *problems))
 
 
 def _remove_folders(folder: Path) -> int:
-    """Remove the folders in a lease's folder; how many there were."""
+    """Remove the folders in a lease's folder; returns how many there were."""
     there = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.is_symlink()]
     for path in there:
         remove_tree(path)
@@ -139,9 +133,9 @@ def _remove_folders(folder: Path) -> int:
 
 
 def _remover(module: str, home: Path, trace: str = "") -> Remover:
-    """`leftovers` and `remove` of a module, which need not be usable here: then it has left nothing.
+    """A Remover from a module's `leftovers` and `remove`. A module that cannot be imported left nothing behind.
 
-    `trace`: what a lease's folder holds if there can be any; without it the module is not asked.
+    `trace`: a folder in the lease's folder; if it does not exist, the module is not loaded.
     """
 
     def remove(lease: str) -> int:
@@ -163,21 +157,21 @@ def _remover(module: str, home: Path, trace: str = "") -> Remover:
 
 
 def find_processes(lease: str, proc: Path = PROC) -> list[int]:
-    """The processes of this user's sandboxes that carry the lease among their arguments."""
+    """The processes of this user's sandboxes with the lease among their arguments."""
     return [pid for pid in _pids(proc) if pid != os.getpid() and _carries(pid, lease, proc)]
 
 
 def kill_processes(lease: str, proc: Path = PROC) -> int:
-    """Kill them and wait until they are gone; how many there were."""
+    """Kill them and wait until they are gone; returns how many there were."""
     killed: set[int] = set()
-    for _ in range(ROUNDS):  # one that is killed may have started another just before
+    for _ in range(ROUNDS):  # a killed process may just have started another
         found = find_processes(lease, proc)
         if not found:
             return len(killed)
         for pid in found:
             if _kill(pid, lease, proc):
                 killed.add(pid)
-    raise OSError(f"processes {found} do not go away, or new ones come all the time")
+    raise OSError(f"processes {found} do not end, or keep starting new ones")
 
 
 def _pids(proc: Path) -> list[int]:
@@ -200,20 +194,20 @@ def _carries(pid: int, lease: str, proc: Path) -> bool:
 
 
 def _kill(pid: int, lease: str, proc: Path) -> bool:
-    """Kill a process if it is still the one that was found, and wait for its end."""
+    """Kill a process, if the pid still belongs to it, and wait for its end."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        if not _carries(pid, lease, proc):  # the number may be another's by now
+        if not _carries(pid, lease, proc):  # the pid may have been reused
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         if not poll.poll(KILL_TIMEOUT_S * 1000):
-            raise OSError(f"process {pid} was still there {KILL_TIMEOUT_S:g} s after it was killed")
+            raise OSError(f"process {pid} was still running {KILL_TIMEOUT_S:g} s after it was killed")
         return True
     finally:
         os.close(descriptor)
@@ -223,7 +217,7 @@ def _kill(pid: int, lease: str, proc: Path) -> bool:
 
 
 def find_mounts(folder: Path, proc: Path = PROC) -> list[Path]:
-    """What is mounted below a folder, as this process sees it; the innermost first."""
+    """The mounts below a folder, as this process sees them, innermost first."""
     try:
         lines = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -234,7 +228,7 @@ def find_mounts(folder: Path, proc: Path = PROC) -> list[Path]:
 
 
 def unmount_below(folder: Path, proc: Path = PROC) -> int:
-    """Unmount it; how many mounts there were."""
+    """Unmount everything below a folder; returns the number of mounts."""
     found = find_mounts(folder, proc)
     libc = ctypes.CDLL(None, use_errno=True) if found else None
     for place in found:
@@ -246,5 +240,5 @@ def unmount_below(folder: Path, proc: Path = PROC) -> int:
 
 
 def _plain(escaped: str) -> str:
-    """A path of mountinfo, in which blanks are written as octal numbers."""
+    """Unescape a path of mountinfo, in which blanks are octal escapes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), escaped)

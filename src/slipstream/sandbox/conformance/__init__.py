@@ -1,1 +1,1 @@
-"""A suite that any sandbox provider can be checked with."""
+"""A test suite for any sandbox provider."""

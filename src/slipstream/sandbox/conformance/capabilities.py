@@ -1,4 +1,4 @@
-"""The cases for what a sandbox may do beside: changes, snapshots, endpoints, its root. See `suite.py`."""
+"""Conformance cases for the optional capabilities: changes, snapshots, endpoints, root. See `suite.py`."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from slipstream.sandbox.conformance.case import (
 from slipstream.sandbox.files.safe_walk import read_file
 from slipstream.types import File
 
-BESIDE = Cases()
+CAPABILITY_CASES = Cases()
 
 
 def with_changes(sandbox: Sandbox) -> Changes:
-    assert isinstance(sandbox, Changes), "the provider names `changes`, so its sandboxes have mark and changes"
+    assert isinstance(sandbox, Changes), "the provider lists `changes`, so its sandboxes must have mark and changes"
     return sandbox
 
 
 def with_snapshots(sandbox: Sandbox) -> Snapshots:
-    assert isinstance(sandbox, Snapshots), "the provider names `snapshots`, so its sandboxes have snapshot"
+    assert isinstance(sandbox, Snapshots), "the provider lists `snapshots`, so its sandboxes must have snapshot"
     return sandbox
 
 
 def with_endpoints(sandbox: Sandbox) -> Endpoints:
-    assert isinstance(sandbox, Endpoints), "the provider names `endpoints`, so its sandboxes have serve"
+    assert isinstance(sandbox, Endpoints), "the provider lists `endpoints`, so its sandboxes must have serve"
     return sandbox
 
 
@@ -54,7 +54,7 @@ async def opened_from(start: Awaitable[Sandbox]) -> AsyncIterator[Sandbox]:
 # ---------------------------------------------------------------- changes
 
 
-@BESIDE.case(Capability.CHANGES)
+@CAPABILITY_CASES.case(Capability.CHANGES)
 async def changes_are_told_from_the_start_and_from_a_mark(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     files = {"kept": b"same\n", "edited": b"1\n2\n3\n", "sub/x": b"x\n"}
     spec = make_spec(files={path: File(data=data) for path, data in files.items()})
@@ -83,7 +83,7 @@ async def changes_are_told_from_the_start_and_from_a_mark(provider: SandboxProvi
         assert apply_patch(back.patch, lambda path: Entry(data=b"1\ntwo\n3\n")) == {"edited": Entry(data=b"1\n2\n3\n")}
 
 
-@BESIDE.case(Capability.CHANGES)
+@CAPABILITY_CASES.case(Capability.CHANGES)
 async def changes_that_cannot_be_told(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec(files={"file": File(data=b"")})) as sandbox:
         changes = with_changes(sandbox)
@@ -100,7 +100,7 @@ async def changes_that_cannot_be_told(provider: SandboxProvider, make_spec: Spec
             await changes.mark()
 
 
-@BESIDE.case(Capability.CHANGES, Need.PROGRAMS)
+@CAPABILITY_CASES.case(Capability.CHANGES, Need.PROGRAMS)
 async def changes_tell_all_that_programs_did(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     names = ("gone", "run", "whole/a", "whole/b/c", "turned", "again/old", "moved/x", "touched")
     script = r"""
@@ -129,7 +129,7 @@ async def changes_tell_all_that_programs_did(provider: SandboxProvider, make_spe
 # ---------------------------------------------------------------- snapshots
 
 
-@BESIDE.case(Capability.SNAPSHOTS)
+@CAPABILITY_CASES.case(Capability.SNAPSHOTS)
 async def a_fork_has_the_files_of_its_moment(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec(files={"given": File(data=b"0")})) as sandbox:
         await sandbox.write({"x": File(data=b"then"), "/tmp/y": File(data=b"then", mode=0o755)})
@@ -145,7 +145,7 @@ async def a_fork_has_the_files_of_its_moment(provider: SandboxProvider, make_spe
         await snapshot.aclose()
 
 
-@BESIDE.case(Capability.SNAPSHOTS)
+@CAPABILITY_CASES.case(Capability.SNAPSHOTS)
 async def a_snapshot_outlives_its_sandbox_and_a_fork_its_snapshot(
     provider: SandboxProvider, make_spec: SpecMaker
 ) -> None:
@@ -167,7 +167,7 @@ async def a_snapshot_outlives_its_sandbox_and_a_fork_its_snapshot(
     await second.aclose()
 
 
-@BESIDE.case(Capability.SNAPSHOTS, Need.PROGRAMS)
+@CAPABILITY_CASES.case(Capability.SNAPSHOTS, Need.PROGRAMS)
 async def a_fork_has_the_spec_and_no_processes(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec(env={"GIVEN": "yes"}, files={"gone": File(data=b"")})) as sandbox:
         await output(sandbox, "sleep 1000 & rm gone; ln -s x link; mkdir -p d/e")
@@ -179,7 +179,7 @@ async def a_fork_has_the_spec_and_no_processes(provider: SandboxProvider, make_s
         await snapshot.aclose()
 
 
-@BESIDE.case(Capability.SNAPSHOTS, Capability.CHANGES)
+@CAPABILITY_CASES.case(Capability.SNAPSHOTS, Capability.CHANGES)
 async def the_changes_of_a_fork_are_its_own(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec(files={"x": File(data=b"1\n")})) as sandbox:
         await sandbox.write({"x": File(data=b"2\n")})
@@ -214,7 +214,7 @@ else exit 99; fi
 
 
 async def connect(sandbox: Sandbox, path: str, word: str) -> str:
-    """What the service answers to a program inside."""
+    """The service's reply to a program inside."""
     result = await sandbox.exec(["sh", "-c", CLIENT, "sh", path, word], timeout_s=60)
     assert result.exit_code != 99, "the base needs python3 or perl, to connect to a socket"
     assert result.exit_code == 0, f"a program inside could not connect to {path}: {result.stderr.text()}"
@@ -227,7 +227,7 @@ async def in_capitals(reader: StreamReader, writer: StreamWriter) -> None:
     writer.close()
 
 
-@BESIDE.case(Capability.ENDPOINTS)
+@CAPABILITY_CASES.case(Capability.ENDPOINTS)
 async def a_name_is_served_once(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec()) as sandbox:
         endpoints = with_endpoints(sandbox)
@@ -241,11 +241,11 @@ async def a_name_is_served_once(provider: SandboxProvider, make_spec: SpecMaker)
             await endpoints.serve("three", in_capitals)
 
 
-@BESIDE.case(Capability.ENDPOINTS, Need.PROGRAMS)
+@CAPABILITY_CASES.case(Capability.ENDPOINTS, Need.PROGRAMS)
 async def programs_reach_a_service_of_the_host(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async def fail(reader: StreamReader, writer: StreamWriter) -> None:
         writer.close()
-        raise ValueError("told to fail")
+        raise ValueError("failing on purpose")
 
     async with opened(provider, make_spec()) as sandbox, opened(provider, make_spec()) as other:
         endpoints = with_endpoints(sandbox)
@@ -260,7 +260,7 @@ async def programs_reach_a_service_of_the_host(provider: SandboxProvider, make_s
         assert (await other.exec(["test", "-e", path], timeout_s=60)).exit_code == 1, "another sandbox sees the socket"
 
 
-@BESIDE.case(Capability.ENDPOINTS, Need.PROGRAMS)
+@CAPABILITY_CASES.case(Capability.ENDPOINTS, Need.PROGRAMS)
 async def closing_cancels_who_still_serves(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -282,14 +282,14 @@ async def closing_cancels_who_still_serves(provider: SandboxProvider, make_spec:
         await comes_true("the service is connected to", has_begun)
         assert began.is_set(), "a program inside could not connect"
         await sandbox.aclose()
-        assert ended.is_set(), "who served was not cancelled when the sandbox closed"
+        assert ended.is_set(), "the service was not cancelled when the sandbox closed"
         await asyncio.gather(call, return_exceptions=True)
 
 
 # ---------------------------------------------------------------- root
 
 
-@BESIDE.case(Capability.ROOT)
+@CAPABILITY_CASES.case(Capability.ROOT)
 async def files_are_read_through_the_root(provider: SandboxProvider, make_spec: SpecMaker) -> None:
     async with opened(provider, make_spec()) as sandbox:
         assert isinstance(sandbox, Rooted)

@@ -1,6 +1,6 @@
-"""What the cases of the conformance suite are made of. Input: async functions. Output: `Case`s.
+"""Building blocks of the conformance cases.
 
-Invariants: a case fails with AssertionError that says what was promised; nothing here needs a test framework.
+Invariants: a failing case raises an AssertionError that says what was promised; no test framework is needed.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from slipstream.sandbox.base import Capability, ExecResult, Sandbox, SandboxProv
 from slipstream.types import SandboxSpec
 
 SpecMaker: TypeAlias = Callable[..., SandboxSpec]
-"""Takes the fields of a SandboxSpec; whoever runs the suite adds the base."""
+"""Takes the fields of a SandboxSpec; the caller of the suite adds the base."""
 Body: TypeAlias = Callable[[SandboxProvider, SpecMaker], Awaitable[None]]
 LONG_S = 60.0
-"""For what should take no time at all."""
+"""The timeout for what should take no time at all."""
 PATIENCE_S = 10.0
 
 
 class Need(StrEnum):
-    """What a case asks of a provider beyond keeping files and playing `true`, `echo`, `sleep` and `exit`."""
+    """What a case needs from a provider beyond files and `true`, `echo`, `sleep` and `exit`."""
 
     PROGRAMS = "programs"
-    """Real programs run inside: sh and what every Unix system has."""
+    """Real programs run inside: sh and the usual Unix tools."""
     DISK_LIMIT = "disk_limit"
-    """`SandboxLimits.disk_mb` and `file_mb` are held."""
+    """`SandboxLimits.disk_mb` and `file_mb` are enforced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One promise, and how to see whether it is kept."""
+    """One promise, and a test of it."""
 
     name: str
     body: Body
@@ -84,7 +84,7 @@ def expecting(error: type[BaseException], match: str = "") -> Iterator[None]:
     try:
         yield
     except error as raised:
-        assert re.search(match, str(raised)), f"the message should tell {match!r}, and is {str(raised)!r}"
+        assert re.search(match, str(raised)), f"the message should match {match!r}, but is {str(raised)!r}"
     else:
         raise AssertionError(f"{error.__name__} should have been raised ({match!r})")
 
@@ -94,9 +94,9 @@ async def sh(sandbox: Sandbox, script: str, timeout_s: float = LONG_S) -> ExecRe
 
 
 async def output(sandbox: Sandbox, script: str) -> str:
-    """What a script that must succeed writes."""
+    """The output of a script that must succeed."""
     result = await sh(sandbox, script)
-    assert result.exit_code == 0, f"{script!r} ended with {result.exit_code}: {result.stderr.text()}"
+    assert result.exit_code == 0, f"{script!r} exited with {result.exit_code}: {result.stderr.text()}"
     return result.stdout.text()
 
 
@@ -104,22 +104,22 @@ _LIST = 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " < $p/cmdline
 
 
 async def command_lines(sandbox: Sandbox) -> dict[int, str]:
-    """What runs inside, seen with nothing but a shell."""
+    """The command lines of all processes inside, found with only a shell."""
     lines = [line.split(" ", 1) for line in (await output(sandbox, _LIST)).splitlines()]
     return {int(line[0]): line[-1].strip() for line in lines}
 
 
 async def comes_true(what: str, seen: Callable[[], Awaitable[bool]]) -> None:
-    """Wait a little for what may take a moment."""
+    """Wait until a condition holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE_S
     while not await seen():
-        assert loop.time() < deadline, f"within {PATIENCE_S:g} s it should be so that {what}"
+        assert loop.time() < deadline, f"this should become true within {PATIENCE_S:g} s: {what}"
         await asyncio.sleep(0.02)
 
 
 async def becomes(sandbox: Sandbox, pid: int, command: str) -> None:
-    """A process that was just begun is still a copy of the one that began it, for a moment."""
+    """Wait until a process runs `command`: right after its fork it is still a copy of its parent."""
 
     async def seen() -> bool:
         return (await command_lines(sandbox)).get(pid) == command
@@ -128,7 +128,7 @@ async def becomes(sandbox: Sandbox, pid: int, command: str) -> None:
 
 
 async def all_gone(sandbox: Sandbox, *words: str) -> None:
-    """No process with such words in its command line is left."""
+    """Wait until no process has one of these words in its command line."""
 
     async def gone() -> bool:
         commands = [command for command in (await command_lines(sandbox)).values() if "/proc/[0-9]" not in command]

@@ -1,9 +1,8 @@
-"""The conformance suite: whether a sandbox provider keeps the contract of `base.py`.
+"""The conformance suite: tests whether a sandbox provider keeps the contract of `base.py`.
 
-Input: a provider, ours or yours, and what its base is. Output: nothing, or an AssertionError that says which promise
-was broken. Invariants: each case opens its own sandboxes and closes them; capabilities are tested where the provider
-names them; what a provider cannot be asked is named by whoever runs the suite, in `without`, and nowhere else. No test
-framework is imported. A test file of yours is five lines:
+Input: a provider and its base. A broken promise raises an AssertionError. Invariants: each case opens and closes its
+own sandboxes; the capabilities that a provider lists are tested; only the caller can exclude needs, with `without`. No
+test framework is imported. Your test file takes five lines:
 
     import pytest
     from slipstream.sandbox.conformance.suite import applicable, check
@@ -12,8 +11,8 @@ framework is imported. A test file of yours is five lines:
     def test_my_provider_keeps_the_contract(case):
         check(case, MyProvider)
 
-Where the provider needs an image, give `check` a third argument: `functools.partial(SandboxSpec, base="debian:12")`.
-Where there is a way to kill a sandbox from outside, add `when_lost(kill)` to the cases.
+If the provider needs an image, give `check` a third argument: `functools.partial(SandboxSpec, base="debian:12")`.
+If a sandbox can be killed from outside, add `when_lost(kill)` to the cases.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ from collections.abc import Awaitable, Callable, Collection
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.base import Sandbox, SandboxProvider
-from slipstream.sandbox.conformance.basics import BASICS
-from slipstream.sandbox.conformance.capabilities import BESIDE
+from slipstream.sandbox.conformance.capabilities import CAPABILITY_CASES
 from slipstream.sandbox.conformance.case import LONG_S, Case, Need, SpecMaker, comes_true, expecting
+from slipstream.sandbox.conformance.files import FILE_CASES
+from slipstream.sandbox.conformance.lifecycle import LIFECYCLE_CASES
+from slipstream.sandbox.conformance.programs import PROGRAM_CASES
 from slipstream.types import File, SandboxSpec
 
 __all__ = ["CASES", "Case", "Need", "SpecMaker", "applicable", "check", "when_lost"]
 
-CASES: tuple[Case, ...] = (*BASICS.all, *BESIDE.all)
+CASES: tuple[Case, ...] = (*PROGRAM_CASES.all, *FILE_CASES.all, *LIFECYCLE_CASES.all, *CAPABILITY_CASES.all)
 CASE_TIMEOUT_S = 180.0
 
 
 def applicable(provider: SandboxProvider, *, without: Collection[Need] = ()) -> list[Case]:
-    """The cases for what the provider names, but those that need what it goes `without`."""
+    """The cases that apply to a provider: those for its capabilities, except those whose needs are in `without`."""
     return [
         case
         for case in CASES
@@ -44,7 +45,7 @@ def applicable(provider: SandboxProvider, *, without: Collection[Need] = ()) -> 
 
 
 def check(case: Case, make_provider: Callable[[], SandboxProvider], make_spec: SpecMaker = SandboxSpec) -> None:
-    """Run one case on a provider of its own. Raises AssertionError if the promise is not kept."""
+    """Run one case on its own provider. Raises AssertionError if the promise is broken."""
 
     async def main() -> None:
         provider = make_provider()
@@ -58,7 +59,7 @@ def check(case: Case, make_provider: Callable[[], SandboxProvider], make_spec: S
 
 
 def when_lost(lose: Callable[[Sandbox], Awaitable[None]]) -> Case:
-    """The case of a sandbox that is lost from outside, by the means of `lose`."""
+    """The case of a sandbox that is lost from outside; `lose` kills it."""
 
     async def a_lost_sandbox_says_so_in_every_call(provider: SandboxProvider, make_spec: SpecMaker) -> None:
         sandbox, other = await provider.open(make_spec()), await provider.open(make_spec())
@@ -70,7 +71,9 @@ def when_lost(lose: Callable[[Sandbox], Awaitable[None]]) -> Case:
         )
         await asyncio.sleep(0.1)
         await lose(sandbox)
-        assert all(isinstance(error, SandboxError) for error in await pending), "calls under way end with SandboxError"
+        assert all(isinstance(error, SandboxError) for error in await pending), (
+            "calls in progress must raise SandboxError"
+        )
 
         async def is_unhealthy() -> bool:
             return not await sandbox.healthy()
@@ -86,7 +89,7 @@ def when_lost(lose: Callable[[Sandbox], Awaitable[None]]) -> Case:
         ):
             with expecting(SandboxError):
                 await call()
-        assert await other.healthy(), "another sandbox is not harmed"
+        assert await other.healthy(), "another sandbox must not be affected"
         await sandbox.aclose()
         await sandbox.aclose()
 

@@ -1,9 +1,9 @@
-"""Copying a folder of ours into a layer, so that a sandbox's user owns the copy.
+"""Copies a folder of the user into a layer, so that the sandboxes' user owns the copy.
 
-Input: descriptors of both folders. Output: nothing. Invariants: files are read with our own rights and written with
-the other user's; links are copied as links, and whatever is neither file, link nor folder is left out.
+Input: descriptors of both folders. Invariants: files are read with our own rights and written with the other user's;
+links are copied as links; anything that is not a file, link or folder is skipped.
 
-The folder is the user's own, not an agent's. Blocking: it belongs into a thread.
+The source is trusted: it does not belong to an agent. Blocks; call it in a thread.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ COPY_BYTES = 1 << 24
 
 
 def copy_tree(source_fd: int, target_fd: int, *, uid: int, gid: int) -> None:
-    """Copy all that lies in one folder into another, which is empty. Raises OSError."""
+    """Copy a folder's contents into an empty folder. Raises OSError."""
     todo = [_Open(os.dup(source_fd), os.dup(target_fd))]
-    """From the top down to where it is at work: as many descriptors as that is deep, however wide a folder is."""
+    """The path from the top to the current folder: descriptors grow with depth only."""
     try:
         while todo:
             folder = todo[-1]
@@ -36,7 +36,7 @@ def copy_tree(source_fd: int, target_fd: int, *, uid: int, gid: int) -> None:
 
 
 class _Open:
-    """A folder that is being copied: both sides, and the names that are left. Owns both descriptors."""
+    """A folder being copied: both sides, and the names left to copy. Owns both descriptors."""
 
     def __init__(self, source: int, target: int) -> None:
         self.source, self.target = source, target
@@ -53,7 +53,7 @@ class _Open:
 
 
 def _copy(name: str, here: int, there: int, uid: int, gid: int) -> tuple[int, int] | None:
-    """Copy one entry; of a folder only itself: its insides are the pair that comes back."""
+    """Copy one entry. A folder is created empty, and its (source, target) descriptors are returned."""
     facts = os.stat(name, dir_fd=here, follow_symlinks=False)
     mode = stat.S_IMODE(facts.st_mode)
     if stat.S_ISLNK(facts.st_mode):

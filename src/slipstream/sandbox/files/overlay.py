@@ -1,7 +1,7 @@
-"""What changed in a sandbox, found from the writable layer of its overlay alone.
+"""Reads what changed in a sandbox from the writable layer of its overlay.
 
-Input: descriptors of the layer's folder and of what lies below it. Output: an `OverlayLayer`, and the old files at the
-paths that it changes. Invariants: what `safe_walk.py` says; only what the layer names is read below it.
+Input: descriptors of the layer and of the folder below it. Output: an `OverlayLayer`, and the old files at the paths it
+changes. Invariants: those of `safe_walk.py`; below the layer, only paths that it names are read.
 """
 
 from __future__ import annotations
@@ -13,25 +13,33 @@ from dataclasses import dataclass, field
 
 from slipstream.errors import SandboxFileError
 from slipstream.sandbox.files.safe_open import FOLDER, PLACE, open_inside
-from slipstream.sandbox.files.safe_walk import MAX_ENTRIES, Listing, Stat, list_folder, read_entries, stat_tree, told
+from slipstream.sandbox.files.safe_walk import (
+    MAX_ENTRIES,
+    Listing,
+    Stat,
+    list_folder,
+    read_entries,
+    sandbox_file_errors,
+    stat_tree,
+)
 from slipstream.types import File, FileTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayLayer:
-    """The writable layer of an overlay: what it lays over the folders below it. Paths are relative."""
+    """The contents of an overlay's writable layer. Paths are relative."""
 
     files: Mapping[str, File] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
-    """Files and whole folders below that are gone."""
+    """Lower files and folders that were deleted."""
     opaque: frozenset[str] = frozenset()
-    """Those of `folders` that show nothing of the folder of that name below (`.` for the layer's own)."""
+    """Those of `folders` that hide the lower folder of the same name (`.` is the layer's root)."""
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def shows(self, path: str) -> bool:
-        """Whether a file below, of this path, is still seen through the layer."""
+        """Whether a lower file with this path is visible through the layer."""
         hiding = (self.files, self.links, self.deleted, self.left_out)
         if path in self.folders or any(path in hidden for hidden in hiding) or "." in self.opaque:
             return False
@@ -53,12 +61,12 @@ def read_layer(
     prefix: str = "user.overlay.",
     max_entries: int = MAX_ENTRIES,
 ) -> OverlayLayer:
-    """What an overlay's upper folder lays over the others. A folder that is missing in it changes nothing.
+    """The contents of an overlay's upper folder; empty if `path` does not exist in it.
 
-    `prefix` is that of the overlay's own attributes: `trusted.overlay.` where it was mounted without `userxattr`. It
-    must be the right one, since programs inside may set the other.
+    `prefix` is that of the overlay's own attributes: `trusted.overlay.` if it was mounted without `userxattr`. It must
+    be the right one, since programs inside can set the other.
     """
-    with told(path):
+    with sandbox_file_errors(path):
         try:
             folder = open_inside(upper_fd, os.fsencode(path), FOLDER, links=False)
         except FileNotFoundError:
@@ -73,13 +81,13 @@ def read_layer(
             if marks.is_whiteout(entry, above):
                 deleted.add(entry.path)
             elif stat.S_ISREG(entry.mode) and marks.get(entry.path, "metacopy") is not None:
-                left_out[entry.path] = "its data lies in another layer"
+                left_out[entry.path] = "its data is in another layer"
             else:
                 kept.append(entry)
         opaque = {name for name in (".", *folders) if marks.get(name, "opaque") == b"y"}
         for name in folders:
             if marks.get(name, "redirect") is not None:
-                left_out[name] = "a folder that was renamed as a whole"
+                left_out[name] = "a folder renamed as a whole"
         tree = read_entries(folder, Listing(entries=kept, left_out=left_out), max_bytes, max_files)
         return OverlayLayer(
             files=tree.files,
@@ -94,7 +102,7 @@ def read_layer(
 
 
 class _Marks:
-    """The overlay's own attributes of files and folders."""
+    """The overlay's attributes of files and folders."""
 
     def __init__(self, folder: int, prefix: str) -> None:
         self._folder = folder
@@ -138,10 +146,10 @@ def read_below(
     *,
     max_entries: int = MAX_ENTRIES,
 ) -> FileTree:
-    """What the folders below a layer hold at the paths that the layer changes: the old side of a comparison whose new
-    side is the layer. `path` is the one that `read_layer` was given."""
+    """The lower files at the paths that a layer changes: the old side of a comparison whose new side is the layer.
+    `path` is the one given to `read_layer`."""
     try:
-        with told(path):
+        with sandbox_file_errors(path):
             folder = open_inside(lower_fd, os.fsencode(path), FOLDER, links=False)
     except SandboxFileError:
         return FileTree()

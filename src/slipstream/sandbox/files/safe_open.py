@@ -1,11 +1,11 @@
-"""Opening a path inside a folder whose contents someone hostile changes meanwhile.
+"""Opens a path inside a folder whose contents an attacker may change at the same time.
 
-Input: the descriptor of a folder, and a path that is taken as if that folder were the root. Output: a descriptor.
-Invariants: nothing outside the folder is opened, whatever links, `..` and renames say; nothing but regular files and
-folders is opened for reading (a FIFO or a device is looked at through O_PATH alone, which does not wake it); the files
-of the kernel (/proc, /sys and their like) are not opened either, though they call themselves regular.
+Input: the descriptor of a folder, and a path that is resolved with that folder as root. Output: a descriptor.
+Invariants: nothing outside the folder is opened, whatever links, `..` and renames say; only regular files and folders
+are opened for reading (FIFOs and devices are only opened with O_PATH, which has no effect on them); kernel files
+(/proc, /sys and so on) are not opened either, although they claim to be regular.
 
-The kernel does the resolving where it can (openat2 with RESOLVE_IN_ROOT); elsewhere it is done by hand, one name at a
+The kernel resolves the path if it can (openat2 with RESOLVE_IN_ROOT); otherwise it is resolved here, one component at a
 time.
 """
 
@@ -25,7 +25,7 @@ OPENAT2 = 437
 """The same number on every architecture."""
 NO_MOUNTS, NO_MAGIC_LINKS, NO_LINKS, IN_ROOT = 0x01, 0x02, 0x04, 0x10
 MAX_TRIES = 16
-"""openat2 gives up, and may be asked again, when a rename anywhere on the machine crosses a `..`."""
+"""openat2 fails with EAGAIN, and can be retried, if a rename anywhere on the machine races with a `..`."""
 MAX_LINKS = 40
 ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 PLACE = os.O_PATH | os.O_CLOEXEC
@@ -84,7 +84,7 @@ def open_by_kernel(root_fd: int, path: bytes, flags: int, *, links: bool = True,
 
 
 def open_by_hand(root_fd: int, path: bytes, flags: int, *, links: bool = True, mounts: bool = True) -> int:
-    """The same without openat2: a folder is left only through the descriptor by which it was entered."""
+    """Like `open_by_kernel`, without openat2: `..` goes back to the descriptor the folder was entered from."""
     folders = [os.dup(root_fd)]
     todo = _names(path) if path else [b""]
     num_links = 0
@@ -125,7 +125,7 @@ def open_by_hand(root_fd: int, path: bytes, flags: int, *, links: bool = True, m
 
 
 def _names(path: bytes) -> list[bytes]:
-    """The names of a path, the first last. One that ends with a slash ends with `.`: it must be a folder."""
+    """The components of a path, in reverse. A trailing slash becomes `.`, since it must be a folder."""
     names = [name for name in path.split(b"/") if name]
     if path.endswith(b"/"):
         names.append(b".")
@@ -134,7 +134,7 @@ def _names(path: bytes) -> list[bytes]:
 
 @functools.cache
 def kernel_resolves() -> bool:
-    """Whether openat2 is there; a container's filter may forbid it."""
+    """Whether openat2 is available; a container's filter may forbid it."""
     how, size = _how(PLACE, True, True)
     fd: int = libc().syscall(OPENAT2, -100, b"/", how, size)
     if fd < 0:
@@ -146,17 +146,17 @@ def kernel_resolves() -> bool:
 def open_inside(root_fd: int, path: bytes, flags: int, *, links: bool = True, mounts: bool = True) -> int:
     """Open below `root_fd`, with O_PATH or as a folder. Raises OSError.
 
-    Without `links`, a link anywhere in the path is an error, unless it is the last name and O_NOFOLLOW with O_PATH asks
-    for the link itself. Without `mounts`, so is a way into another file system.
+    Without `links`, a link anywhere in the path is an error, unless it is the last component and O_NOFOLLOW with O_PATH
+    asks for the link itself. Without `mounts`, crossing into another file system is an error.
     """
-    if b"\0" in path:  # where it would end, for the kernel
+    if b"\0" in path:  # the kernel would cut it there
         raise failed(errno.EINVAL, path)
     opener = open_by_kernel if kernel_resolves() else open_by_hand
     return opener(root_fd, path, flags, links=links, mounts=mounts)
 
 
 def is_kernel_file(fd: int) -> bool:
-    """Whether it lies on one of the kernel's own file systems. O_PATH descriptors will do."""
+    """Whether it is on one of the kernel's own file systems. Works for O_PATH descriptors."""
     buffer = ctypes.create_string_buffer(256)
     if libc().fstatfs(fd, buffer):
         raise failed(ctypes.get_errno())
@@ -164,7 +164,7 @@ def is_kernel_file(fd: int) -> bool:
 
 
 def open_regular(place: int) -> int:
-    """For reading, what an O_PATH descriptor stands for. Raises OSError if it is no regular file."""
+    """Open the file behind an O_PATH descriptor for reading. Raises OSError if it is not a regular file."""
     kind = os.fstat(place).st_mode
     if stat.S_ISDIR(kind):
         raise OSError(errno.EISDIR, "not a regular file but a folder")
@@ -175,18 +175,17 @@ def open_regular(place: int) -> int:
 
 @contextlib.contextmanager
 def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """Let this thread touch files with the rights of another user, and own what it makes as that user.
+    """Give this thread the file rights of another user, who also owns the files it creates.
 
-    For a host that runs as root: a link inside to a file that the sandbox may see and not read (/etc/shadow of a base)
-    must not be read for it. Where we are not root nothing is changed: then the rights are those of the user who started
-    the sandbox.
+    Needed if we run as root: a link inside to a file that the sandbox can see but not read (/etc/shadow of a base) must
+    not be followed with our rights. Otherwise nothing changes: we already are the user who started the sandbox.
     """
     number = SETGROUPS.get(platform.machine())
     if os.geteuid() != 0:
         yield
         return
     if number is None or struct.calcsize("P") != 8:
-        raise OSError(errno.ENOTSUP, f"as root on {platform.machine()}, files cannot be touched as another user")
+        raise OSError(errno.ENOTSUP, f"root cannot access files as another user on {platform.machine()}")
     groups = os.getgroups()
     try:
         _set_groups(number, [])
@@ -202,7 +201,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
 
 
 def _set_groups(number: int, groups: list[int]) -> None:
-    """Of this thread alone, which the C library's own function would not do."""
+    """Only for this thread; the C library's function would change all threads."""
     array = (ctypes.c_uint32 * len(groups))(*groups)
     if libc().syscall(number, len(groups), array):
         raise failed(ctypes.get_errno())

@@ -1,27 +1,25 @@
-"""Reading and writing the files of a sandbox from outside, through a descriptor of its root.
+"""Reads a sandbox's files from outside, through a descriptor of its root.
 
-Input: the descriptor, and paths that are taken below it, whether or not they begin with a slash. Output: bytes,
-`FileTree`s and listings, as data. Invariants: what `safe_open.py` says of opening; no program runs; files that vanish,
-grow or change their kind while they are read are left out or are an error, never a hang; time and memory are bounded
-by the arguments, however many files there are and however deep they lie. Nothing here waits for another, so it belongs
-into a thread.
+Input: the descriptor, and paths relative to it, with or without a leading slash. Output: bytes, `FileTree`s and
+listings. Invariants: opening is as safe as in `safe_open.py`; no program runs; files that vanish, grow or change their
+type while they are read are left out or are an error, never a hang; time and memory are bounded by the arguments,
+however many files there are and however deep. Everything blocks; call it in a thread.
 
-Names that are not UTF-8 come as `os.fsdecode` gives them.
+Names that are not UTF-8 are decoded with `os.fsdecode`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.errors import SandboxFileError, SandboxLimitError
-from slipstream.sandbox.files.safe_open import FOLDER, MAX_LINKS, PLACE, is_kernel_file, open_inside, open_regular
+from slipstream.sandbox.files.safe_open import FOLDER, PLACE, is_kernel_file, open_inside, open_regular
 from slipstream.types import File, FileTree
 
 READ_BYTES = 1 << 20
@@ -31,7 +29,7 @@ LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 class Stat(NamedTuple):
-    """What is known of a file without opening it. `ctime_ns` is the one that programs inside cannot set."""
+    """A file's metadata, without opening it. Programs inside cannot set `ctime_ns`."""
 
     path: str
     size: int
@@ -43,62 +41,62 @@ class Stat(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All that lies below a folder and is no folder itself."""
+    """Everything below a folder, except folders."""
 
     entries: list[Stat]
     """In no order."""
     left_out: dict[str, str]
-    """Folders that were not looked into, and why."""
+    """Folders that were not read, and why."""
 
 
 # ---------------------------------------------------------------- reading
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
-    """Errors as the agent should read them."""
+def sandbox_file_errors(path: str) -> Iterator[None]:
+    """Turns OSError and ValueError into errors that the agent reads."""
     try:
         yield
     except OSError as error:
         kind = SandboxLimitError if error.errno in LIMIT_ERRNOS else SandboxFileError
-        raise kind(f"{shown(path)}: {_why(error)}") from error
+        raise kind(f"{printable_path(path)}: {_why(error)}") from error
     except ValueError as error:
-        raise SandboxFileError(f"{shown(path)}: not a path: {error}") from error
+        raise SandboxFileError(f"{printable_path(path)}: not a path: {error}") from error
 
 
-def shown(path: str) -> str:
-    """A path in a message: what cannot be printed is spelt out."""
+def printable_path(path: str) -> str:
+    """A path for a message, with unprintable characters escaped."""
     return path if path.isprintable() else repr(path)
 
 
 def _why(error: OSError) -> str:
     if error.errno == errno.EAGAIN:
-        return "a program inside holds a lease on it"
+        return "a program inside has a lease on it"
     return error.strerror or str(error)
 
 
 def read_file(root_fd: int, path: str, max_bytes: int) -> bytes:
     """The bytes of a regular file; links are followed inside. Raises SandboxFileError."""
-    with told(path):
+    with sandbox_file_errors(path):
         place = open_inside(root_fd, os.fsencode(path), PLACE)
         try:
             data = _read(place, max_bytes)
         finally:
             os.close(place)
     if data is None:
-        raise SandboxFileError(f"{shown(path)}: larger than {max_bytes} bytes")
+        raise SandboxFileError(f"{printable_path(path)}: larger than {max_bytes} bytes")
     return data
 
 
 def _read(place: int, max_bytes: int) -> bytes | None:
-    """The bytes of what an O_PATH descriptor stands for; None if there are too many."""
+    """The content of the file behind an O_PATH descriptor; None if it is too large."""
     fd = open_regular(place)
     try:
         size = os.fstat(fd).st_size
         if size > max_bytes:
             return None
         data = os.read(fd, min(size + 1, READ_BYTES))
-        if len(data) == size:  # it was read beyond its end, and did not grow
+        if len(data) == size:  # read past the end: it did not grow
             return data
         pieces, num_bytes = [data], len(data)
         while data and num_bytes <= max_bytes:
@@ -119,9 +117,9 @@ def read_tree(
     skip: Collection[str] = (),
     max_entries: int = MAX_ENTRIES,
 ) -> FileTree:
-    """The files and links below a folder, as `Sandbox.read_tree` says; links count as files. Folders named in `skip`
-    are not entered. Raises SandboxFileError."""
-    with told(path):
+    """The files and links below a folder, like `Sandbox.read_tree`; links count as files. Folders named in `skip` are
+    not entered. Raises SandboxFileError."""
+    with sandbox_file_errors(path):
         folder = open_inside(root_fd, os.fsencode(path), FOLDER)
     try:
         listing = list_folder(folder, skip, max_entries)
@@ -131,7 +129,7 @@ def read_tree(
 
 
 def read_entries(folder: int, listing: Listing, max_bytes: int, max_files: int) -> FileTree:
-    """Read what was listed below an open folder, as far as it fits, in the order of the paths."""
+    """Read the listed entries of an open folder in path order, as far as they fit."""
     files: dict[str, File] = {}
     links: dict[str, str] = {}
     left_out = dict(listing.left_out)
@@ -143,7 +141,7 @@ def read_entries(folder: int, listing: Listing, max_bytes: int, max_files: int) 
         elif len(files) + len(links) >= max_files:
             left_out[path] = f"more than {max_files} files"
         elif entry.size > room:
-            left_out[path] = f"{entry.size} bytes do not fit into {max_bytes} in all"
+            left_out[path] = f"its {entry.size} bytes exceed the total of {max_bytes}"
         else:
             try:
                 found = _read_entry(folder, path, room)
@@ -154,7 +152,7 @@ def read_entries(folder: int, listing: Listing, max_bytes: int, max_files: int) 
                 links[path] = found
                 room -= len(os.fsencode(found))
             elif found is None:
-                left_out[path] = f"it grew, and does not fit into {max_bytes} bytes in all"
+                left_out[path] = f"it grew and exceeds the total of {max_bytes} bytes"
             else:
                 files[path] = found
                 room -= len(found.data)
@@ -162,7 +160,7 @@ def read_entries(folder: int, listing: Listing, max_bytes: int, max_files: int) 
 
 
 def _read_entry(folder: int, path: str, max_bytes: int) -> File | str | None:
-    """A file, the target of a link, or None for what is too large. No link on the way is followed."""
+    """A file, the target of a link, or None if it is too large. Follows no link in the path."""
     place = open_inside(folder, os.fsencode(path), PLACE | os.O_NOFOLLOW, links=False)
     try:
         mode = os.fstat(place).st_mode
@@ -183,8 +181,8 @@ def _kind(mode: int) -> str:
 
 
 def stat_tree(root_fd: int, path: str, *, skip: Collection[str] = (), max_entries: int = MAX_ENTRIES) -> Listing:
-    """What lies below a folder, without a look into any file. Raises SandboxFileError."""
-    with told(path):
+    """List what is below a folder, without opening files. Raises SandboxFileError."""
+    with sandbox_file_errors(path):
         folder = open_inside(root_fd, os.fsencode(path), FOLDER)
     try:
         return list_folder(folder, skip, max_entries)
@@ -193,9 +191,9 @@ def stat_tree(root_fd: int, path: str, *, skip: Collection[str] = (), max_entrie
 
 
 def list_folder(folder: int, skip: Collection[str], max_entries: int, folders: set[str] | None = None) -> Listing:
-    """What lies below an open folder. Into `folders` go the paths of those entered.
+    """List what is below an open folder. The paths of entered folders are added to `folders`.
 
-    One descriptor at a time: each folder is opened by its path from the first, with no link on the way.
+    Uses one descriptor at a time: each folder is opened by its path from the first, without following links.
     """
     entries: list[Stat] = []
     left_out: dict[str, str] = {}
@@ -217,14 +215,14 @@ def list_folder(folder: int, skip: Collection[str], max_entries: int, folders: s
         finally:
             os.close(fd)
         if num_left <= 0:
-            left_out |= dict.fromkeys([path or ".", *todo], f"more than {max_entries} names in all")
+            left_out |= dict.fromkeys([path or ".", *todo], f"more than {max_entries} names in total")
             break
     return Listing(entries=entries, left_out=left_out)
 
 
 def _open_folder(folder: int, path: str) -> int:
     if path.count("/") >= MAX_DEPTH:
-        raise OSError(errno.ELOOP, f"deeper than {MAX_DEPTH} folders")
+        raise OSError(errno.ELOOP, f"nested deeper than {MAX_DEPTH} folders")
     name = os.fsencode(path) or b"."
     try:
         if path:
@@ -235,14 +233,14 @@ def _open_folder(folder: int, path: str) -> int:
     fd = open_inside(folder, name, FOLDER | os.O_NOFOLLOW, links=False)
     if is_kernel_file(fd):
         os.close(fd)
-        raise OSError(errno.EACCES, "a folder of the kernel's")
+        raise OSError(errno.EACCES, "a kernel folder")
     return fd
 
 
 def _look_into(
     fd: int, prefix: str, skip: Collection[str], entries: list[Stat], folders: list[str], max_entries: int
 ) -> int:
-    """Add what one folder holds to the lists; how many names that were."""
+    """Add one folder's entries to the lists; returns the number of names."""
     num_seen = 0
     with os.scandir(fd) as found:
         for entry in found:
@@ -269,92 +267,3 @@ def _look_into(
                 )
             )
     return num_seen
-
-
-# ---------------------------------------------------------------- writing
-
-
-def write_files(root_fd: int, files: Mapping[str, File]) -> None:
-    """Write files, making folders as needed and replacing what is there; a link is written through, inside.
-
-    Each file comes to its place by a rename, whole or not at all. Raises SandboxFileError, and SandboxLimitError if the
-    disk is full; those before it are written then.
-    """
-    for path, file in files.items():
-        with told(path):
-            folder, name = _place_for(root_fd, os.fsencode(path))
-            try:
-                _put(folder, name, file)
-            finally:
-                os.close(folder)
-
-
-def _place_for(root_fd: int, path: bytes) -> tuple[int, bytes]:
-    """The folder in which a file is to be made, and its name there."""
-    for _ in range(MAX_LINKS):
-        above, _, name = path.rpartition(b"/")
-        if name in (b"", b".", b".."):
-            raise OSError(errno.EISDIR, "not the path of a file")
-        folder = _make_folders(root_fd, above)
-        try:
-            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-            target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(mode) else b""
-        except FileNotFoundError:
-            return folder, name
-        except BaseException:
-            os.close(folder)
-            raise
-        if stat.S_ISREG(mode):
-            return folder, name
-        os.close(folder)
-        if not target:
-            raise OSError(errno.EINVAL, "not a regular file")
-        path = target if target.startswith(b"/") else (above or b".") + b"/" + target
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-
-
-def _make_folders(root_fd: int, path: bytes) -> int:
-    """Open a folder, and make what is missing of it."""
-    missing: list[bytes] = []
-    while True:
-        try:
-            fd = open_inside(root_fd, path or b".", FOLDER)
-            break
-        except FileNotFoundError:
-            path, _, name = path.rpartition(b"/")
-            missing.append(name)
-            if name == b".." or not (path or name):
-                raise
-    for name in reversed(missing):
-        try:
-            if name not in (b"", b"."):
-                with suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=fd)
-                below = open_inside(fd, name, FOLDER | os.O_NOFOLLOW, links=False)
-                os.close(fd)
-                fd = below
-        except BaseException:
-            os.close(fd)
-            raise
-    return fd
-
-
-def _put(folder: int, name: bytes, file: File) -> None:
-    if is_kernel_file(folder):
-        raise OSError(errno.EACCES, "not a place for files")
-    temporary = b".slipstream-" + secrets.token_hex(8).encode()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-    try:
-        try:
-            view = memoryview(file.data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fchmod(fd, file.mode & 0o777)
-        finally:
-            os.close(fd)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise

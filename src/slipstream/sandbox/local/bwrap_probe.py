@@ -1,8 +1,7 @@
-"""Which bubblewrap and which Python this machine can run local sandboxes with, found by opening one.
+"""Finds the bubblewrap and the Python that local sandboxes can run with here, by opening one.
 
-Input: how a provider is made with them. Output: the two, or a ConfigError that says what to do.
-Invariants: they were seen to work; the sandbox of the trial and its provider are closed; what works is tried once in
-a process, what does not is tried again.
+Input: a way to make a provider with them. Output: the two, or a ConfigError that says what to do. Invariants: they were
+tested; the test's sandbox and provider are closed; a success is cached for the process, a failure is not.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ MakeProvider = Callable[[bwrap.Program, bwrap.Interpreter], SandboxProvider]
 
 
 @functools.cache
-def tools(make: MakeProvider, use_base_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
-    """What this machine runs sandboxes with, tried out once. Raises ConfigError, each time, if it cannot."""
+def find_tools(make: MakeProvider, use_base_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
+    """The bubblewrap and Python that work here, tested once. Raises ConfigError, each time, if none do."""
     program = bwrap.find_bwrap()
     interpreters = [bwrap.own_interpreter()]
     if use_base_python:
         interpreters.insert(0, bwrap.base_interpreter())
     complaints = []
     for interpreter in interpreters:
-        complaint = try_out(make(program, interpreter))
+        complaint = try_open(make(program, interpreter))
         if not complaint:
             return program, interpreter
         complaints.append(complaint)
     raise ConfigError(bwrap.explain_refusal("\n".join(complaints)))
 
 
-def try_out(provider: SandboxProvider) -> str:
-    """Open a sandbox, then close the provider with it. Empty if that works, else what was complained about."""
+def try_open(provider: SandboxProvider) -> str:
+    """Open a sandbox, then close the provider. Returns the error, or "" if it worked."""
     said = [""]
 
     async def try_it() -> None:
@@ -48,7 +47,7 @@ def try_out(provider: SandboxProvider) -> str:
         finally:
             await provider.aclose()
 
-    thread = threading.Thread(target=lambda: asyncio.run(try_it()))  # there may be an event loop in this one
+    thread = threading.Thread(target=lambda: asyncio.run(try_it()))  # the current thread may have an event loop
     thread.start()
     thread.join()
     return said[0]

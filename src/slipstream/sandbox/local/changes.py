@@ -1,8 +1,8 @@
-"""What was changed in a folder of a sandbox: its writable layer then and now, over the same folders below.
+"""Finds what changed in a folder of a sandbox, by comparing its writable layer with an earlier state of it.
 
-Input: descriptors of the folders. Output: a Changed.
-Invariants: of the folders below only what a layer names is read; no link is followed; how much is read is bounded by a
-Room, and what an agent wrote beyond that is an error of its own or is left out and named.
+Input: descriptors of the layer and of the folders below it. Output: a Changed. Invariants: of the lower folders, only
+paths named in a layer are read; no link is followed; a ReadBudget bounds how much is read, and what an agent wrote
+beyond it is an error of the agent or is left out and named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_MARKED_FILES = 100_000
 MAX_CHANGED_FILES = 20_000
 MAX_CHANGED_NAMES = 50_000
 MAX_LEFT_OUT = 100
-"""How many paths that are left out are named."""
+"""How many of the left-out paths are named."""
 
 T = TypeVar("T")
 Seen: TypeAlias = dict[str, Entry]
@@ -31,59 +31,59 @@ Seen: TypeAlias = dict[str, Entry]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBudget:
-    """How much of a layer, and of what lies below it, is read."""
+    """How much of a layer and of the folders below it is read."""
 
     num_bytes: int
     num_files: int
     num_names: int
 
     def beside(self, then: OverlayLayer) -> ReadBudget:
-        """The same for a layer that held something when it was marked."""
+        """The same budget on top of what the layer held when it was marked."""
         num_files = len(then.files) + len(then.links)
         num_names = num_files + len(then.folders) + len(then.deleted) + len(then.left_out)
         return replace(self, num_files=self.num_files + num_files, num_names=self.num_names + num_names)
 
 
 SMALL = ReadBudget(num_bytes=1 << 20, num_files=200, num_names=1_000)
-"""What takes some milliseconds, and is looked at in a thread."""
+"""Takes a few milliseconds, so it is read in a thread."""
 LARGE = ReadBudget(num_bytes=MAX_MARKED_BYTES, num_files=MAX_CHANGED_FILES, num_names=MAX_CHANGED_NAMES)
 LIMITS = OffloadLimits(cpu_s=60)
-"""Of the process that looks at more than that."""
+"""For the process that compares larger layers."""
 
 
-def take(upper_fd: int) -> OverlayLayer:
-    """The layer as it is now."""
+def read_marked_layer(upper_fd: int) -> OverlayLayer:
+    """The current state of the layer."""
     return read_layer(upper_fd, ".", MAX_MARKED_BYTES, MAX_MARKED_FILES)
 
 
-def small_differences(
+def compare_small(
     then: OverlayLayer, upper_fd: int, *, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
 ) -> Changed | None:
-    """`differences`, if that is little work; else None."""
+    """`compare_layers`, if that is little work; otherwise None."""
     if len(then.files) > SMALL.num_files or sum(len(file.data) for file in then.files.values()) > SMALL.num_bytes:
         return None
     layers = _read(then, upper_fd, base_fd, snapshot_fds, SMALL.beside(then))
     return _compared(layers, path, max_bytes) if layers.is_whole else None
 
 
-def differences(
+def compare_layers(
     then: OverlayLayer, upper_fd: int, base_fd: int | None, snapshot_fds: Sequence[int], path: str, max_bytes: int
 ) -> Changed:
-    """From `then` to what the layer holds now, of what lies below `path`. Below both lie the same base, if there is
-    one, and on it layers that were kept, the lowest first. Raises SandboxFileError if that is too much."""
+    """The changes below `path` from `then` to the layer's current state. Both lie on the same base, if there is one,
+    and on the same snapshots, bottom to top. Raises SandboxFileError if there are too many changes."""
     return _compared(_read(then, upper_fd, base_fd, snapshot_fds, LARGE.beside(then)), path, max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layers:
-    """A folder then and now, as it is seen through all layers."""
+    """A folder then and now, as seen through all layers."""
 
     old: Seen
     new: Seen
     left_out: Mapping[str, str]
-    """What is not told now, and may differ from then."""
+    """Paths that could not be read now, and may have changed."""
     is_whole: bool
-    """Whether there was room for all."""
+    """Whether everything fit the budget."""
 
 
 def _read(
@@ -91,7 +91,7 @@ def _read(
 ) -> _Layers:
     now = read_layer(upper_fd, ".", room.num_bytes, room.num_files, max_entries=room.num_names)
     if len(now.files) + len(now.links) >= room.num_files and room.num_files >= LARGE.num_files:
-        raise SandboxFileError(f"more files were made than the {LARGE.num_files} that may be: remove what is not work")
+        raise SandboxFileError(f"more than {LARGE.num_files} files were created: remove those that are not work")
     left_out = {name: why for name, why in now.left_out.items() if then.left_out.get(name) != why}
     is_whole = not now.left_out
     below: Seen = {}
@@ -121,21 +121,21 @@ def _compared(layers: _Layers, path: str, max_bytes: int) -> Changed:
 
 
 def some_of(left_out: Mapping[str, str]) -> dict[str, str]:
-    """The first of many paths, with their reasons; and how many more there are."""
+    """The first of many paths with their reasons, and the number of further ones."""
     if len(left_out) <= MAX_LEFT_OUT:
         return dict(left_out)
     kept = {name: left_out[name] for name in sorted(left_out)[:MAX_LEFT_OUT]}
-    return {**kept, f"{len(left_out) - MAX_LEFT_OUT} more": "left out too"}
+    return {**kept, f"{len(left_out) - MAX_LEFT_OUT} more": "also left out"}
 
 
 def _through(layer: OverlayLayer, below: Seen) -> Seen:
-    """What is seen from above."""
+    """The files as seen through a layer."""
     own = entries_of(FileTree(files=layer.files, links=layer.links))
     return {name: entry for name, entry in below.items() if layer.shows(name)} | own
 
 
 def _below(path: str, named: Mapping[str, T]) -> dict[str, T]:
-    """Of what has a path, that which lies below one, by its path from there."""
+    """The entries below a path, keyed by their path relative to it."""
     if path == ".":
         return dict(named)
     return {name[len(path) + 1 :]: what for name, what in named.items() if name.startswith(f"{path}/")}

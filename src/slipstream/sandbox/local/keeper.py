@@ -1,23 +1,21 @@
-"""The keeper: one small process beside a run that makes the layers of its local sandboxes and starts them. A standalone
-program (Python 3.8+, standard library alone), run by bwrap in a user and a mount namespace of its own.
+"""The keeper: a small process beside a run that creates the layers of its local sandboxes and starts them. A standalone
+program (Python 3.8+, standard library only), run by bwrap in its own user and mount namespaces.
 
-Input: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Output: a reply as
-JSON for each request, with descriptors beside it where the request says so.
-Invariants: a layer is a tmpfs of its own that cannot hold more than it was made for; a view is one that nobody can
-write to; nobody but this process and the sandboxes it started can come to either, and when they are gone so is all that
-was in it; what it starts has no capabilities; it follows no link in an agent's files; when the control socket closes it
-exits.
+Input: requests on a SEQPACKET control socket, one marshalled dict each, with file descriptors. Output: a JSON reply for
+each, with file descriptors where noted. Invariants: a layer is its own tmpfs with a fixed size; a view is a read-only
+layer; only this process and the sandboxes it started can reach either, and the contents vanish with them; what it
+starts has no capabilities; it follows no link in an agent's files; when the control socket closes it exits.
 
     keeper.py CONTROL_FD LAYERS slipstream-lease=ID
 
-Requests: `spawn` a program with a layer of its own (its pidfd and a descriptor of the layer come back), `make` a layer
-to share, or `furnish` one with a view (a descriptor of it comes back), `drop` such a layer, `listen` at a Unix socket
-in a layer (which comes back), `copy` folders of one layer into another.
+Requests: `spawn` a program with its own layer (returns its pidfd and a descriptor of the layer), `make` a shared layer
+or `make_view` (returns a descriptor of it), `drop` such a layer, `listen` on a Unix socket in a layer (returns it),
+`copy` folders from one layer to another.
 
-The layer of a program is mounted where that program and its sandbox alone can see it. Were all of them mounted here,
-each new sandbox would copy the mounts of all the others, and take them down again, with the kernel's one lock held.
+A program's layer is mounted where only that program and its sandbox can see it. If all were mounted here, each new
+sandbox would copy the mounts of all the others, and take them down again, under the kernel's one mount lock.
 
-Each program sees its view through overlays of its own. An overlay has its own inodes, so a lock or a watch on a shared
+Each program sees its view through its own overlays. An overlay has its own inodes, so a lock or a watch on a shared
 file stays inside one sandbox.
 """
 
@@ -53,9 +51,9 @@ FIRST_SPARE_FD = 300
 MAX_ENDED = 1024
 COPY_BYTES = 1 << 20
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""What a copy fails of; any other error is of one entry, which is left out."""
+"""These fail a copy; any other error only skips one entry."""
 BYTES_PER_FILE = 4096
-"""How many files a layer can hold goes by its size: an empty one takes memory too."""
+"""The number of files a layer can hold depends on its size: empty files take memory too."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 0x20, 0x1000, 0x4000
 MNT_DETACH, CLONE_NEWNS = 2, 0x20000
 MOUNT_FLAGS = {
@@ -90,7 +88,7 @@ def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> 
 
 
 def make_layer(place: str, num_bytes: int, folders: dict[str, int], terminals: str = "") -> None:
-    """`terminals` is the folder in it for pseudo-terminals, if it is to have any."""
+    """`terminals` is its folder for pseudo-terminals, if it has one."""
     options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
     mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
     for name, mode in folders.items():
@@ -102,13 +100,13 @@ def make_layer(place: str, num_bytes: int, folders: dict[str, int], terminals: s
 
 
 def drop_layer(place: str) -> None:
-    """A sandbox that still has it mounted keeps it for as long as it lives."""
+    """Unmount a layer. A sandbox that still has it mounted keeps it."""
     checked(libc.umount2(os.fsencode(place), MNT_DETACH), "unmounting a layer")
     os.rmdir(place)
 
 
-def furnish(place: str, view: Request) -> None:
-    """Fill a layer with a view, then let nobody write to it."""
+def fill_view(place: str, view: Request) -> None:
+    """Put a view into a layer and make it read-only."""
 
     def inside(path: str) -> str:
         target = place + path
@@ -139,20 +137,20 @@ def furnish(place: str, view: Request) -> None:
         try:
             mount("none", path, "", wanted | MS_REMOUNT | MS_BIND)
         except OSError as error:
-            if error.errno != errno.EACCES or path == place:  # nobody inside can come to it either
+            if error.errno != errno.EACCES or path == place:  # nobody inside can reach it either
                 raise
 
 
 def mount_overlay(source: str, empty: str, place: str) -> None:
-    """Show a folder read-only, with inodes of its own. The kernel wants a second folder below it."""
+    """Mount a folder read-only with its own inodes. The kernel requires a second lower folder."""
     options = f"lowerdir={source}:{empty},userxattr"
     mount("overlay", place, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options)
 
 
-def parts_of(view: str) -> dict[str, bool]:
-    """What is mounted in a view, by its path there; and whether it can be shown through an overlay.
+def mounts_in_view(view: str) -> dict[str, bool]:
+    """The mounts in a view by path, and whether each can be shown through an overlay.
 
-    An overlay does not contain what is mounted inside its folder, and the kernel refuses one that would hide it.
+    An overlay does not include mounts inside its folder, and the kernel refuses one that would hide them.
     """
     paths = [path[len(view) :] for path, _ in mounts_below(view) if path != view]
     inner = {path for path in paths if any(path.startswith(other + "/") for other in paths)}
@@ -163,8 +161,8 @@ def parts_of(view: str) -> dict[str, bool]:
     }
 
 
-def show(view: str, parts: dict[str, bool], place: str, empty: str) -> None:
-    """Mount a view at a place. `parts` says what gets an overlay; its path "" is the view itself."""
+def mount_view(view: str, parts: dict[str, bool], place: str, empty: str) -> None:
+    """Mount a view. `parts` says which mounts get an overlay; the path "" is the view itself."""
     if not parts.get(""):
         mount(view, place, "", MS_BIND | MS_REC)
         return
@@ -177,8 +175,8 @@ def show(view: str, parts: dict[str, bool], place: str, empty: str) -> None:
 
 
 def try_overlays(view: str, place: str, empty: str) -> dict[str, bool]:
-    """The parts of a view, with only those overlaid that this machine can overlay."""
-    parts = {"": True, **parts_of(view)}
+    """The mounts of a view, and which of them this machine can show through an overlay."""
+    parts = {"": True, **mounts_in_view(view)}
     for path, is_overlaid in parts.items():
         if is_overlaid:
             try:
@@ -191,7 +189,7 @@ def try_overlays(view: str, place: str, empty: str) -> dict[str, bool]:
 
 
 def copy_of_host(path: str, target: str) -> None:
-    """What is not there, or not ours to read, is left out."""
+    """Copy a host path; skipped if it does not exist or is not readable."""
     folder, name = os.path.split(path)
     try:
         here = os.open(folder, FOLDER)
@@ -213,7 +211,7 @@ def copy_of_host(path: str, target: str) -> None:
 
 
 def mounts_below(place: str) -> list[tuple[str, int]]:
-    """What is mounted at a place and below it, and how."""
+    """The mounts at and below a path, with their flags."""
     found = []
     with open("/proc/self/mountinfo", "rb") as table:
         for line in table:
@@ -226,13 +224,13 @@ def mounts_below(place: str) -> list[tuple[str, int]]:
 
 
 def copy_folder(source: int, target: int) -> None:
-    """Copy all that lies in one folder into another: files, links, folders, and an overlay's marks of what is gone.
+    """Copy a folder's files, links, folders and overlay whiteouts into another; skips everything else.
 
-    Whatever else is there is left out. The files are an agent's, and may change while they are read.
+    The files belong to an agent and may change while they are read.
     """
     copy_marks(source, target)
     todo = [(os.dup(source), os.dup(target), names_in(source))]
-    """From the top down to where it is at work, and what is left to copy there: a wide folder takes no descriptors."""
+    """The path from the top to the current folder, with the names left to copy: descriptors grow with depth only."""
     try:
         while todo:
             here, there, names = todo[-1]
@@ -246,7 +244,7 @@ def copy_folder(source: int, target: int) -> None:
             except OSError as error:
                 if error.errno in OUT_OF_ROOM:
                     raise
-                continue  # it is gone, or became something else
+                continue  # it vanished or changed its type
             if below:
                 todo.append((*below, []))
                 todo[-1][2].extend(names_in(below[0]))
@@ -263,7 +261,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def copy_entry(name: str, here: int, there: int) -> tuple[int, int] | None:
-    """Copy one entry; of a folder, only itself: its insides are the pair of descriptors that comes back."""
+    """Copy one entry. A folder is created empty, and its (source, target) descriptors are returned."""
     facts = os.stat(name, dir_fd=here, follow_symlinks=False)
     mode = stat.S_IMODE(facts.st_mode)
     if stat.S_ISLNK(facts.st_mode):
@@ -315,14 +313,14 @@ def copy_marks(source: int, target: int) -> None:
 # ---------------------------------------------------------------- programs
 
 
-def become(request: Request, fds: list[int]) -> NoReturn:
-    """The child's part of starting a program: never returns. Descriptors keep the numbers that the request gives."""
+def exec_child(request: Request, fds: list[int]) -> NoReturn:
+    """The child's side of starting a program. Never returns. Descriptors get the numbers given in the request."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        for door in fds[len(request["targets"]) :]:  # so that all that comes of it is metered
-            os.write(door, b"0")
+        for join_file in fds[len(request["targets"]) :]:  # join the meter before starting anything
+            os.write(join_file, b"0")
         spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_FD) for fd in fds]
         for index, target in enumerate(request["targets"]):
             os.dup2(spare[index], target)
@@ -345,16 +343,16 @@ class Keeper:
         self.control = control
         self.layers = layers
         self.own_layer = os.path.join(layers, "own")
-        """Where every program finds the layer that it alone has."""
+        """Where every program finds its own layer."""
         self.own_view = os.path.join(layers, "own-view")
-        """Where every program finds its view, behind overlays that it alone has."""
+        """Where every program finds its view, through its own overlays."""
         self.empty = os.path.join(layers, "empty")
         self.parts: dict[str, dict[str, bool]] = {}
-        """By the name of a view, how it is put together for a program."""
+        """By the name of a view: its mounts, and which get an overlay."""
         self.answering: dict[int, Request] = {}
-        """By pid, the requests that are answered by a process of their own."""
+        """By pid, the requests handled by a child process."""
         self.ended: dict[int, int] = {}
-        """By pid, how the last of these processes ended, the earliest first."""
+        """By pid, the wait status of the latest ended children, the oldest first."""
         for place in (self.own_layer, self.own_view, self.empty):
             os.mkdir(place)
 
@@ -373,7 +371,7 @@ class Keeper:
         self.reply(request["id"], [], error=kind, message=f"{request['op']}: {error.strerror or error}")
 
     def in_own_process(self, request: Request, answer: Callable[[], None]) -> None:
-        """So that nobody else waits for it."""
+        """Handle a request in a child process, so that other requests do not wait."""
         pid = os.fork()
         if pid:
             self.answering[pid] = request
@@ -382,7 +380,7 @@ class Keeper:
             answer()
         except OSError as error:
             self.refuse(request, error)
-        except Exception as error:  # or nobody would ever answer
+        except Exception as error:  # otherwise the request would never be answered
             self.refuse(request, OSError(errno.EIO, f"{type(error).__name__}: {error}"))
         finally:
             os._exit(0)
@@ -400,8 +398,8 @@ class Keeper:
             if len(self.ended) > MAX_ENDED:
                 del self.ended[next(iter(self.ended))]
             request = self.answering.pop(pid, None)
-            if request and os.WIFSIGNALED(status):  # perhaps it never answered; nobody minds a second answer
-                self.refuse(request, OSError(errno.ECHILD, "the process that was to do it was killed"))
+            if request and os.WIFSIGNALED(status):  # it may not have answered; a second reply does no harm
+                self.refuse(request, OSError(errno.ECHILD, "the process that handled it was killed"))
 
     # ---------------------------------------------------------------- layers
 
@@ -426,9 +424,9 @@ class Keeper:
     def do_make(self, request: Request, fds: list[int]) -> None:
         self.new_layer(request, lambda place: None)
 
-    def do_furnish(self, request: Request, fds: list[int]) -> None:
+    def do_make_view(self, request: Request, fds: list[int]) -> None:
         def fill(place: str) -> None:
-            furnish(place, request["view"])
+            fill_view(place, request["view"])
             self.parts[request["layer"]] = try_overlays(place, self.own_view, self.empty)
 
         self.new_layer(request, fill)
@@ -439,12 +437,12 @@ class Keeper:
         self.reply(request["id"], [])
 
     def do_copy(self, request: Request, fds: list[int]) -> None:
-        """Copies folders of the first layer into the second."""
+        """Copies folders from the first layer to the second."""
         source, target = fds
 
         def copy() -> None:
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # folders may lie deep in each other
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # folders may be deeply nested
             for name in request["folders"]:
                 here = os.open(name, FOLDER, dir_fd=source)
                 copy_folder(here, os.open(name, FOLDER, dir_fd=target))
@@ -456,7 +454,7 @@ class Keeper:
         path = f"/proc/self/fd/{fds[0]}/{request['path']}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.bind(path)
-            os.chmod(path, 0o777)  # whoever may see it may connect
+            os.chmod(path, 0o777)  # anyone who can see it may connect
             listening.listen(64)
             self.reply(request["id"], [listening.fileno()])
 
@@ -466,7 +464,7 @@ class Keeper:
         self.reply(request["id"], [])
 
     def do_status(self, request: Request, fds: list[int]) -> None:
-        """How a program that was started ended: the signal that killed it, or its exit status; neither if it lives."""
+        """How a started program ended: the signal that killed it, or its exit status; neither while it runs."""
         self.reap()
         told = {}
         if (status := self.ended.get(request["pid"])) is not None:
@@ -479,15 +477,15 @@ class Keeper:
             checked(libc.unshare(CLONE_NEWNS), "making a mount namespace")
             make_layer(self.own_layer, request["num_bytes"], request["folders"], request["terminals"])
             view = os.path.join(self.layers, request["view"])
-            show(view, self.parts[request["view"]], self.own_view, self.empty)
+            mount_view(view, self.parts[request["view"]], self.own_view, self.empty)
             layer, pid = os.open(self.own_layer, FOLDER), os.getpid()
             self.reply(request["id"], [pidfd_open(pid), layer], pid=pid)
-            become(request, fds)
+            exec_child(request, fds)
 
         self.in_own_process(request, start)
 
     def receive(self) -> bool:
-        """Take one request. False at the end of the control socket."""
+        """Handle one request. False at the end of the control socket."""
         space = socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
         packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
         fds: list[int] = []
@@ -537,8 +535,8 @@ def main() -> None:
     os.umask(0o022)
     # What is started has no capabilities; this process keeps its own.
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # whoever gives it up kills bwrap
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the run, which then closes its sandboxes
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # giving up the keeper kills bwrap
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is meant for the run, which closes its sandboxes
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)

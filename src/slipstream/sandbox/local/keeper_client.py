@@ -1,8 +1,8 @@
-"""Our side of the keeper: layers to write to, views, and the processes of sandboxes.
+"""Client of the keeper: asks it for layers, views and sandbox processes.
 
-Input: how large a layer is to be, what to show, or what to start. Output: a Layer, or a process known by its pidfd.
-Invariants: closing it ends the keeper, and with it every layer that no sandbox holds any more; one that does not
-answer in time is lost and killed.
+Input: the size of a layer, the contents of a view, or what to start. Output: a KeptLayer, or a process known by its
+pidfd. Invariants: closing it ends the keeper, and with it every layer that no sandbox uses any more; a keeper that does
+not reply in time is lost and killed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -21,46 +20,54 @@ from pathlib import Path
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox.local import bwrap
-from slipstream.sandbox.local.process import Passed, end_of, kill, readable, runnable, spawn_unprivileged, visible_home
+from slipstream.sandbox.local.process import (
+    PassedFds,
+    bwrap_command,
+    end_of,
+    kill,
+    readable,
+    spawn_unprivileged,
+    visible_home,
+)
 from slipstream.sandbox.local.view import HostView
 from slipstream.sandbox.supervisor.channel import Channel, Reply, Request, memory_file
 
 LAYERS = "/slipstream/layers"
 OWN_LAYER = f"{LAYERS}/own"
-"""Where the bwrap of a sandbox finds the layer that this sandbox alone has."""
+"""Where a sandbox's bwrap finds the sandbox's own layer."""
 OWN_VIEW = f"{LAYERS}/own-view"
-"""Where it finds its view, through overlays that this sandbox alone has."""
+"""Where it finds its view, through the sandbox's own overlays."""
 VIEW_BYTES = 64 << 20
 PROGRAM = "/slipstream/keeper.py"
 END_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 EXIT_OF_KILLED = 128 + signal.SIGKILL
-"""What bwrap ends with if the sandbox's first process was killed."""
+"""bwrap's exit status if the sandbox's process 1 was killed."""
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
-"""In its own namespaces: to mount layers, and to copy files that an agent made unreadable."""
+"""In its own namespaces, to mount layers and to copy files that an agent made unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLayer:
-    """Where a sandbox writes to, or a view. `path` is how bwrap finds it; `fd` is ours, and leads to the same place."""
+    """A layer that the keeper holds. bwrap finds it at `path`; `fd` is our own descriptor of it."""
 
     name: str
-    """How the keeper knows it; empty of a sandbox's own, which goes with the sandbox."""
+    """Its name in the keeper; empty for a sandbox's own layer, which goes with the sandbox."""
     path: str
     fd: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRequest:
-    """What a sandbox's own layer is to be, and which view it is shown."""
+    """What a sandbox's own layer should be like, and which view it gets."""
 
     num_bytes: int
     folders: dict[str, int]
-    """With their modes; outer ones first."""
+    """With their modes, outer folders first."""
     terminals: str
     """The folder for pseudo-terminals."""
     view: str
-    """The name of a layer that `furnish` made."""
+    """The name of a layer from `make_view`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,7 @@ class Spawned:
 
 
 def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
-    """bwrap's, before the command: this machine as it is, and a place for layers."""
+    """bwrap's arguments before the command: the host as it is, and a place for layers."""
     args = ["--unshare-user", "--uid", str(bwrap.INSIDE_UID), "--gid", str(bwrap.INSIDE_UID), "--new-session"]
     for name in CAPABILITIES:
         args += ["--cap-add", name]
@@ -86,7 +93,7 @@ def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
 
 
 def python_of(interpreter: bwrap.Interpreter) -> str:
-    """The interpreter as it is found outside of a sandbox."""
+    """The interpreter's path outside of a sandbox."""
     home = visible_home(interpreter)
     return interpreter.path if home is None else str(home / "bin" / Path(interpreter.path).name)
 
@@ -94,15 +101,15 @@ def python_of(interpreter: bwrap.Interpreter) -> str:
 def start(
     program: bwrap.Program, interpreter: bwrap.Interpreter, lease: str, stderr: int
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Run a keeper: its process, and the socket that leads to it. It has not answered yet."""
+    """Start a keeper; returns its process and the socket to it. It has not replied yet."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     source = memory_file(Path(__file__).with_name("keeper.py").read_bytes())
-    passed = Passed(renumbered=False)
+    passed = PassedFds(renumbered=False)
     try:
-        with runnable(program, bwrap.own_interpreter(), passed) as (path, env):
+        with bwrap_command(program, bwrap.own_interpreter(), passed) as (path, env):
             argv = [path, *arguments(interpreter, passed.add(source)), "--", python_of(interpreter)]
             argv += ["-I", "-S", "-B", PROGRAM, str(passed.add(theirs.fileno())), LAYERS, f"slipstream-lease={lease}"]
-            # Whichever Python the keeper itself runs on, sandboxes on another base may need ours.
+            # Whichever Python runs the keeper, sandboxes on another base may need ours.
             process = spawn_unprivileged(
                 argv, env=env, passed=passed, stderr=stderr, interpreter=bwrap.own_interpreter()
             )
@@ -116,7 +123,7 @@ def start(
 
 
 class KeeperClient:
-    """One running keeper. `timeout_s` is how long it may take to answer."""
+    """A running keeper. `timeout_s` is how long it may take to reply."""
 
     def __init__(
         self,
@@ -127,7 +134,7 @@ class KeeperClient:
         timeout_s: float = ANSWER_TIMEOUT_S,
         open_files: int | None = None,
     ) -> None:
-        """`open_files`: the soft limit of what is started; None is our own."""
+        """`open_files`: the soft limit of started programs; None for our own."""
         self.program = program
         self.interpreter = interpreter
         self._numbers = itertools.count(1)
@@ -142,7 +149,7 @@ class KeeperClient:
             raise SandboxError(f"bwrap could not be started: {error}") from error
         self._pidfd = os.pidfd_open(self._process.pid)
         self._channel = Channel(
-            control, takes_fds=True, on_end=lambda: f"the keeper of sandboxes has ended: {self.stderr()}"
+            control, takes_fds=True, on_end=lambda: f"the sandbox keeper has ended: {self.stderr()}"
         )
 
     @property
@@ -157,25 +164,25 @@ class KeeperClient:
         return end_of(self._stderr)
 
     async def make(self, num_bytes: int, folders: dict[str, int]) -> KeptLayer:
-        """A layer of that size to share, with folders of those modes in it."""
+        """A shared layer of this size, with folders of these modes in it."""
         return await self._layer({"op": "make", "num_bytes": num_bytes, "folders": folders})
 
-    async def furnish(self, view: HostView) -> KeptLayer:
+    async def make_view(self, view: HostView) -> KeptLayer:
         """A layer with that view in it."""
-        return await self._layer({"op": "furnish", "num_bytes": VIEW_BYTES, "folders": {}, "view": asdict(view)})
+        return await self._layer({"op": "make_view", "num_bytes": VIEW_BYTES, "folders": {}, "view": asdict(view)})
 
     async def _layer(self, message: Request) -> KeptLayer:
         name = str(next(self._numbers))
         try:
             (fd,) = await self._fds(self._ask({**message, "layer": name}), 1)
         except BaseException:
-            with contextlib.suppress(SandboxError):  # whatever was made of it, nobody can come to it
+            with contextlib.suppress(SandboxError):  # nobody can reach a half-made layer
                 self._ask({"op": "drop", "layer": name})
             raise
         return KeptLayer(name=name, path=f"{LAYERS}/{name}", fd=fd)
 
     async def listen(self, layer: KeptLayer, path: str) -> socket.socket:
-        """A Unix socket that listens at a path in a layer."""
+        """A Unix socket that listens on a path in a layer."""
         (fd,) = await self._fds(self._ask({"op": "listen", "path": path}, [layer.fd]), 1)
         return socket.socket(fileno=fd)
 
@@ -183,41 +190,41 @@ class KeeperClient:
         """Copy folders of one layer into those of another."""
         asked = self._ask({"op": "copy", "folders": list(folders)}, [source.fd, target.fd])
         while not (await asyncio.wait([asked], timeout=self.timeout_s))[0]:
-            await self._reply(self._ask({"op": "hello"}))  # it may take long, while the keeper does other things
+            await self._reply(self._ask({"op": "hello"}))  # it may take long; the keeper still replies meanwhile
         asked.result()
 
     def hold(self, layer: KeptLayer) -> None:
-        """Count one more who needs a layer that is shared."""
+        """Add a reference to a shared layer."""
         self._holders[layer.name] = self.num_holders(layer) + 1
 
     def num_holders(self, layer: KeptLayer) -> int:
         return self._holders.get(layer.name, 0)
 
     async def release(self, layer: KeptLayer) -> None:
-        """Count one less; the layer goes with the last."""
+        """Drop a reference; the last one drops the layer."""
         self._holders[layer.name] -= 1
         if not self._holders[layer.name]:
             del self._holders[layer.name]
             await self.drop(layer)
 
     async def drop(self, layer: KeptLayer) -> None:
-        """Let a layer go. If the keeper is gone, it went with it."""
+        """Drop a layer. If the keeper is gone, the layer went with it."""
         os.close(layer.fd)
         if layer.name:
             with contextlib.suppress(SandboxError):
                 await self._reply(self._ask({"op": "drop", "layer": layer.name}))
 
     async def spawn(
-        self, args: Sequence[str], passed: Passed, *, stderr: int, doors: Sequence[int], room: LayerRequest
+        self, args: Sequence[str], passed: PassedFds, *, stderr: int, join_fds: Sequence[int], room: LayerRequest
     ) -> Spawned:
-        """Run bwrap with `args`, in which its layer is at OWN_LAYER and its view at OWN_VIEW. `passed` is renumbered;
-        `doors` are a meter's."""
-        with runnable(self.program, bwrap.own_interpreter(), passed) as (path, env):
+        """Run bwrap with `args`, which refer to its layer as OWN_LAYER and its view as OWN_VIEW. `passed` is
+        renumbered; `join_fds` come from a meter."""
+        with bwrap_command(self.program, bwrap.own_interpreter(), passed) as (path, env):
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:
                 message = {"op": "spawn", "argv": [path, *args], "env": env, "targets": [0, 1, 2, *passed.numbers]}
                 limited = {**message, **asdict(room), "open_files": self._open_files}
-                asked = self._ask(limited, [null, null, stderr, *passed.fds, *doors])
+                asked = self._ask(limited, [null, null, stderr, *passed.fds, *join_fds])
             finally:
                 os.close(null)
         pidfd, fd = await self._fds(asked, 2)
@@ -226,8 +233,8 @@ class KeeperClient:
         )
 
     async def was_killed(self, pid: int) -> bool:
-        """Of a bwrap that it started, and that has ended: whether somebody outside of the sandbox killed it, or the
-        first process of the sandbox, which no signal from inside can kill."""
+        """For a bwrap that has ended: whether someone outside the sandbox killed it, or killed the sandbox's process 1,
+        which no signal from inside can."""
         told = await self._reply(self._ask({"op": "status", "pid": pid}))
         return "signal" in told or told.get("exit") == EXIT_OF_KILLED
 
@@ -235,15 +242,15 @@ class KeeperClient:
         return self._channel.request(message, fds)[1]
 
     async def _reply(self, asked: asyncio.Future[Reply]) -> Reply:
-        """What is answered. A keeper that does not answer in time is given up: sandboxes that it started go on."""
+        """The reply. A keeper that does not reply in time is given up; the sandboxes it started keep running."""
         await asyncio.wait([asked], timeout=self.timeout_s)
         if not asked.done():
-            self._channel.lose(f"the keeper of sandboxes did not answer within {self.timeout_s:g} s")
+            self._channel.lose(f"the sandbox keeper did not reply within {self.timeout_s:g} s")
             kill(self._pidfd)
         return asked.result()
 
     async def _fds(self, asked: asyncio.Future[Reply], num: int) -> list[int]:
-        """So many descriptors, which come with a reply. They are closed if nobody waits for them any more."""
+        """The `num` descriptors that come with a reply. They are closed if the caller was cancelled."""
         try:
             fds = _fds_in(await self._reply(asked))
         except asyncio.CancelledError:
@@ -252,13 +259,13 @@ class KeeperClient:
         if len(fds) != num:
             _close_fds(asked)
             raise SandboxError(
-                f"{len(fds)} of {num} descriptors came from the keeper of sandboxes: this process may open no more "
-                "files, so raise its limit (ulimit -n)"
+                f"only {len(fds)} of {num} file descriptors arrived from the sandbox keeper: this process has reached "
+                "its limit of open files, so raise it (ulimit -n)"
             )
         return fds
 
     async def aclose(self) -> None:
-        self._channel.lose("the keeper of sandboxes was closed")
+        self._channel.lose("the sandbox keeper was closed")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_GRACE_S):
                 await readable(self._pidfd)
@@ -277,10 +284,3 @@ def _close_fds(asked: asyncio.Future[Reply]) -> None:
     if not asked.cancelled() and asked.exception() is None:
         for fd in _fds_in(asked.result()):
             os.close(fd)
-
-
-def wait_for(pidfd: int, timeout_s: float) -> bool:
-    """Whether a process ends in time. Blocks."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))

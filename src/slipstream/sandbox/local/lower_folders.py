@@ -1,8 +1,8 @@
-"""What a local sandbox stands on: folders that lie below, and where it can be written to.
+"""The folders below a local sandbox's writable layer: base, tree and snapshots, and where the sandbox can write.
 
-Input: a SandboxSpec, and the snapshots that lie above its base or its tree. Output: a Ground; that of a fork too.
-Invariants: a Ground never changes, and a fork stands on all that the sandbox it was taken from stood on; a base or a
-tree that no sandbox could stand on is refused by `check_folder`.
+Input: a SandboxSpec, and snapshots on top of its base or tree. Output: LowerFolders, for a sandbox and for its forks.
+Invariants: LowerFolders never changes, and a fork keeps all lower folders of its original; `check_folder` refuses a
+base or a tree that no sandbox could use.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from slipstream.types import File, SandboxSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerFolders:
-    """What a sandbox stands on: its spec, and where it can be written to."""
+    """A sandbox's spec, its writable areas, and the snapshots below them."""
 
     spec: SandboxSpec
     areas: tuple[bwrap.Area, ...]
-    """The first lower of one that has any is the base or the tree; snapshots lie above it."""
+    """An area's first lower folder, if any, is the base or the tree; snapshots come on top."""
     snapshots: tuple[KeptLayer, ...] = ()
-    """The lowest first. Each has a folder for every area."""
+    """Bottom to top. Each has a folder for every area."""
 
     def area_of(self, path: str) -> tuple[bwrap.Area, str]:
-        """The area that a folder lies in, and its path from there."""
+        """The area that contains a folder, and its path there."""
         place = PurePosixPath(bwrap.workdir_of(self.spec), path)
         for area in reversed(self.areas):
             if place.is_relative_to(area.place):
                 return area, str(place.relative_to(area.place))
-        raise SandboxFileError(f"{place}: nothing can be written there, so there are no changes to tell")
+        raise SandboxFileError(f"{place}: this folder is read-only, so it has no changes")
 
     def written(self, files: Mapping[str, File]) -> dict[str, OverlayLayer] | None:
-        """What the areas hold, by their names, if these files were written and nothing else happened. None if that
-        cannot be told: what lies below, or a path that goes round about, may lead elsewhere."""
+        """The contents of the areas, by name, if these files were written and nothing else happened. None if unknown:
+        lower folders, or a path that is not normalized, may lead elsewhere."""
         if any(area.lowers for area in self.areas):
             return None
         workdir = bwrap.workdir_of(self.spec)
@@ -53,7 +53,7 @@ class LowerFolders:
         return {name: OverlayLayer(files=held, folders=_folders_above(held)) for name, held in found.items()}
 
     def on_top_of(self, snapshot: KeptLayer) -> LowerFolders:
-        """That of a fork."""
+        """The LowerFolders of a fork."""
         return replace(
             self,
             areas=tuple(
@@ -77,16 +77,18 @@ def _folders_above(paths: Iterable[str]) -> frozenset[str]:
 
 
 def check_folder(what: str, folder: str) -> None:
-    """Raise ConfigError if a base or a tree is none that a sandbox could stand on."""
+    """Raise ConfigError if no sandbox could use this base or tree."""
     path = Path(folder)
     if not path.is_absolute() or not path.is_dir():
         raise ConfigError(
-            f"the {what} {folder!r} of a local sandbox is no folder: use 'host', the absolute path of one, or "
+            f"the {what} {folder!r} of a local sandbox is not a folder: use 'host', the absolute path of a folder, or "
             "sandbox.provider=oci if it is an image"
             if what == "base"
-            else f"the {what} {folder!r} of a local sandbox is no folder: give the absolute path of one"
+            else f"the {what} {folder!r} of a local sandbox is not a folder: give the absolute path of one"
         )
     if what == "base" and not (path / "usr/bin").is_dir() and not (path / "bin").is_dir():
-        raise ConfigError(f"the base {folder!r} has no programs: it must be the root of a system, with usr/bin in it")
+        raise ConfigError(f"the base {folder!r} has no programs: it must be a root file system that contains usr/bin")
     if what == "base" and os.geteuid() == 0 and not bwrap.can_be_reached(path):
-        raise ConfigError(f"the base {folder!r} cannot be read by others: `chmod a+rx` it and the folders above it")
+        raise ConfigError(
+            f"the base {folder!r} is not readable by other users: run `chmod a+rx` on it and on its parent folders"
+        )

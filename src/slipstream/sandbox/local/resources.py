@@ -1,7 +1,7 @@
-"""What holds up one local sandbox, outside of it: its process, its meter, and the layers that it stands on.
+"""Host-side resources of one local sandbox: its process, its meter and its layers.
 
-Invariants: `end` lets go of all of it, whatever raises; the host is at fault where the keeper is gone, or where
-somebody outside killed bwrap or the first process of the sandbox.
+Invariants: `end` releases all of them, whatever raises; the host is at fault if the keeper is gone, or if someone
+outside killed bwrap or the sandbox's process 1.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from slipstream.sandbox.metering.meter import Meter
 from slipstream.types import SandboxSpec
 
 END_GRACE_S = 2.0
-"""How long bwrap may take to end after the supervisor has."""
+"""How long bwrap may take to exit after the supervisor has."""
 
 
 class LocalHost:
-    """What holds up one sandbox, outside."""
+    """The HostSide of a local sandbox."""
 
     def __init__(
         self,
-        launched: BwrapProcess,
+        process: BwrapProcess,
         shared: SharedLayers,
         layer: KeptLayer,
         meter: Meter,
@@ -36,37 +36,37 @@ class LocalHost:
         spec: SandboxSpec,
         probe: Probe,
     ) -> None:
-        self.launched = launched
+        self.process = process
         self.shared = shared
         self.keeper = shared.keeper
         self.layer = layer
         self.meter = meter
         self.below = below
         self.tree = tree
-        """The copy of it, which is among those below."""
+        """The copy of the tree, which is one of `below`."""
         self._spec = spec
         self._probe = probe
 
     async def end(self) -> None:
-        async with contextlib.AsyncExitStack() as then:  # whatever raises, all of it is let go
+        async with contextlib.AsyncExitStack() as then:  # everything is released, whatever raises
             for layer in self.below:
                 then.push_async_callback(self.shared.release, layer)
             then.push_async_callback(self.keeper.drop, self.layer)
             then.push_async_callback(self.meter.aclose)
-            await self.launched.end()
+            await self.process.end()
 
     async def why_broken(self) -> str | None:
         try:
             ended_by = self.meter.ended_by()
         except OSError:
-            return None  # a host that cannot say it has faults enough
-        return None if ended_by is None else f"it ran into its limit on {ended_by}"
+            return None  # a host that cannot even tell is itself in trouble
+        return None if ended_by is None else f"it reached its {ended_by} limit"
 
     async def host_fault(self) -> str | None:
-        if not await self.launched.has_ended(END_GRACE_S):
+        if not await self.process.has_ended(END_GRACE_S):
             return None
         try:
-            killed = await self.keeper.was_killed(self.launched.pid)
+            killed = await self.keeper.was_killed(self.process.pid)
         except SandboxError as raised:
             return str(raised)
         return "the sandbox was killed from outside" if killed else None

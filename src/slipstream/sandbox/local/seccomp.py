@@ -1,13 +1,13 @@
-"""The system calls that programs in a sandbox may not make, as a filter for the kernel.
+"""The seccomp filter: the system calls that programs in a sandbox may not make.
 
-Input: the name of a machine. Output: a classic BPF program, as the bytes that `bwrap --seccomp FD` reads.
-Invariants: what is not named here is allowed, so that ordinary programs never notice; a refused call returns an error
-and does nothing; calls of another architecture, whose numbers mean other things, end the process.
+Input: the name of a machine. Output: a classic BPF program, as the bytes that `bwrap --seccomp FD` reads. Invariants:
+calls not listed here are allowed, so ordinary programs never notice; a refused call returns an error and does nothing;
+calls of another architecture, whose numbers mean other things, kill the process.
 
-The filter is a second wall behind the namespaces: it takes away the parts of the kernel that only administrators,
-debuggers and attacks use. `chmod` with setuid bits stays, since nothing inside can gain privileges by running a file.
-Filters see the numbers that a call is given, and not the memory that they point to: hence `clone3`, whose flags lie in
-memory, is said not to exist, and C libraries use `clone` instead.
+The filter is a second line of defence behind the namespaces: it removes the parts of the kernel that only
+administrators, debuggers and attackers use. `chmod` with setuid bits is allowed, since nothing inside can gain
+privileges by executing a file. A filter sees a call's numeric arguments, not the memory they point to: so `clone3`,
+whose flags are in memory, returns ENOSYS, and C libraries use `clone` instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Instruction = tuple[int, int, int, int]
-"""Operation, how far to jump if true, how far if false, operand."""
+"""Operation, jump distance if true, jump distance if false, operand."""
 
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 KILL_PROCESS, REFUSE, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -30,21 +30,21 @@ X32_NUMBERS, NO_NUMBER = 0x40000000, 0xFFFFFFFF
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET. NEWTIME cannot be asked of `clone`."""
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""Linux, 32-bit Linux, either with an old version number, and the question which it is."""
+"""Linux, 32-bit Linux, either with an old version number, and the query of the current one."""
 TERMINAL_REQUESTS = (0x5412, 0x541C)
 """TIOCSTI, which types into a terminal, and TIOCLINUX, which pastes into one."""
 FILE_KIND, DEVICES = 0o170000, (0o020000, 0o060000)
 FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (which tells a program its own network interfaces)."""
-OF_A_USER = 2
+PRIO_USER = 2
 """PRIO_USER: all processes of a user."""
 SUPERVISOR = 1
-"""The process that is to stay where it is. Threads of a program are bound to cores by their numbers, which are many."""
+"""The process whose affinity must not change. Programs set the affinity of their own threads by thread id."""
 RENAME_WHITEOUT = 4
 """Leaves a device node behind."""
 
 SET_LEASE = 1024
-"""F_SETLEASE: whoever opens the file next waits. Some files are shared with other sandboxes, whose user owns them."""
+"""F_SETLEASE makes others wait when they open the file; some files are shared with other sandboxes of the same user."""
 
 X86_64: Mapping[str, int] = {
     "ioctl": 16,
@@ -208,16 +208,16 @@ AARCH64: Mapping[str, int] = {
     "open_tree_attr": 467,
 }
 
-WHOSE: Mapping[str, int] = {
+TARGET_ARGUMENT: Mapping[str, int] = {
     "prlimit64": 0,
     "sched_setparam": 0,
     "sched_setscheduler": 0,
     "sched_setattr": 0,
     "setpriority": 1,
 }
-"""Calls that a process may make of itself, and the argument that says whom they are about: 0 is the caller. About
-others they would let the agent starve the supervisor, whose user it is too."""
-BY_ARGUMENT = frozenset(
+"""Calls that a process may make about itself, and the argument that names the target; 0 is the caller. With another
+target they would let the agent starve the supervisor, which has the same user."""
+REFUSED_BY_ARGUMENT = frozenset(
     {
         "clone",
         "personality",
@@ -231,27 +231,27 @@ BY_ARGUMENT = frozenset(
         "socket",
         "socketpair",
     }
-    | set(WHOSE)
+    | set(TARGET_ARGUMENT)
 )
-"""Refused for some arguments alone."""
-UNSEEN = frozenset({"memfd_create", "msgget", "semget", "shmget"})
-"""Make memory that is in no process and on no disk of the sandbox. The kernel counts it for a control group; without
-one nobody does, and then these are refused. Programs use files in /dev/shm or /tmp instead, which the disk limit
+"""Refused only for some arguments."""
+UNCOUNTED_MEMORY_CALLS = frozenset({"memfd_create", "msgget", "semget", "shmget"})
+"""They allocate memory that belongs to no process and no disk of the sandbox. A control group counts it; without one
+nothing does, and then these calls are refused. Programs use files in /dev/shm or /tmp instead, which the disk limit
 bounds."""
-ABSENT = UNSEEN - {"shmget"} | {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"}
-"""Said not to exist (ENOSYS), so that programs do it another way. All the others are not permitted (EPERM)."""
+ABSENT = UNCOUNTED_MEMORY_CALLS - {"shmget"} | {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"}
+"""These return ENOSYS, so that programs fall back to another way. All others return EPERM."""
 SMALL_SEGMENT_BYTES = 4096
-"""What a segment of System V shared memory may have where nobody counts it: some servers need one as a lock. There can
+"""The largest System V shared memory segment allowed where nothing counts it: some servers use one as a lock. There can
 be 4,096 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyscallTable:
     arch: int
-    """What the kernel calls it: AUDIT_ARCH_..."""
+    """The kernel's AUDIT_ARCH_... constant."""
     numbers: Mapping[str, int]
     has_x32: bool = False
-    """Whether calls of a second kind, with high numbers, come under the same `arch`."""
+    """Whether a second set of calls, with high numbers, shares the same `arch`."""
 
 
 MACHINES: Mapping[str, SyscallTable] = {
@@ -262,12 +262,12 @@ MACHINES: Mapping[str, SyscallTable] = {
 
 @functools.cache
 def program(machine: str | None = None, *, memory_is_metered: bool = True) -> bytes | None:
-    """The filter for a machine, by default this one. None where the numbers of its calls are not known here. Without
-    `memory_is_metered` calls are refused, too, whose memory only a control group counts."""
+    """The filter for a machine, by default this one. None if its call numbers are not listed here. Without
+    `memory_is_metered`, calls whose memory only a control group counts are refused too."""
     known = MACHINES.get(machine or platform.machine())
     if known is None:
         return None
-    left_out = UNSEEN if memory_is_metered else frozenset()
+    left_out = UNCOUNTED_MEMORY_CALLS if memory_is_metered else frozenset()
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(known, left_out))
 
 
@@ -280,22 +280,22 @@ def _instructions(machine: SyscallTable, left_out: frozenset[str]) -> list[Instr
     for name, number in machine.numbers.items():
         if name in left_out:
             continue
-        body = _by_argument(name) if name in BY_ARGUMENT else [_refuse(_error(name))]
+        body = _by_argument(name) if name in REFUSED_BY_ARGUMENT else [_refuse(_error(name))]
         lines += [(JUMP_EQUAL, 0, len(body), number), *body]
     return [*lines, (RETURN, 0, 0, ALLOW)]
 
 
 def _by_argument(name: str) -> list[Instruction]:
-    """What is done with a call of which only some are refused; ends by itself. The kernel, too, looks at no more than
-    the lower half of these arguments."""
+    """The instructions for a call that is refused only for some arguments. The kernel, too, uses only the lower half of
+    these arguments."""
     if name == "clone":
         return [_load(0), (JUMP_ANY_BIT, 0, 1, NAMESPACE_FLAGS), _refuse(errno.EPERM), _allow()]
-    if name in WHOSE:
-        of_users = [_load(0), (JUMP_EQUAL, 0, 1, OF_A_USER), _refuse(errno.EPERM)] if name == "setpriority" else []
-        return [*of_users, _load(WHOSE[name]), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EPERM), _allow()]
+    if name in TARGET_ARGUMENT:
+        of_users = [_load(0), (JUMP_EQUAL, 0, 1, PRIO_USER), _refuse(errno.EPERM)] if name == "setpriority" else []
+        return [*of_users, _load(TARGET_ARGUMENT[name]), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EPERM), _allow()]
     if name == "sched_setaffinity":
         return [_load(0), *_if_one_of((SUPERVISOR,), _refuse(errno.EPERM)), _allow()]
-    if name == "shmget":  # the size; its upper half is looked at, too
+    if name == "shmget":  # the size; its upper half is checked too
         upper = [(LOAD, 0, 0, ARGS_AT + ARG_BYTES + 4), (JUMP_EQUAL, 1, 0, 0), _refuse(errno.EINVAL)]
         return [*upper, _load(1), (JUMP_AT_LEAST, 0, 1, SMALL_SEGMENT_BYTES + 1), _refuse(errno.EINVAL), _allow()]
     if name == "renameat2":
@@ -323,7 +323,7 @@ def _if_one_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
 
 
 def _load(argument: int) -> Instruction:
-    """The lower half of an argument: both machines have it first."""
+    """The lower half of an argument, which comes first on both machines."""
     return (LOAD, 0, 0, ARGS_AT + ARG_BYTES * argument)
 
 

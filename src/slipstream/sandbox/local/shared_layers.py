@@ -1,8 +1,8 @@
-"""What local sandboxes stand on together: views, and copies of trees.
+"""Layers that local sandboxes share: views, and copies of trees.
 
-Input: a View, or the folder of a tree. Output: the layer with it, made once and held for the caller.
-Invariants: nobody can write to it; what is held is there until it is released; of what nobody holds only so many are
-kept; what could not be made is made anew for the next who asks.
+Input: a HostView, or the folder of a tree. Output: a layer with it, made once and held for the caller.
+Invariants: shared layers are read-only; a held layer exists until it is released; a limited number of unused layers is
+kept; if making one fails, the next caller tries again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from slipstream.sandbox.local.process import NOBODY
 from slipstream.sandbox.local.view import HostView
 
 MAX_VIEWS = 8
-"""That nobody uses. Each takes memory and mounts; those that were not used for longest go."""
+"""Unused ones to keep; the least recently used go first. Each takes memory and mounts."""
 MAX_TREES = 8
-"""That nobody uses. Each takes as much memory as its files are large; those that were not used for longest go."""
+"""Unused ones to keep; the least recently used go first. Each takes the memory of its files."""
 TREE_BYTES = 1 << 36
-"""Of a layer that holds a tree: as much as there is."""
+"""The size of a layer with a tree: unlimited, in effect."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 What = TypeVar("What", bound=Hashable)
 
 
 class SharedLayers:
-    """What one keeper has made. Owns the keeper."""
+    """The shared layers of one keeper. Owns the keeper."""
 
     def __init__(self, keeper: KeeperClient) -> None:
         self.keeper = keeper
-        self._views: _Kept[HostView] = _Kept(keeper, keeper.furnish, MAX_VIEWS)
+        self._views: _Kept[HostView] = _Kept(keeper, keeper.make_view, MAX_VIEWS)
         self._trees: _Kept[str] = _Kept(keeper, functools.partial(_copied, keeper), MAX_TREES)
 
     async def hold_view(self, view: HostView) -> KeptLayer:
@@ -44,18 +44,18 @@ class SharedLayers:
         return await self._views.hold(view)
 
     async def hold_tree(self, folder: str) -> KeptLayer | None:
-        """The layer with a copy of a tree, if the sandboxes' user needs one: he could not change what belongs to
-        another, not even in a layer above it."""
+        """The layer with a copy of a tree, if the sandboxes' user needs one: that user could not change another user's
+        files, not even in a layer on top."""
         return await self._trees.hold(folder) if os.geteuid() == 0 else None
 
     async def release(self, layer: KeptLayer) -> None:
-        """Let go of what was held: a view, a tree, or any other layer of the keeper's."""
+        """Release a held layer: a view, a tree, or any other."""
         await self.keeper.release(layer)
         await self._views.released(layer)
         await self._trees.released(layer)
 
     async def aclose(self) -> None:
-        """Let go of all of it, and of the keeper. No sandbox may stand on it any more."""
+        """Release everything and close the keeper. No sandbox may use it any more."""
         try:
             await self.keeper.aclose()
         finally:
@@ -64,14 +64,14 @@ class SharedLayers:
 
 
 class _Kept(Generic[What]):
-    """Layers by what is in them. Each is held here too, for as long as it is kept."""
+    """Layers by their contents. The cache holds a reference to each."""
 
     def __init__(self, keeper: KeeperClient, make: Callable[[What], Awaitable[KeptLayer]], max_idle: int) -> None:
         self._keeper = keeper
         self._make = make
         self._max_idle = max_idle
         self._made: dict[What, asyncio.Task[KeptLayer]] = {}
-        """The one used last comes last."""
+        """The most recently used one comes last."""
 
     async def hold(self, what: What) -> KeptLayer:
         while True:
@@ -81,7 +81,7 @@ class _Kept(Generic[What]):
                 making.add_done_callback(functools.partial(self._settle, what))
             self._made[what] = making
             layer = await asyncio.shield(making)
-            if self._made.get(what) is making:  # else it may be gone by now
+            if self._made.get(what) is making:  # otherwise it may already be gone
                 self._keeper.hold(layer)
                 return layer
 
@@ -91,14 +91,14 @@ class _Kept(Generic[What]):
         return layer
 
     def _settle(self, what: What, making: asyncio.Task[KeptLayer]) -> None:
-        """Forget what could not be made, for whatever reason; what has just been made is the last to go."""
+        """Forget a layer that could not be made; a new one becomes the most recently used."""
         if self._made.get(what) is making:
             del self._made[what]
             if _layer_of(making) is not None:
                 self._made[what] = making
 
     async def released(self, layer: KeptLayer) -> None:
-        """Somebody has let go of a layer, perhaps one of these."""
+        """A layer, perhaps one of these, was released."""
         what = next((what for what, made in self._made.items() if _layer_of(made) is layer), None)
         if what is None:
             return
@@ -125,18 +125,18 @@ class _Kept(Generic[What]):
 
 
 def _layer_of(making: asyncio.Task[KeptLayer]) -> KeptLayer | None:
-    """If it is made."""
+    """The layer, if it is ready."""
     return making.result() if making.done() and not making.cancelled() and making.exception() is None else None
 
 
 def place_of(tree: KeptLayer) -> str:
-    """Where bwrap finds the files of a tree's copy."""
+    """Where bwrap finds the files in a copy of a tree."""
     return f"{tree.path}/tree"
 
 
 @contextlib.contextmanager
 def folder(path: str, layers: Sequence[KeptLayer]) -> Iterator[int]:
-    """A descriptor of a base or a tree; if it is a tree's copy, that is among `layers`."""
+    """A descriptor of a base or a tree; the copy of a tree is one of `layers`."""
     layer = next((layer for layer in layers if path == place_of(layer)), None)
     if layer is None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -149,7 +149,7 @@ def folder(path: str, layers: Sequence[KeptLayer]) -> Iterator[int]:
 
 
 async def _copied(keeper: KeeperClient, folder: str) -> KeptLayer:
-    """A layer with the files of a folder, as the sandboxes' user's own."""
+    """A layer with a copy of a folder, owned by the sandboxes' user."""
     layer = await keeper.make(TREE_BYTES, {"tree": 0o755})
 
     def copy() -> None:

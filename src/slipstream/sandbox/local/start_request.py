@@ -1,8 +1,8 @@
-"""Having the keeper start the bwrap of one sandbox: its arguments, the descriptors that it is lent, its limits.
+"""Starts the bwrap of one sandbox through the keeper: its arguments, the descriptors it inherits, its limits.
 
-Input: a Launching, the keeper, the meter, and the lease that is written on every process. Output: the bwrap that runs,
-the layer that it writes to and the channel to the supervisor, which has not answered yet.
-Invariants: bwrap has what it was lent and nothing else of ours; if it is not started, no descriptor of ours is left.
+Input: a StartRequest, the keeper, the meter, and the lease that marks every process. Output: the running bwrap, the
+layer it writes to, and the channel to the supervisor, which has not replied yet. Invariants: bwrap inherits only what
+it was given; if it is not started, no descriptor stays open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from slipstream.sandbox.local import bwrap, seccomp
 from slipstream.sandbox.local.keeper_client import OWN_LAYER, OWN_VIEW, KeeperClient, KeptLayer, LayerRequest
 from slipstream.sandbox.local.lower_folders import LowerFolders
-from slipstream.sandbox.local.process import BwrapProcess, Passed, visible_home
+from slipstream.sandbox.local.process import BwrapProcess, PassedFds, visible_home
 from slipstream.sandbox.metering import watchdog
 from slipstream.sandbox.metering.meter import Meter
 from slipstream.sandbox.supervisor.channel import Channel, memory_file
@@ -23,70 +23,70 @@ from slipstream.sandbox.supervisor.channel import Channel, memory_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """What bwrap is to be started with."""
+    """What to start bwrap with."""
 
-    ground: LowerFolders
+    lower: LowerFolders
     interpreter: bwrap.Interpreter
     program: tuple[str, bytes]
-    """The supervisor: its path inside, and its bytes."""
+    """The supervisor: its path inside, and its content."""
     view: KeptLayer
 
 
 async def launch(
     keeper: KeeperClient, what: StartRequest, meter: Meter, lease: str
 ) -> tuple[BwrapProcess, KeptLayer, Channel]:
-    """Start it. Raises SandboxError if the keeper cannot, and OSError if the meter cannot let it in."""
-    spec, interpreter, program = what.ground.spec, what.interpreter, what.program
-    passed = Passed(renumbered=True)
+    """Start bwrap. Raises SandboxError if the keeper cannot, and OSError if it cannot join the meter."""
+    spec, interpreter, program = what.lower.spec, what.interpreter, what.program
+    passed = PassedFds(renumbered=True)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as lent:
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
         undo.callback(ours.close)
-        lent.callback(theirs.close)
+        inherited.callback(theirs.close)
         stderr = memory_file()
         undo.callback(os.close, stderr)
         info, info_write = os.pipe2(os.O_CLOEXEC)
         undo.callback(os.close, info)
-        lent.callback(os.close, info_write)
+        inherited.callback(os.close, info_write)
 
-        def lend(fd: int) -> int:
-            lent.callback(os.close, fd)
+        def inherit(fd: int) -> int:
+            inherited.callback(os.close, fd)
             return passed.add(fd)
 
-        data = {path: lend(memory_file(content)) for path, content in bwrap.files_in_base(spec, program).items()}
+        data = {path: inherit(memory_file(content)) for path, content in bwrap.files_in_base(spec, program).items()}
         is_metered = meter.kind != watchdog.KIND
         rules = seccomp.program(memory_is_metered=is_metered)
         args = ["--info-fd", str(passed.add(info_write))]
-        passed.add(info)  # so that it can write even if we are dead by then
+        passed.add(info)  # so that it can write even if this process is dead by then
         args += bwrap.arguments(
             spec,
             home=visible_home(interpreter),
             data=data,
             view=OWN_VIEW,
             layer=OWN_LAYER,
-            areas=what.ground.areas,
-            seccomp_fd=None if rules is None else lend(memory_file(rules)),
+            areas=what.lower.areas,
+            seccomp_fd=None if rules is None else inherit(memory_file(rules)),
         )
         args += ["--", interpreter.path, "-I", "-S", "-B", program[0], str(passed.add(theirs.fileno()))]
         args += [bwrap.workdir_of(spec), f"slipstream-lease={lease}"]
         limits = bwrap.rlimits(spec, memory_is_metered=is_metered)
         args += [f"{name}={value}" for name, value in limits.items()]
-        doors = meter.open_doors()
-        for door in doors:
-            lent.callback(os.close, door)
+        join_fds = meter.open_join_fds()
+        for join_file in join_fds:
+            inherited.callback(os.close, join_file)
         room = LayerRequest(
             num_bytes=spec.limits.disk_mb * bwrap.MB,
-            folders=bwrap.folders_of(what.ground.areas, bwrap.workdir_of(spec)),
+            folders=bwrap.folders_of(what.lower.areas, bwrap.workdir_of(spec)),
             terminals="pts",
             view=what.view.name,
         )
-        spawned = await keeper.spawn(args, passed, stderr=stderr, doors=doors, room=room)
+        spawned = await keeper.spawn(args, passed, stderr=stderr, join_fds=join_fds, room=room)
         undo.pop_all()
     channel = Channel(ours)
-    launched = BwrapProcess(
+    process = BwrapProcess(
         pid=spawned.pid,
         pidfd=spawned.pidfd,
         info_fd=info,
         stderr_fd=stderr,
-        on_end=lambda: channel.lose("the sandbox is gone: bwrap has ended"),
+        on_end=lambda: channel.lose("the sandbox is gone: bwrap exited"),
     )
-    return launched, spawned.layer, channel
+    return process, spawned.layer, channel

@@ -1,12 +1,12 @@
-"""Views: what many sandboxes see alike, put together once.
+"""Views: the read-only files that many sandboxes share, assembled once.
 
-Input: what a sandbox is to find that is no file of its own. Output: a `HostView`, which the keeper makes as a
-read-only tree. Each sandbox sees it through overlays of its own, which bwrap shows with one mount.
-Invariants: nothing in a view can be written to, and nothing in it is secret.
+Output: a `HostView`, from which the keeper makes a read-only tree. Each sandbox sees it through its own overlays, which
+bwrap shows with one mount.
+Invariants: a view is read-only, and nothing in it is secret.
 
-The kernel has one lock for all mounts of a machine, and bwrap reads the whole table of them after every one it makes.
-A sandbox put together from its parts took that lock sixty times, and where hundreds start at once they waited for it
-and for little else.
+The kernel has one lock for all mounts of a machine, and bwrap reads the whole mount table after every mount it makes. A
+sandbox assembled from its parts took that lock sixty times, and hundreds of concurrent starts spent their time waiting
+for it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ DEVICE_LINKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """Everything in it is named by its path inside. As it is by default it has /dev alone."""
+    """Everything in it is named by its path inside. The default has only /dev."""
 
     folders: tuple[str, ...] = (TERMINALS, SHARED_MEMORY)
     files: tuple[tuple[str, bytes], ...] = ()
     links: tuple[tuple[str, str], ...] = DEVICE_LINKS
     copied: tuple[str, ...] = ()
-    """Of this machine, as they are when the view is made. What is not there is left out."""
+    """Host paths copied when the view is made. Missing ones are left out."""
     shown: tuple[tuple[str, str], ...] = ()
-    """Folders of this machine: where they are inside, and where here."""
+    """Host folders: the path inside, and the path on the host."""
     devices: tuple[str, ...] = DEVICES
 
 
 def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> HostView:
-    """The programs of this machine, a minimal /etc, and places to mount the sandbox's own folders at."""
+    """The host's programs, a minimal /etc, and mount points for the sandbox's own folders."""
     links = [*DEVICE_LINKS, ("/var/tmp", "../tmp")]
     folders = {"/usr": "/usr", **shown}
     for name in SYSTEM_FOLDERS:

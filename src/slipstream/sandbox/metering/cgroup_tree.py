@@ -1,8 +1,8 @@
-"""The kernel's trees of control groups: where we are in them, and how groups are emptied and removed.
+"""The kernel's cgroup hierarchies: which are mounted, where we are in them, and how groups are emptied and removed.
 
-Input: what /proc tells of mounts and memberships. Output: the trees that are mounted here, of version 1 and 2.
-Invariants: only groups below a folder `slipstream/<lease>` are listed, emptied or removed; a process is killed
-through a descriptor of it, after it was seen in the group again.
+Input: mounts and memberships from /proc. Output: the mounted hierarchies, of version 1 and 2. Invariants: only groups
+below a folder `slipstream/<lease>` are listed, emptied or removed; a process is killed through a pidfd, after checking
+again that it is in the group.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ KILL_ROUNDS = 50
 
 
 class Kernel:
-    """The kernel's folders of groups. A test gives another."""
+    """Access to the kernel's cgroup files; tests substitute their own."""
 
     def read(self, path: str) -> str:
-        """Empty if there is no such file, or it cannot be read now."""
+        """The content of a file; empty if it does not exist or cannot be read now."""
         try:
-            return self.read_surely(path)
+            return self.read_or_raise(path)
         except OSError:
             return ""
 
-    def read_surely(self, path: str) -> str:
-        """Empty if there is no such file. Raises OSError if the host is only short of something."""
+    def read_or_raise(self, path: str) -> str:
+        """The content of a file; empty if it does not exist. Raises OSError if the host is short of resources."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -58,32 +58,33 @@ class Kernel:
     def make(self, path: str) -> None:
         try:
             os.mkdir(path)  # noqa: PTH102
-        except BlockingIOError as error:  # which here is said of a limit, and does not pass
-            raise OSError(errno.EDQUOT, "no more groups may be made here") from error
+        except BlockingIOError as error:  # EAGAIN: here it means a limit, which is not temporary
+            raise OSError(errno.EDQUOT, "no more groups can be created here") from error
 
     def remove(self, path: str) -> None:
         os.rmdir(path)  # noqa: PTH106
 
     def below(self, path: str) -> Iterator[str]:
-        """All groups at and below a folder, children first."""
+        """A group and all groups below it, children first."""
         for place, _, _ in os.walk(path, topdown=False):
             yield place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchy:
-    """One tree of groups."""
+    """One mounted hierarchy."""
 
     kind: str
     controllers: frozenset[str]
-    """Of version 1, which has a tree for each or some; version 2 has one tree, and says itself what is in it."""
+    """For version 1, which has a tree for each or several; version 2 has one tree, which lists its controllers
+    itself."""
     mount: str
     own: str
-    """The folder of the group that we are in."""
+    """The folder of our own group."""
 
 
 def hierarchies(mountinfo: str, memberships: str) -> list[Hierarchy]:
-    """What /proc/self/mountinfo and /proc/self/cgroup say together. A tree is told once."""
+    """The hierarchies described by /proc/self/mountinfo and /proc/self/cgroup, each once."""
     paths: dict[frozenset[str], str] = {}
     for line in memberships.splitlines():
         _, names, path = line.split(":", 2)
@@ -100,7 +101,7 @@ def hierarchies(mountinfo: str, memberships: str) -> list[Hierarchy]:
         if controllers is None or controllers in found:
             continue
         path = paths[controllers]
-        if root != "/":  # a part of the tree is mounted
+        if root != "/":  # only a part of the tree is mounted
             path = path[len(root) :] if path == root or path.startswith(root + "/") else "/"
         version = V1 if kind == "cgroup" else V2
         own = mount + path.rstrip("/")
@@ -112,16 +113,16 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def here() -> list[Hierarchy]:
-    """None if that cannot be told now."""
+def mounted_trees() -> list[Hierarchy]:
+    """The mounted hierarchies; none if they cannot be read now."""
     try:
-        return here_surely()
+        return mounted_trees_or_raise()
     except OSError:
         return []
 
 
-def here_surely() -> list[Hierarchy]:
-    """Raises OSError if the host is only short of something."""
+def mounted_trees_or_raise() -> list[Hierarchy]:
+    """The mounted hierarchies. Raises OSError if the host is short of resources."""
     mounts = []
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -130,16 +131,16 @@ def here_surely() -> list[Hierarchy]:
         if is_shortage(error):
             raise
         return []
-    return hierarchies("".join(mounts), Kernel().read_surely("/proc/self/cgroup"))
+    return hierarchies("".join(mounts), Kernel().read_or_raise("/proc/self/cgroup"))
 
 
 def kill_all(folder: str, kernel: Kernel, rounds: int = KILL_ROUNDS) -> None:
-    """Kill all processes of a group, those too that they start meanwhile."""
+    """Kill all processes of a group, including those they start meanwhile."""
     try:
         kernel.write(f"{folder}/cgroup.kill", "1")
         return
     except OSError:
-        pass  # there is no such file in version 1, nor before Linux 5.14
+        pass  # version 1, and Linux before 5.14, do not have this file
     for _ in range(rounds):
         pids = _processes(folder, kernel)
         if not pids:
@@ -148,7 +149,7 @@ def kill_all(folder: str, kernel: Kernel, rounds: int = KILL_ROUNDS) -> None:
             with contextlib.suppress(ProcessLookupError):
                 fd = os.pidfd_open(pid)
                 try:
-                    if pid in _processes(folder, kernel):  # else another has got its number
+                    if pid in _processes(folder, kernel):  # otherwise the pid was reused
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
                 finally:
                     os.close(fd)
@@ -159,7 +160,7 @@ def _processes(folder: str, kernel: Kernel) -> set[int]:
 
 
 def waits() -> Iterator[float]:
-    """How long to wait between attempts to remove a group: the dead take a moment to leave it."""
+    """How long to wait between attempts to remove a group: dead processes take a moment to leave it."""
     waited, wait_s = 0.0, 0.0005
     while waited < REMOVE_S:
         yield wait_s
@@ -168,7 +169,7 @@ def waits() -> Iterator[float]:
 
 
 def remove_some(folders: Iterable[str], kernel: Kernel) -> list[str]:
-    """Remove groups; those that stay."""
+    """Remove groups; returns those that could not be removed."""
     stay = []
     for folder in folders:
         try:
@@ -180,27 +181,27 @@ def remove_some(folders: Iterable[str], kernel: Kernel) -> list[str]:
     return stay
 
 
-def left_by(lease: str, found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None) -> list[str]:
-    """Groups of a lease anywhere on this machine, children first: a run may have been in another group than we are."""
+def groups_of_lease(lease: str, found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None) -> list[str]:
+    """All groups of a lease on this machine, children first: the run may have been in another group than ours."""
     ending = f"/{TOP}/{lease}"
     kernel = kernel or Kernel()
     return [
         place
-        for tree in (here() if found is None else found)
+        for tree in (mounted_trees() if found is None else found)
         for place in kernel.below(tree.mount)
         if place.endswith(ending) or f"{ending}/" in place
     ]
 
 
-def holders(found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None) -> set[str]:
-    """Whoever has groups of ours on this machine, by name."""
+def group_owners(found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None) -> set[str]:
+    """The names (leases) that own groups on this machine."""
     kernel = kernel or Kernel()
-    places = (place for tree in (here() if found is None else found) for place in kernel.below(tree.mount))
+    places = (place for tree in (mounted_trees() if found is None else found) for place in kernel.below(tree.mount))
     return {place.rpartition("/")[2] for place in places if place.rpartition("/")[0].endswith(f"/{TOP}")}
 
 
 def remove_all(folders: Iterable[str], kernel: Kernel | None = None) -> None:
-    """Kill what is in these groups and remove them. Raises OSError if one stays."""
+    """Kill the processes in these groups and remove the groups. Raises OSError if one cannot be removed."""
     kernel = kernel or Kernel()
     stay = list(folders)
     tops = {folder.rpartition("/")[0] for folder in stay}
@@ -212,7 +213,7 @@ def remove_all(folders: Iterable[str], kernel: Kernel | None = None) -> None:
             break
         time.sleep(wait_s)
     if stay:
-        raise OSError(errno.EBUSY, f"groups that would not go: {', '.join(stay)}")
+        raise OSError(errno.EBUSY, f"these groups cannot be removed: {', '.join(stay)}")
     for top in tops:
         if top.endswith(f"/{TOP}"):
             with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
-"""How many cores this process, and the sandboxes that it starts, can keep busy.
+"""How many cores this process and its sandboxes can use.
 
-Input: the affinity mask, and the control groups that we are in. Output: a number, with a fraction where a quota has
-one. Invariants: it is above 0, and never more than the mask or the tightest quota allows; what cannot be read binds
-nothing.
+Input: the affinity mask and our control groups. Output: a number, fractional if a quota is. Invariants: it is positive,
+and at most what the mask and the tightest quota allow; what cannot be read sets no limit.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from slipstream.sandbox.metering.cgroup_tree import V2, Hierarchy, Kernel, here
+from slipstream.sandbox.metering.cgroup_tree import V2, Hierarchy, Kernel, mounted_trees
 
 
 def num_cores(
     *, num_in_mask: int | None = None, found: Iterable[Hierarchy] | None = None, kernel: Kernel | None = None
 ) -> float:
-    """Those of this machine, unless a test gives others."""
+    """The cores available here; tests pass other values."""
     cores = float(_num_in_mask() if num_in_mask is None else num_in_mask)
     kernel = kernel or Kernel()
-    for tree in here() if found is None else found:
+    for tree in mounted_trees() if found is None else found:
         for folder in _up_from(tree):
             cores = min(cores, _quota(tree, folder, kernel) or cores)
     return cores
@@ -30,7 +29,7 @@ def _num_in_mask() -> int:
 
 
 def _up_from(tree: Hierarchy) -> Iterator[str]:
-    """The group that we are in and those around it, as far as they are shown here: each binds all below it."""
+    """Our group and its visible parents: the quota of each applies to all groups below it."""
     folder = tree.own
     while folder != tree.mount:
         yield folder
@@ -39,7 +38,7 @@ def _up_from(tree: Hierarchy) -> Iterator[str]:
 
 
 def _quota(tree: Hierarchy, folder: str, kernel: Kernel) -> float | None:
-    """Of one group, in cores: `150000 100000` is a core and a half; `max 100000` and `-1 100000` are no quota."""
+    """A group's quota in cores: `150000 100000` is 1.5 cores; `max 100000` and `-1 100000` mean no quota."""
     names = ("cpu.max",) if tree.kind == V2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     words = [word for name in names for word in kernel.read(f"{folder}/{name}").split()]
     try:

@@ -1,8 +1,7 @@
-"""What a sandbox may use, what it has used, and which of its limits it ran into.
+"""Records what a sandbox uses and which of its limits it reached.
 
-Input: what a meter sees of a sandbox, at any moment and from any thread. Output: its Usage, its gravest Limit, and
-word of each limit that was run into, once.
-Invariants: peaks, times and limits that were run into are never forgotten.
+Input: measurements of a sandbox, at any time and from any thread. Output: its Usage, the most severe Limit it reached,
+and one notification for each limit. Invariants: peaks, times and reached limits are never forgotten.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from enum import StrEnum
 from slipstream.types import SandboxLimits
 
 SPARE_PROCESSES = 10
-"""Beyond the limit, which is held inside: so that whoever acts from outside can still start something."""
+"""Beyond the limit enforced inside, so that the host can still start programs."""
 MB = 1 << 20
 
 
 class Limit(StrEnum):
-    """What can be run into, the least grave first: a fork that failed, a process that was killed, all of them."""
+    """The limits, the least severe first: it costs a failed fork, a killed process, or all processes."""
 
     PROCESSES = "processes"
     MEMORY = "memory"
@@ -34,12 +33,12 @@ class Usage:
     peak_memory_mb: float = 0.0
     cpu_s: float = 0.0
     num_processes: int = 0
-    """Now; threads count each."""
+    """Now; each thread counts."""
 
 
 @dataclass(kw_only=True)
 class UsageMeter:
-    """What one meter has seen so far, and whom it tells. Safe to use from several threads."""
+    """The usage and reached limits of one sandbox. Thread-safe."""
 
     limits: SandboxLimits
     on_exceeded: Callable[[str], None] | None = None
@@ -51,7 +50,7 @@ class UsageMeter:
         self._hit: set[Limit] = set()
         self._lock = threading.Lock()
 
-    def see(self, *, memory_mb: float, cpu_s: float, num_processes: int) -> None:
+    def record(self, *, memory_mb: float, cpu_s: float, num_processes: int) -> None:
         with self._lock:
             self.usage = Usage(
                 peak_memory_mb=max(self.usage.peak_memory_mb, memory_mb),
@@ -60,7 +59,7 @@ class UsageMeter:
             )
 
     def hit(self, limit: Limit) -> bool:
-        """Note that a limit was run into; whether it is for the first time, of which alone word is given."""
+        """Record that a limit was reached; returns whether it is the first time. Only then is `on_exceeded` called."""
         with self._lock:
             if limit in self._hit:
                 return False
@@ -69,10 +68,10 @@ class UsageMeter:
             if self.loop is None:
                 self.on_exceeded(limit)
             else:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to notify
                     self.loop.call_soon_threadsafe(self.on_exceeded, limit)
         return True
 
-    def gravest(self) -> Limit | None:
+    def most_severe(self) -> Limit | None:
         with self._lock:
             return max(self._hit, key=list(Limit).index, default=None)

@@ -1,1 +1,1 @@
-"""The `oci` provider: sandboxes that are containers of podman or docker."""
+"""The `oci` provider: sandboxes that are podman or docker containers."""

@@ -1,8 +1,8 @@
-"""The argument lists of podman and docker.
+"""The argument lists for podman and docker.
 
-Input: a SandboxSpec, an image, what the engine can do. Output: lists of strings, and nothing has happened yet.
-Invariants: no capability, no new privileges, no network but the one asked for, the engine's own seccomp profile, a
-bound on memory, processes and files in memory; every container carries the label of its lease.
+Input: a SandboxSpec, an image, and what the engine can do. Output: lists of strings; nothing is run here.
+Invariants: no capabilities, no new privileges, no network except the configured one, the engine's own seccomp profile,
+limits on memory, processes and files in memory; every container has the label of its lease.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ PYTHON_HOME = "/opt/python"
 DOCKERFILE = "dockerfile:"
 BUILT = "localhost/slipstream-build"
 TAKEN = ("dev", "proc", "run", "sys")
-"""Top folders that are the engine's own, so that the workdir cannot be there."""
+"""Top-level folders that the engine owns, so the workdir cannot be there."""
 MB = 1 << 20
 MAX_OPEN_FILES = 65536
 MAX_PROCESSES = 1 << 14
-"""Of one user on the whole machine: podman itself runs with less than what its caller may have."""
+"""Per user, on the whole machine: podman itself runs with a lower limit than its caller."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEEDED_MODULES = "import _ctypes, _socket, fcntl, resource, select, sys; sys.exit(sys.version_info < (3, 8))"
 
 
 class DiskLimit(StrEnum):
-    """How a sandbox is held to its disk limit."""
+    """How the disk limit is enforced."""
 
     QUOTA = "quota"
     """By the storage driver, to the byte."""
     MEMORY = "memory"
-    """Nothing can be written but the workdir and /tmp, which are memory of that size."""
+    """Only the workdir and /tmp are writable, and they are memory of that size."""
     WATCHED = "watched"
-    """It is looked at every second, and ended when it is over; files are limited one by one meanwhile."""
+    """Usage is checked every second, and the sandbox ended when it exceeds the limit; each file is limited too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """What runs the supervisor. With a `home` it is the host's, bound into the container."""
+    """The Python that runs the supervisor. With a `home`, it is the host's, mounted into the container."""
 
     path: str
     home: Path | None = None
@@ -59,15 +59,15 @@ class Python:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that is here."""
+    """A local image."""
 
     id: str
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What holds for all containers of a provider."""
+class ContainerOptions:
+    """The options for all containers of a provider."""
 
     kind: EngineKind
     runtime: str | None = None
@@ -79,7 +79,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSpec:
-    """An image to be built from a Dockerfile."""
+    """An image to build from a Dockerfile."""
 
     context: Path
     dockerfile: str = "Dockerfile"
@@ -112,14 +112,14 @@ def host_python() -> Python:
 
 
 def environment(spec: SandboxSpec, image: Image) -> dict[str, str]:
-    """What every program inside finds in its environment."""
+    """The environment of every program inside."""
     base = {"PATH": PATH, "HOME": workdir_of(spec), "LANG": "C.UTF-8", "TERM": "dumb"}
     return base | dict(image.env) | dict(spec.env)
 
 
 def program_limits(spec: SandboxSpec, facts: EngineFacts) -> dict[str, int]:
-    """The limits of every program inside, by the names of the `resource` module. What the engine holds the whole
-    container to is not held again; RLIMIT_NPROC counts a user's processes on the whole machine."""
+    """The limits of every program inside, by the names of the `resource` module. What the engine limits for the whole
+    container is not limited again; RLIMIT_NPROC counts a user's processes on the whole machine."""
     limits = {
         "RLIMIT_NPROC": MAX_PROCESSES if facts.limits_processes else spec.limits.processes + 1,
         "RLIMIT_FSIZE": spec.limits.file_mb * MB,
@@ -131,10 +131,10 @@ def program_limits(spec: SandboxSpec, facts: EngineFacts) -> dict[str, int]:
     return limits
 
 
-def confinement(spec: SandboxSpec, choices: Choices, facts: EngineFacts) -> list[str]:
-    """Options of `run` that hold a container: what it may do, and how much of it."""
+def confinement(spec: SandboxSpec, options: ContainerOptions, facts: EngineFacts) -> list[str]:
+    """Options of `run` that confine a container: its rights and its resources."""
     limits = spec.limits
-    args = ["--pull", "never", "--network", choices.network, "--cap-drop", "ALL"]
+    args = ["--pull", "never", "--network", options.network, "--cap-drop", "ALL"]
     args += ["--cap-add", "DAC_OVERRIDE"]  # for the workdir: the root of an image may be closed even to its owner
     args += ["--security-opt", "no-new-privileges", "--ipc", "private", "--hostname", "sandbox", "--no-healthcheck"]
     args += ["--shm-size", str(_shared_bytes(spec)), "--cpu-shares", str(max(2, round(1024 * limits.cpus)))]
@@ -143,25 +143,25 @@ def confinement(spec: SandboxSpec, choices: Choices, facts: EngineFacts) -> list
     if facts.limits_processes:
         args += ["--pids-limit", str(limits.processes + 1)]
     args += ulimits()
-    if choices.kind is EngineKind.PODMAN:
+    if options.kind is EngineKind.PODMAN:
         args += ["--image-volume", "ignore", "--log-driver", "k8s-file"]
-    if choices.runtime is not None:
-        args += ["--runtime", choices.runtime]
-    if choices.user is not None:
-        args += ["--user", choices.user]
-    return args + _disks(spec, choices) + list(choices.extra)
+    if options.runtime is not None:
+        args += ["--runtime", options.runtime]
+    if options.user is not None:
+        args += ["--user", options.user]
+    return args + _disks(spec, options) + list(options.extra)
 
 
 def ulimits() -> list[str]:
-    """None above our own: an engine without the right to raise limits would fail to start the container."""
+    """Limits no higher than our own: an engine that may not raise limits would fail to start the container."""
     args = []
-    for name, which, most in (
+    for name, which, maximum in (
         ("nofile", resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         ("nproc", resource.RLIMIT_NPROC, MAX_PROCESSES),
         ("core", resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(which)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        value = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         args += ["--ulimit", f"{name}={value}:{value}"]
     return args
 
@@ -170,15 +170,15 @@ def _shared_bytes(spec: SandboxSpec) -> int:
     return min(spec.limits.disk_mb * MB // 8, 64 * MB)
 
 
-def _disks(spec: SandboxSpec, choices: Choices) -> list[str]:
+def _disks(spec: SandboxSpec, options: ContainerOptions) -> list[str]:
     num_bytes = spec.limits.disk_mb * MB
-    if choices.disk is DiskLimit.QUOTA:
+    if options.disk is DiskLimit.QUOTA:
         return ["--storage-opt", f"size={num_bytes}"]
-    if choices.disk is DiskLimit.WATCHED:
+    if options.disk is DiskLimit.WATCHED:
         return []
     workdir = workdir_of(spec)
     temporary = num_bytes // 4
-    args = ["--read-only"] + (["--read-only-tmpfs=false"] if choices.kind is EngineKind.PODMAN else [])
+    args = ["--read-only"] + (["--read-only-tmpfs=false"] if options.kind is EngineKind.PODMAN else [])
     args += ["--tmpfs", f"/tmp:rw,exec,nosuid,nodev,mode=1777,size={temporary}"]
     if workdir != "/tmp":
         left = num_bytes - temporary - _shared_bytes(spec)
@@ -189,14 +189,16 @@ def _disks(spec: SandboxSpec, choices: Choices) -> list[str]:
 def _python_options(python: Python) -> list[str]:
     if python.home is None:
         return []
-    # Moved, it finds its own library no more.
+    # After the move it would not find its own library.
     return [*_bound(python.home, PYTHON_HOME), "--env", f"LD_LIBRARY_PATH={PYTHON_HOME}/lib"]
 
 
 def _bound(folder: Path, place: str) -> list[str]:
-    """A folder of the host, shown read-only."""
+    """A read-only mount of a host folder."""
     if "," in str(folder):
-        raise ConfigError(f"{folder} cannot be shown in a container, for the comma in its name: use another folder")
+        raise ConfigError(
+            f"{folder} cannot be mounted into a container because of the comma in its name: use another folder"
+        )
     return ["--mount", f"type=bind,source={folder},destination={place},readonly"]
 
 
@@ -208,11 +210,11 @@ def run(
     lease: str,
     folder: Path,
     python: Python,
-    choices: Choices,
+    options: ContainerOptions,
     facts: EngineFacts,
 ) -> list[str]:
     """Start a container whose first program is the supervisor. `folder` is the host's side of RUN_FOLDER."""
-    args = ["run", "--detach", "--name", name, "--label", f"{LABEL}={lease}", *confinement(spec, choices, facts)]
+    args = ["run", "--detach", "--name", name, "--label", f"{LABEL}={lease}", *confinement(spec, options, facts)]
     args += [*_bound(folder, RUN_FOLDER), *_python_options(python), "--workdir", "/"]
     args += ["--entrypoint", python.path, image.id, "-I", "-S", "-B", f"{RUN_FOLDER}/{supervisor.OCI_ENTRY.name}"]
     limits = program_limits(spec, facts)
@@ -220,11 +222,13 @@ def run(
     return [*args, *(f"{key}={value}" for key, value in limits.items())]
 
 
-def try_out(image: Image, *, name: str, lease: str, python: Python, choices: Choices, facts: EngineFacts) -> list[str]:
-    """Run a container that only sees whether the supervisor could run in it."""
+def trial_run(
+    image: Image, *, name: str, lease: str, python: Python, options: ContainerOptions, facts: EngineFacts
+) -> list[str]:
+    """Run a container that only tests whether the supervisor could run in it."""
     spec = SandboxSpec()
     args = ["run", "--name", name, "--label", f"{LABEL}={lease}"]
-    args += [*confinement(spec, replace(choices, disk=DiskLimit.WATCHED), facts), *_python_options(python)]
+    args += [*confinement(spec, replace(options, disk=DiskLimit.WATCHED), facts), *_python_options(python)]
     return [*args, "--workdir", "/", "--entrypoint", python.path, image.id, "-I", "-S", "-c", NEEDED_MODULES]
 
 
@@ -235,45 +239,45 @@ def remove(kind: EngineKind, name: str) -> list[str]:
 
 
 def commit(name: str, lease: str) -> list[str]:
-    """Keep a container's files as an image without a name. It stands still meanwhile."""
+    """Save a container's files as an unnamed image. The container is paused meanwhile."""
     return ["commit", "--pause=true", "--change", f"LABEL {LABEL}={lease}", name]
 
 
 # ---------------------------------------------------------------- images
 
 
-def read_image(said: str) -> Image:
-    """What `image inspect` told."""
-    told = json.loads(said)[0]
-    pairs = ((told.get("Config") or {}).get("Env") or []) if isinstance(told, dict) else []
-    return Image(id=str(told["Id"]), env=dict(pair.split("=", 1) for pair in pairs if "=" in pair))
+def read_image(inspected: str) -> Image:
+    """Parse the output of `image inspect`."""
+    facts = json.loads(inspected)[0]
+    pairs = ((facts.get("Config") or {}).get("Env") or []) if isinstance(facts, dict) else []
+    return Image(id=str(facts["Id"]), env=dict(pair.split("=", 1) for pair in pairs if "=" in pair))
 
 
 def build_of(base: str) -> BuildSpec | None:
-    """What `dockerfile:PATH` stands for, where PATH is a Dockerfile or the folder of one; None for an image's name."""
+    """The build for `dockerfile:PATH`, where PATH is a Dockerfile or its folder; None for the name of an image."""
     if not base.startswith(DOCKERFILE):
         return None
     path = Path(base.removeprefix(DOCKERFILE)).expanduser()
     if path.is_dir():
         path /= "Dockerfile"
     if not path.is_file():
-        raise ConfigError(f"the base {base!r} names no Dockerfile: {path} is not there")
+        raise ConfigError(f"the base {base!r} does not name a Dockerfile: {path} does not exist")
     return BuildSpec(context=path.parent.resolve(), dockerfile=path.name)
 
 
-def build(spec: BuildSpec, *, tag: str, choices: Choices, extra: Sequence[str] = ()) -> list[str]:
+def build(spec: BuildSpec, *, tag: str, options: ContainerOptions, extra: Sequence[str] = ()) -> list[str]:
     args = ["build", "--tag", tag, "--file", str(spec.context / spec.dockerfile), "--label", "slipstream.build=1"]
-    if choices.kind is EngineKind.PODMAN:
+    if options.kind is EngineKind.PODMAN:
         args += ulimits()
-        if choices.runtime is not None:
-            args += ["--runtime", choices.runtime]
+        if options.runtime is not None:
+            args += ["--runtime", options.runtime]
     for name, value in spec.args.items():
         args += ["--build-arg", f"{name}={value}"]
     return [*args, *extra, str(spec.context)]
 
 
 def tag_of(spec: BuildSpec) -> str:
-    """The name of what a build makes: the digest of all that goes into it. The same context has the same name."""
+    """The name of a built image: a digest of all its inputs, so that the same context gets the same name."""
     if not (spec.context / spec.dockerfile).is_file():
         raise ConfigError(f"there is no Dockerfile {spec.dockerfile!r} in {spec.context}")
     digest = hashlib.sha256()

@@ -1,8 +1,7 @@
-"""What differs between a folder in two containers, read through descriptors of their roots.
+"""Compares a folder in two containers, through descriptors of their roots.
 
-Input: the two roots, the one before and the one after. Output: a Changed. Invariants: what `safe_walk.py` says of
-reading; files are compared by their bytes, since a program inside can set every time and size; no more is kept in
-memory than what differs.
+Input: the root before and the root after. Output: a Changed. Invariants: reading is as safe as in `safe_walk.py`; files
+are compared by their bytes, since a program inside can set times and sizes; only what differs is kept in memory.
 """
 
 from __future__ import annotations
@@ -15,20 +14,27 @@ from slipstream.offload import OffloadLimits
 from slipstream.patches.apply import PatchError, entries_of, make_patch
 from slipstream.sandbox.base import Changed
 from slipstream.sandbox.files.safe_open import FOLDER, open_inside
-from slipstream.sandbox.files.safe_walk import MAX_ENTRIES, Listing, Stat, list_folder, read_entries, told
+from slipstream.sandbox.files.safe_walk import (
+    MAX_ENTRIES,
+    Listing,
+    Stat,
+    list_folder,
+    read_entries,
+    sandbox_file_errors,
+)
 from slipstream.sandbox.local.changes import MAX_CHANGED_FILES, some_of
 from slipstream.types import FileTree
 
 LIMITS = OffloadLimits(cpu_s=120)
-"""Of the process that compares."""
+"""For the process that compares."""
 MAX_READ_BYTES = 256 << 20
-"""Of the files that differ, on either side; what is beyond is left out."""
+"""For the files that differ, on either side; files beyond it are left out."""
 
 
 def compare(before_fd: int, after_fd: int, path: str, max_bytes: int) -> Changed:
-    """For a process of its own (`offload.apart`). Raises SandboxFileError if `path` is no folder in the second, and if
-    too much differs."""
-    with told(path):
+    """Runs in its own process (`offload.apart`). Raises SandboxFileError if `path` is not a folder in the second root,
+    or if too much differs."""
+    with sandbox_file_errors(path):
         new_folder = open_inside(after_fd, os.fsencode(path), FOLDER)
     try:
         old_folder = _open_or_none(before_fd, path)
@@ -44,7 +50,7 @@ def compare(before_fd: int, after_fd: int, path: str, max_bytes: int) -> Changed
 def _open_or_none(root_fd: int, path: str) -> int | None:
     try:
         return open_inside(root_fd, os.fsencode(path), FOLDER)
-    except OSError:  # it was not there yet
+    except OSError:  # it did not exist yet
         return None
 
 
@@ -61,7 +67,7 @@ def _compare(old_folder: int | None, new_folder: int, max_bytes: int) -> Changed
     }
     if len(paths) > MAX_CHANGED_FILES:
         raise SandboxFileError(
-            f"{len(paths)} files were changed, where {MAX_CHANGED_FILES} may be: remove what is not work"
+            f"{len(paths)} files changed, more than the {MAX_CHANGED_FILES} allowed: remove those that are not work"
         )
     before = FileTree() if old_folder is None else _read(old_folder, old_by_path, paths, MAX_READ_BYTES)
     after = _read(new_folder, new_by_path, paths, MAX_READ_BYTES)
@@ -80,7 +86,7 @@ def _compare(old_folder: int | None, new_folder: int, max_bytes: int) -> Changed
 
 
 def _may_differ(old: Stat | None, new: Stat | None) -> bool:
-    """False for what is the same kind of special file in both."""
+    """False for the same kind of special file on both sides."""
     return old is None or new is None or stat.S_ISREG(new.mode) or stat.S_ISLNK(new.mode) or old.mode != new.mode
 
 

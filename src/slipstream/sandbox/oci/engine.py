@@ -1,7 +1,7 @@
-"""The command line of a container engine: podman or docker.
+"""Runs the command line of a container engine: podman or docker.
 
-Input: arguments. Output: what the engine said. Invariants: every call has a deadline; at the deadline, and when the
-caller is cancelled, the engine's program is ended before the call comes back; what it complained about is in the error.
+Input: arguments. Output: exit code, stdout and stderr. Invariants: every call has a deadline; at the deadline, or if
+the caller is cancelled, the engine's process is ended before the call returns; errors contain its stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slipstream.errors import ConfigError, SandboxError
 
 CALL_TIMEOUT_S = 60.0
 END_GRACE_S = 5.0
-"""How long the engine's program may take to tidy up once it was told to end."""
+"""How long the engine's process may take to clean up after SIGTERM."""
 SHOWN_CHARACTERS = 2000
 
 
@@ -35,29 +35,29 @@ class EngineKind(StrEnum):
 class EngineResult:
     """How one call of the engine ended."""
 
-    code: int
-    out: str
-    complaint: str
+    exit_code: int
+    stdout: str
+    stderr: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What the engine says of itself and this machine."""
+    """What the engine reports about itself and this machine."""
 
     version: str
     runtime: str
     is_rootless: bool
     limits_memory: bool
-    """Of a container as a whole; else only of each process."""
+    """For a container as a whole; otherwise only for each process."""
     limits_processes: bool
     has_seccomp: bool
     has_quota: bool
-    """The storage driver can hold a container's files to a size."""
+    """The storage driver can limit the size of a container's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine's program."""
+    """A container engine's executable."""
 
     kind: EngineKind
     path: str
@@ -65,9 +65,9 @@ class Engine:
     async def call(
         self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S, cwd: Path = Path("/")
     ) -> EngineResult:
-        """Run it to its end, whatever that is. Raises SandboxError if it cannot be run, or not within `timeout_s`.
+        """Run it to its end, whatever its exit code. Raises SandboxError if it cannot be run or exceeds `timeout_s`.
 
-        `cwd` is where it runs, and where what it leaves running may write to (podman's conmon does).
+        `cwd` is its working directory, where processes that it leaves running may write (podman's conmon does).
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -82,44 +82,48 @@ class Engine:
             raise SandboxError(f"{self.path} could not be run: {error}") from error
         try:
             async with asyncio.timeout(timeout_s):
-                out, complaint = await process.communicate()
+                stdout, stderr = await process.communicate()
         except TimeoutError:
             await _end(process)
-            raise SandboxError(f"`{self.kind} {_shown(args)}` was not done within {timeout_s:g} s") from None
+            raise SandboxError(f"`{self.kind} {_shown(args)}` did not finish within {timeout_s:g} s") from None
         except BaseException:
             await _end(process)
             raise
-        return _said(process.returncode, out, complaint)
+        return _result(process.returncode, stdout, stderr)
 
     async def must(self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S, cwd: Path = Path("/")) -> str:
-        """Its output. Raises SandboxError, with what it complained about, if it failed."""
-        said = await self.call(args, timeout_s=timeout_s, cwd=cwd)
-        if said.code != 0:
-            raise SandboxError(f"`{self.kind} {_shown(args)}` failed with {said.code}: {said.complaint}")
-        return said.out
+        """Its stdout. Raises SandboxError, with its stderr, if it failed."""
+        result = await self.call(args, timeout_s=timeout_s, cwd=cwd)
+        if result.exit_code != 0:
+            raise SandboxError(
+                f"`{self.kind} {_shown(args)}` failed with exit code {result.exit_code}: {result.stderr}"
+            )
+        return result.stdout
 
     def call_blocking(self, args: Sequence[str], *, timeout_s: float = CALL_TIMEOUT_S) -> EngineResult:
-        """The same for who has no event loop."""
+        """Like `call`, without an event loop."""
         try:
             done = subprocess.run(
                 [self.path, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, cwd="/"
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxError(f"`{self.kind} {_shown(args)}` could not be run: {error}") from error
-        return _said(done.returncode, done.stdout, done.stderr)
+        return _result(done.returncode, done.stdout, done.stderr)
 
 
 def _shown(args: Sequence[str]) -> str:
     return " ".join(args[:2])
 
 
-def _said(code: int | None, out: bytes, complaint: bytes) -> EngineResult:
-    text = complaint.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
-    return EngineResult(code=-1 if code is None else code, out=out.decode("utf-8", "replace"), complaint=text)
+def _result(exit_code: int | None, stdout: bytes, stderr: bytes) -> EngineResult:
+    text = stderr.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
+    return EngineResult(
+        exit_code=-1 if exit_code is None else exit_code, stdout=stdout.decode("utf-8", "replace"), stderr=text
+    )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it for good: politely first, since a container engine that is killed leaves its locks and mounts."""
+    """Terminate it: SIGTERM first, since an engine that is killed leaves locks and mounts behind."""
 
     async def end() -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -130,7 +134,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            with contextlib.suppress(TimeoutError):  # a program of its own may hold the pipes open
+            with contextlib.suppress(TimeoutError):  # a child process may hold the pipes open
                 async with asyncio.timeout(END_GRACE_S):
                     await process.wait()
 
@@ -138,7 +142,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def finish(task: asyncio.Task[None]) -> None:
-    """Wait for a task that must be done to its end, cancelled or not; a cancellation is told afterwards."""
+    """Wait until a task is done, even if cancelled; the cancellation is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -153,18 +157,18 @@ async def finish(task: asyncio.Task[None]) -> None:
 
 
 def installed() -> list[Engine]:
-    """The engines whose programs are here, podman first: it needs no daemon."""
+    """The installed engines, podman first, since it needs no daemon."""
     found = [(kind, shutil.which(kind)) for kind in EngineKind]
     return [Engine(kind=kind, path=path) for kind, path in found if path is not None]
 
 
 def find_engine(name: str | None) -> Engine:
-    """The engine of that name; without one, the first that answers. Raises ConfigError."""
+    """The engine with this name, or else the first that responds. Raises ConfigError."""
     if name is not None and name not in tuple(EngineKind):
-        raise ConfigError(f"{name!r} is no container engine: use 'podman' or 'docker'")
+        raise ConfigError(f"{name!r} is not a container engine: use 'podman' or 'docker'")
     if not sys.platform.startswith("linux"):
         raise ConfigError(
-            f"on {sys.platform} containers run in another machine, which Slipstream cannot reach into: run it on Linux"
+            f"on {sys.platform} containers run in a virtual machine that Slipstream cannot reach: run it on Linux"
         )
     there = [engine for engine in installed() if name in (None, engine.kind)]
     if not there:
@@ -173,25 +177,25 @@ def find_engine(name: str | None) -> Engine:
         )
     complaints = []
     for engine in there:
-        said = engine.call_blocking(["version", "--format", "{{.Client.Version}}"])
-        if said.code == 0 and engine.kind is EngineKind.DOCKER:  # the program answers for itself, the daemon must too
-            said = engine.call_blocking(["version", "--format", "{{.Server.Version}}"])
-        if said.code == 0:
+        result = engine.call_blocking(["version", "--format", "{{.Client.Version}}"])
+        if result.exit_code == 0 and engine.kind is EngineKind.DOCKER:  # the daemon must respond too
+            result = engine.call_blocking(["version", "--format", "{{.Server.Version}}"])
+        if result.exit_code == 0:
             return engine
-        complaints.append(f"{engine.kind}: {said.complaint}")
+        complaints.append(f"{engine.kind}: {result.stderr}")
     raise ConfigError(explain("; ".join(complaints)))
 
 
 async def ask_facts(engine: Engine) -> EngineFacts:
-    said = await engine.must(["info", "--format", "{{json .}}"])
+    info = await engine.must(["info", "--format", "{{json .}}"])
     try:
-        return read_facts(engine.kind, json.loads(said))
+        return read_facts(engine.kind, json.loads(info))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SandboxError(f"`{engine.kind} info` said what cannot be understood: {error!r}") from error
+        raise SandboxError(f"the output of `{engine.kind} info` could not be parsed: {error!r}") from error
 
 
 def read_facts(kind: EngineKind, info: dict[str, object]) -> EngineFacts:
-    """What `info` told, from its JSON. The two engines have no word in common."""
+    """Parse the JSON of `info`, in which the two engines share no key."""
     if kind is EngineKind.PODMAN:
         host, store = _part(info, "host"), _part(info, "store")
         controllers = host.get("cgroupControllers") or []
@@ -230,23 +234,23 @@ def _has_quota(driver: str, status: str) -> bool:
 
 
 REMEDIES = (
-    ("permission denied.*docker", "you may not talk to docker: add yourself to the group `docker`, or use podman"),
+    ("permission denied.*docker", "you may not access docker: add yourself to the group `docker`, or use podman"),
     ("connect to the docker daemon", "start docker's daemon (`sudo systemctl start docker`), or install podman"),
-    ("rlimit", "the limits it sets are above those of this process: raise them (`ulimit -Hn`, `ulimit -Hu`)"),
-    ("newuidmap|subuid|subgid", "give yourself subordinate ids: `sudo usermod --add-subuids 100000-165535 USER`"),
-    ("netavark|cni|slirp4netns|pasta", "its networks do not work here: keep `network='none'`"),
-    ("executable file not found|no such file", "it lacks a program: install python3 (3.8 or later) in the image"),
+    ("rlimit", "it sets higher limits than this process has: raise them (`ulimit -Hn`, `ulimit -Hu`)"),
+    ("newuidmap|subuid|subgid", "you need subordinate ids: run `sudo usermod --add-subuids 100000-165535 USER`"),
+    ("netavark|cni|slirp4netns|pasta", "its networks do not work here: use `network='none'`"),
+    ("executable file not found|no such file", "a program is missing: install python3 (3.8 or later) in the image"),
     (
         "version `GLIBC|Error loading shared|ld-linux",
-        "the host's Python does not run there: put python3 into the image",
+        "the host's Python does not run in this image: install python3 in it",
     ),
-    ("cgroup", "it may not make cgroups here: run podman as root, or without a root of cgroups of version 1"),
+    ("cgroup", "it may not create cgroups here: run podman as root, or without a root of cgroups of version 1"),
 )
 
 
 def explain(complaint: str) -> str:
-    """One sentence on an engine that does not run containers, with what to do."""
+    """One sentence on why an engine does not run containers, and what to do."""
     for pattern, remedy in REMEDIES:
         if re.search(pattern, complaint, re.IGNORECASE | re.DOTALL):
-            return f"containers do not start here ({complaint}); {remedy}"
-    return f"containers do not start here ({complaint}); see whether `podman run --network none IMAGE true` works"
+            return f"containers do not start on this machine ({complaint}); {remedy}"
+    return f"containers do not start on this machine ({complaint}); try `podman run --network none IMAGE true`"

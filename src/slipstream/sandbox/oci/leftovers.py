@@ -1,7 +1,6 @@
-"""Containers, and images of snapshots, that a killed run left.
+"""Finds and removes containers and snapshot images that a killed run left behind.
 
-Input: the id of a lease. Output: what carries it, or nothing once it is removed. Invariants: nothing is touched that
-does not carry the label of that lease. All of it blocks.
+Input: the id of a lease. Invariants: only what has the label of that lease is touched. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from slipstream.sandbox.oci import arguments
 from slipstream.sandbox.oci.engine import Engine, EngineKind, installed
 
 ROUNDS = 5
-"""How often what was left is looked through: an image goes only after the images that were made from it."""
+"""How often to retry: an image can be removed only after the images that were made from it."""
 
 
 def leftovers(lease: str) -> list[str]:
-    """The containers and images that carry a lease, as `podman container ID`."""
+    """The containers and images with this lease, as `podman container ID`."""
     found = []
     for engine in installed():
         found += [f"{engine.kind} container {name}" for name in _containers(engine, lease)]
@@ -25,25 +24,25 @@ def leftovers(lease: str) -> list[str]:
 
 
 def remove(lease: str) -> None:
-    """Remove them. Raises SandboxError if something does not go away."""
+    """Remove them. Raises SandboxError if something cannot be removed."""
     for engine in installed():
         for name in _containers(engine, lease):
-            said = engine.call_blocking(arguments.remove(engine.kind, name))
-            if said.code != 0 and name in _containers(engine, lease):
-                raise SandboxError(f"the container {name} cannot be removed: {said.complaint}")
+            result = engine.call_blocking(arguments.remove(engine.kind, name))
+            if result.exit_code != 0 and name in _containers(engine, lease):
+                raise SandboxError(f"the container {name} cannot be removed: {result.stderr}")
         remove_images(engine, lease)
 
 
 def remove_images(engine: Engine, lease: str) -> None:
-    said = ""
+    stderr = ""
     for _ in range(ROUNDS):
         there = _image_ids(engine, lease)
         if not there:
             return
         for name in there:
-            said = engine.call_blocking(["rmi", "--force", name]).complaint
+            stderr = engine.call_blocking(["rmi", "--force", name]).stderr
     if there := _image_ids(engine, lease):
-        raise SandboxError(f"the images {there} cannot be removed: {said}")
+        raise SandboxError(f"the images {there} cannot be removed: {stderr}")
 
 
 def _containers(engine: Engine, lease: str) -> list[str]:
@@ -55,9 +54,9 @@ def _image_ids(engine: Engine, lease: str) -> list[str]:
 
 
 def _listed(engine: Engine, args: list[str]) -> list[str]:
-    said = engine.call_blocking(args)
-    if said.code != 0:
-        if engine.kind is EngineKind.DOCKER:  # its daemon does not run: then nothing of its runs
+    result = engine.call_blocking(args)
+    if result.exit_code != 0:
+        if engine.kind is EngineKind.DOCKER:  # its daemon is not running, so neither are containers
             return []
-        raise SandboxError(f"`{engine.kind} {args[0]}` failed: {said.complaint}")
-    return list(dict.fromkeys(said.out.split()))
+        raise SandboxError(f"`{engine.kind} {args[0]}` failed: {result.stderr}")
+    return list(dict.fromkeys(result.stdout.split()))

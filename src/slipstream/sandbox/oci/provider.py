@@ -1,12 +1,12 @@
-"""The `oci` provider: sandboxes that are containers of podman or docker.
+"""The `oci` provider: sandboxes that are podman or docker containers.
 
 Input: a SandboxSpec whose base is the name of an image, or `dockerfile:PATH`. Output: a Sandbox whose process 1 is our
-supervisor, reached through a socket in a folder that the container sees, so that a command costs no call
-of the engine. Invariants: when `aclose` returns, or `open` raises or is cancelled, the container is gone; containers
-and the images of snapshots carry the label of their lease, and `remove` takes away what a killed run left of them.
+supervisor, reached through a socket in a folder mounted into the container, so that a command needs no call of the
+engine. Invariants: when `aclose` returns, or `open` raises or is cancelled, the container is gone; containers and
+snapshot images have the label of their lease, and `remove` deletes what a killed run left of them.
 
-The container has the image's own user unless another is asked for: an image's files mostly belong to root, who has no
-capability here and sees nothing of the host but a folder with the supervisor, read-only.
+The container runs as the image's own user unless another is configured: an image's files mostly belong to root, who has
+no capabilities here and sees nothing of the host except a read-only folder with the supervisor.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.cleanup.lease import Lease
 from slipstream.sandbox.limits import check_limits
 from slipstream.sandbox.oci import arguments
-from slipstream.sandbox.oci.arguments import BuildSpec, Choices, DiskLimit, Image, Python
+from slipstream.sandbox.oci.arguments import BuildSpec, ContainerOptions, DiskLimit, Image, Python
 from slipstream.sandbox.oci.container import Container, remove_container
 from slipstream.sandbox.oci.engine import Engine, EngineFacts, ask_facts, explain, find_engine, finish
 from slipstream.sandbox.oci.leftovers import leftovers, remove, remove_images
-from slipstream.sandbox.oci.sandbox import KeptOciSandbox, OciSandbox
+from slipstream.sandbox.oci.sandbox import LayeredOciSandbox, OciSandbox
 from slipstream.types import SandboxSpec
 
 __all__ = ["BuildSpec", "OciProvider", "leftovers", "remove"]
@@ -45,20 +45,20 @@ PULL_TIMEOUT_S = 1800.0
 BUILD_TIMEOUT_S = 3600.0
 WATCH_INTERVAL_S = 1.0
 NO_SUCH_IMAGE = re.compile("short-name|manifest unknown|not found|invalid reference|access.*denied", re.IGNORECASE)
-"""In what an engine says of an image that no later try will bring."""
+"""Matches an engine's error for an image that no retry will find."""
 
 
-_ways: dict[tuple[str, str, bool, Choices], tuple[Python, Choices]] = {}
-"""How containers of an image are run, for what was asked: once it was seen to work, for the life of this process."""
+_launch_options_by_image: dict[tuple[str, str, bool, ContainerOptions], tuple[Python, ContainerOptions]] = {}
+"""The Python and options that containers of an image run with, cached for this process once they worked."""
 
 
 class OciProvider:
     """Containers on this machine.
 
-    `engine` is podman or docker, by default the first that answers. `runtime` is the engine's; by default its own
-    choice, else crun or runc, whichever starts. `user` is whom programs run as, by default the image's own. With
-    `read_only` nothing of the image can be written to, and the workdir and /tmp are memory, so that the disk limit is
-    hard; then there is no Changes and no Snapshots. `extra_args` go to every `run`, `build_args` to every `build`.
+    `engine` is podman or docker, by default the first that responds. `runtime` is the engine's, by default its own
+    choice, or else crun or runc, whichever works. `user` runs the programs, by default the image's own user. With
+    `read_only` the image is read-only, and the workdir and /tmp are in memory, so that the disk limit is hard; then
+    there are no Changes and no Snapshots. `extra_args` are added to every `run`, `build_args` to every `build`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OciProvider:
         self._home: Path | None = None
         self._images: dict[str, Image] = {}
         self._holders: Counter[str] = Counter()
-        self._has_kept = False
+        self._has_snapshots = False
         self._open: set[OciSandbox] = set()
         self._numbers = itertools.count(1)
         self._starting = asyncio.Semaphore(num_starting)
@@ -108,7 +108,7 @@ class OciProvider:
 
     @property
     def lease_id(self) -> str:
-        """What its containers carry as the label `slipstream.lease`."""
+        """The value of its containers' label `slipstream.lease`."""
         return self._lease_id
 
     # ---------------------------------------------------------------- what is here
@@ -120,20 +120,24 @@ class OciProvider:
         arguments.workdir_of(spec)
         check_limits(spec.limits)
         if spec.tree:
-            raise ConfigError(f"the tree {spec.tree!r} cannot be laid below a container: put its files into the image")
+            raise ConfigError(f"containers do not support a tree ({spec.tree!r}): put its files into the image")
         if spec.base == "host" or spec.base.startswith("/"):
-            raise ConfigError(f"the base {spec.base!r} is no image: name one such as 'docker.io/library/python:3.12'")
+            raise ConfigError(
+                f"the base {spec.base!r} is not an image: name one, such as 'docker.io/library/python:3.12'"
+            )
         build = arguments.build_of(spec.base)
         if build is None and spec.base not in self._images:
             self._look(spec.base)
 
     def _look(self, name: str) -> None:
-        """Raise ConfigError for an image that is not here and never will be."""
+        """Raise ConfigError for a local image that does not exist."""
         if not name.startswith("localhost/"):
             return
         engine = self._find()
-        if engine.call_blocking(["image", "inspect", name]).code != 0:
-            raise ConfigError(f"there is no image {name!r} here: build or import it, or see `{engine.kind} images`")
+        if engine.call_blocking(["image", "inspect", name]).exit_code != 0:
+            raise ConfigError(
+                f"there is no local image {name!r}: build or import it; `{engine.kind} images` lists those there are"
+            )
 
     def _find(self) -> Engine:
         if self._engine is None:
@@ -141,7 +145,7 @@ class OciProvider:
         return self._engine
 
     async def facts(self) -> dict[str, str]:
-        """How sandboxes are confined here, for people."""
+        """How sandboxes are confined here, for display."""
         engine, facts = await self._prepare()
         return {
             "engine": f"{engine.kind} {facts.version}",
@@ -168,62 +172,65 @@ class OciProvider:
     # ---------------------------------------------------------------- images
 
     async def build(self, spec: BuildSpec) -> str:
-        """Build an image unless one was built from the same context; its name, which is a base for sandboxes."""
+        """Build an image unless one was built from the same context; returns its name, to use as a base."""
         engine, _ = await self._prepare()
         tag = await asyncio.to_thread(arguments.tag_of, spec)
         async with self._preparing:
-            if (await engine.call(["image", "inspect", tag])).code != 0:
-                choices = Choices(kind=engine.kind, runtime=self._runtime)
-                args = arguments.build(spec, tag=tag, choices=choices, extra=self._build_args)
+            if (await engine.call(["image", "inspect", tag])).exit_code != 0:
+                options = ContainerOptions(kind=engine.kind, runtime=self._runtime)
+                args = arguments.build(spec, tag=tag, options=options, extra=self._build_args)
                 await engine.must(args, timeout_s=BUILD_TIMEOUT_S)
         return tag
 
     async def _image(self, base: str) -> Image:
-        """The image of a base, pulled or built if it is not here."""
+        """The image for a base, pulled or built if necessary."""
         if (build := arguments.build_of(base)) is not None:
             base = await self.build(build)  # each time, since the context may have changed
         if (known := self._images.get(base)) is not None:
             return known
         engine, _ = await self._prepare()
         async with self._preparing:
-            said = await engine.call(["image", "inspect", base])
-            if said.code != 0:
+            result = await engine.call(["image", "inspect", base])
+            if result.exit_code != 0:
                 if base.startswith("localhost/"):
-                    raise ConfigError(f"there is no image {base!r} here: build or import it")
+                    raise ConfigError(f"there is no local image {base!r}: build or import it")
                 pulled = await engine.call(["pull", "--quiet", base], timeout_s=PULL_TIMEOUT_S)
-                if pulled.code != 0:
-                    kind = ConfigError if NO_SUCH_IMAGE.search(pulled.complaint) else SandboxError
-                    raise kind(f"the image {base!r} is not here and cannot be pulled: {pulled.complaint}")
-                said = await engine.call(["image", "inspect", base])
+                if pulled.exit_code != 0:
+                    kind = ConfigError if NO_SUCH_IMAGE.search(pulled.stderr) else SandboxError
+                    raise kind(f"the image {base!r} is not local and cannot be pulled: {pulled.stderr}")
+                result = await engine.call(["image", "inspect", base])
             try:
-                self._images[base] = arguments.read_image(said.out)
+                self._images[base] = arguments.read_image(result.stdout)
             except (ValueError, LookupError, TypeError) as error:
-                raise SandboxError(f"`{engine.kind} image inspect {base}` cannot be understood: {error!r}") from error
+                raise SandboxError(
+                    f"the output of `{engine.kind} image inspect {base}` could not be parsed: {error!r}"
+                ) from error
         return self._images[base]
 
-    async def _way(self, image: Image) -> tuple[Python, Choices]:
-        """How containers of an image are run, tried out once in this process. Raises ConfigError if they cannot be."""
+    async def _launch_options(self, image: Image) -> tuple[Python, ContainerOptions]:
+        """The Python and options for containers of an image, tested once per process. Raises ConfigError if none
+        work."""
         engine, facts = await self._prepare()
         asked = self._choices(engine, facts)
         key = (engine.path, image.id, self._use_image_python, asked)
-        if (known := _ways.get(key)) is not None:
+        if (known := _launch_options_by_image.get(key)) is not None:
             return known
         async with self._preparing:
-            if (known := _ways.get(key)) is not None:
+            if (known := _launch_options_by_image.get(key)) is not None:
                 return known
             complaints = []
             for runtime in self._runtimes(facts):
                 for python in self._pythons():
-                    choices = replace(asked, runtime=runtime)
-                    complaint = await self._try_out(image, python, choices)
+                    options = replace(asked, runtime=runtime)
+                    complaint = await self._trial_run(image, python, options)
                     if not complaint:
-                        _ways[key] = (python, choices)
-                        return _ways[key]
+                        _launch_options_by_image[key] = (python, options)
+                        return _launch_options_by_image[key]
                     complaints.append(complaint)
             raise ConfigError(explain("; ".join(dict.fromkeys(complaints))))
 
-    def _choices(self, engine: Engine, facts: EngineFacts) -> Choices:
-        return Choices(
+    def _choices(self, engine: Engine, facts: EngineFacts) -> ContainerOptions:
+        return ContainerOptions(
             kind=engine.kind,
             runtime=self._runtime,
             network=self._network,
@@ -241,16 +248,16 @@ class OciProvider:
     def _pythons(self) -> list[Python]:
         return [arguments.image_python(), arguments.host_python()][0 if self._use_image_python else 1 :]
 
-    async def _try_out(self, image: Image, python: Python, choices: Choices) -> str:
-        """Run a container that only sees whether the supervisor could run. Empty if so, else the complaint."""
+    async def _trial_run(self, image: Image, python: Python, options: ContainerOptions) -> str:
+        """Run a container that only tests whether the supervisor could run. Returns the error, or "" if it worked."""
         engine, facts = await self._prepare()
         name = self._new_name()
-        args = arguments.try_out(image, name=name, lease=self._lease_id, python=python, choices=choices, facts=facts)
+        args = arguments.trial_run(image, name=name, lease=self._lease_id, python=python, options=options, facts=facts)
         try:
-            said = await engine.call(args, timeout_s=self._start_timeout_s, cwd=self._private_folder())
+            result = await engine.call(args, timeout_s=self._start_timeout_s, cwd=self._private_folder())
         finally:
             await finish(asyncio.ensure_future(remove_container(engine, name)))
-        return "" if said.code == 0 else said.complaint or f"{python.path} ended with {said.code}"
+        return "" if result.exit_code == 0 else result.stderr or f"{python.path} exited with {result.exit_code}"
 
     def _new_name(self) -> str:
         return f"slipstream-{self._lease_id}-{next(self._numbers)}"
@@ -263,12 +270,12 @@ class OciProvider:
             self.check_spec(spec)
         with boundary(SandboxError, "the host could not start a container"):
             image = await self._image(spec.base)
-            return await self.start(spec, image, way_of=image, write_files=True)
+            return await self.start(spec, image, base_image=image, write_files=True)
 
-    async def start(self, spec: SandboxSpec, image: Image, *, way_of: Image, write_files: bool) -> OciSandbox:
-        """A container of `image`, which was made from `way_of` and runs like it."""
+    async def start(self, spec: SandboxSpec, image: Image, *, base_image: Image, write_files: bool) -> OciSandbox:
+        """A container of `image`, which was made from `base_image` and runs like it."""
         engine, facts = await self._prepare()
-        python, choices = await self._way(way_of)
+        python, options = await self._launch_options(base_image)
         name = self._new_name()
         container = Container(engine, name, self._make_folder(name), self._starting)
         args = arguments.run(
@@ -278,7 +285,7 @@ class OciProvider:
             lease=self._lease_id,
             folder=container.folder,
             python=python,
-            choices=choices,
+            options=options,
             facts=facts,
         )
         try:
@@ -286,8 +293,8 @@ class OciProvider:
         except BaseException:
             await finish(asyncio.ensure_future(container.end()))
             raise
-        sandbox = (OciSandbox if self._read_only else KeptOciSandbox)(
-            self, container, channel, spec=spec, image=image, way_of=way_of, write_files=write_files
+        sandbox = (OciSandbox if self._read_only else LayeredOciSandbox)(
+            self, container, channel, spec=spec, image=image, base_image=base_image, write_files=write_files
         )
         self._open.add(sandbox)
         self._watch()
@@ -298,11 +305,11 @@ class OciProvider:
             raise
         return sandbox
 
-    def closed(self, sandbox: OciSandbox) -> None:
+    def forget(self, sandbox: OciSandbox) -> None:
         self._open.discard(sandbox)
 
     def _make_folder(self, name: str) -> Path:
-        """The host's side of what a container sees: in a folder that only we can enter, one that all can."""
+        """The host folder to mount into a container: readable by all, inside a folder that only we can enter."""
         folder = self._private_folder() / name
         folder.mkdir()
         folder.chmod(0o755)
@@ -319,37 +326,38 @@ class OciProvider:
 
     # ---------------------------------------------------------------- snapshots
 
-    async def keep(self, container: Container, image: Image) -> Image:
-        """The container's files as an image, held once. It is removed when nobody holds it any more."""
+    async def commit(self, container: Container, image: Image) -> Image:
+        """Save the container's files as an image with one reference. It is removed when the last reference is
+        dropped."""
         engine, _ = await self._prepare()
-        self._has_kept = True
+        self._has_snapshots = True
         committing = asyncio.ensure_future(engine.must(arguments.commit(container.name, self._lease_id)))
         try:
-            said = await asyncio.shield(committing)
+            stdout = await asyncio.shield(committing)
         except asyncio.CancelledError:
             with contextlib.suppress(SandboxError):
-                await self._forget((await committing).strip().splitlines()[-1])
+                await self._remove_image((await committing).strip().splitlines()[-1])
             raise
-        kept = replace(image, id=said.strip().splitlines()[-1])
-        self._holders[kept.id] = 1
-        return kept
+        committed = replace(image, id=stdout.strip().splitlines()[-1])
+        self._holders[committed.id] = 1
+        return committed
 
     def hold(self, image: Image) -> None:
         if self._holders[image.id]:
             self._holders[image.id] += 1
 
-    async def let_go(self, image: Image) -> None:
-        """One holder less. An image that was not made here has none."""
+    async def release(self, image: Image) -> None:
+        """Drop a reference. Only images made by `commit` are counted."""
         if self._holders[image.id]:
             self._holders[image.id] -= 1
             if not self._holders[image.id]:
                 del self._holders[image.id]
-                await self._forget(image.id)
+                await self._remove_image(image.id)
 
-    async def _forget(self, image_id: str) -> None:
-        said = await self._find().call(["rmi", image_id])
-        if said.code != 0:  # others were made from it: it goes with the provider
-            log.debug("the image %s stays for now: %s", image_id, said.complaint)
+    async def _remove_image(self, image_id: str) -> None:
+        result = await self._find().call(["rmi", image_id])
+        if result.exit_code != 0:  # other images depend on it: it is removed with the provider
+            log.debug("the image %s stays for now: %s", image_id, result.stderr)
 
     # ---------------------------------------------------------------- limits, and the end
 
@@ -358,14 +366,14 @@ class OciProvider:
             self._watching = asyncio.ensure_future(self._watch_all())
 
     async def _watch_all(self) -> None:
-        """Hold every open sandbox to those limits that the engine does not."""
+        """Enforce, for every open sandbox, the limits that the engine does not."""
         while self._open:
             await asyncio.sleep(WATCH_INTERVAL_S)
             for sandbox in list(self._open):
                 try:
                     await sandbox.look_at_limits()
-                except Exception as error:  # one that cannot be looked at keeps nobody from looking at the others
-                    log.warning("the limits of %s could not be looked at: %s", sandbox.id, error)
+                except Exception as error:  # one failure must not stop the checks of the others
+                    log.warning("the limits of %s could not be checked: %s", sandbox.id, error)
 
     async def aclose(self) -> None:
         await self.probe.aclose()
@@ -374,9 +382,9 @@ class OciProvider:
             self._watching.cancel()
             await asyncio.wait([self._watching])
             self._watching = None
-        if self._engine is not None and self._has_kept:
+        if self._engine is not None and self._has_snapshots:
             self._holders.clear()
-            self._has_kept = False
+            self._has_snapshots = False
             await asyncio.to_thread(remove_images, self._engine, self._lease_id)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""A sandbox that is a container, and the images that snapshots of it are.
+"""A sandbox that is a container, and its snapshots, which are images.
 
-Input: a container whose supervisor has called. Output: a Sandbox with Endpoints; with Changes and Snapshots too if its
-files are in a layer of the engine's.
-Invariants: files are read through a descriptor of the container's root, as `safe_walk.py` says; what changed is told by
-comparing with another container, made from the same image or from the one kept at the mark, in which nothing ran.
+Input: a container whose supervisor has connected. Output: a Sandbox with Endpoints; also with Changes and Snapshots if
+its files are in a layer of the engine. Invariants: files are read through a descriptor of the container's root, as in
+`safe_walk.py`; changes are found by comparison with a second container, made from the original image or from the one
+saved by `mark`, in which nothing ran.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from slipstream.sandbox.oci.changes import LIMITS, compare
 from slipstream.sandbox.oci.container import ENDPOINTS, Container
 from slipstream.sandbox.oci.watch import TooDeep
 from slipstream.sandbox.supervisor.channel import Channel
-from slipstream.sandbox.supervisor.endpoints import Served
+from slipstream.sandbox.supervisor.endpoints import EndpointServers
 from slipstream.sandbox.supervisor.programs import Programs, Running
 from slipstream.sandbox.supervisor.sandbox import SupervisedSandbox
 from slipstream.types import File, FileTree, SandboxSpec
 
 
 class OciOwner(Protocol):
-    """The provider, as its sandboxes know it."""
+    """The provider, as its sandboxes see it."""
 
     @property
     def probe(self) -> Probe: ...
 
-    async def start(self, spec: SandboxSpec, image: Image, *, way_of: Image, write_files: bool) -> OciSandbox:
-        """A container of `image`, which was made from `way_of` and runs like it."""
+    async def start(self, spec: SandboxSpec, image: Image, *, base_image: Image, write_files: bool) -> OciSandbox:
+        """A container of `image`, which was made from `base_image` and runs like it."""
         ...
 
-    async def keep(self, container: Container, image: Image) -> Image:
-        """The container's files as an image, held once."""
+    async def commit(self, container: Container, image: Image) -> Image:
+        """Save the container's files as an image with one reference."""
         ...
 
     def hold(self, image: Image) -> None: ...
 
-    async def let_go(self, image: Image) -> None: ...
+    async def release(self, image: Image) -> None: ...
 
-    def closed(self, sandbox: OciSandbox) -> None: ...
+    def forget(self, sandbox: OciSandbox) -> None: ...
 
 
-class Side:
-    """The host's side of one container: what goes with it."""
+class ContainerHost:
+    """The host side of one container: what ends with it."""
 
-    def __init__(self, keeper: OciOwner, container: Container, held: list[Image], spec: SandboxSpec) -> None:
-        self._keeper = keeper
+    def __init__(self, owner: OciOwner, container: Container, held: list[Image], spec: SandboxSpec) -> None:
+        self._owner = owner
         self._spec = spec
         self.container = container
         self.held = held
-        self.served = Served()
+        self.endpoints = EndpointServers()
 
     async def end(self) -> None:
-        await self.served.aclose()
+        await self.endpoints.aclose()
         try:
             await self.container.end()
         finally:
             for image in self.held:
-                await self._keeper.let_go(image)
+                await self._owner.release(image)
 
     async def why_broken(self) -> str | None:
         return await self.container.why_broken()
@@ -78,7 +78,7 @@ class Side:
         return await self.container.host_fault()
 
     async def probe(self) -> str | None:
-        return await self._keeper.probe.fault(self._spec)
+        return await self._owner.probe.fault(self._spec)
 
 
 class OwnedPrograms(Programs):
@@ -99,7 +99,7 @@ class OwnedPrograms(Programs):
     ) -> Running:
         for fd in fds.values():
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
-                with contextlib.suppress(OSError):  # it is ours alone to give away if we are root
+                with contextlib.suppress(OSError):  # only root may change the owner
                     os.fchown(fd, *self._owner)
         return super().start(argv, fds=fds, env=env, cwd=cwd, terminal_fd=terminal_fd)
 
@@ -109,26 +109,30 @@ class OciSandbox(SupervisedSandbox):
 
     def __init__(
         self,
-        keeper: OciOwner,
+        owner: OciOwner,
         container: Container,
         channel: Channel,
         *,
         spec: SandboxSpec,
         image: Image,
-        way_of: Image,
+        base_image: Image,
         write_files: bool,
     ) -> None:
-        self._side = Side(keeper, container, [image], spec)
-        self._keeper = keeper
+        self._container_host = ContainerHost(owner, container, [image], spec)
+        self._owner = owner
         self._container = container
         self._spec = spec
-        self._way_of = way_of
+        self._base_image = base_image
         self._first = (image, write_files)
-        """What the files were at first: an image, and whether the spec's were written over it."""
+        """The original files: an image, and whether the spec's files were written on top."""
         self._disk_bytes = 0
-        programs = OwnedPrograms(container, channel, arguments.environment(spec, way_of), arguments.workdir_of(spec))
-        super().__init__(container.name, host=self._side, channel=channel, programs=programs, on_closed=keeper.closed)
-        keeper.hold(image)
+        programs = OwnedPrograms(
+            container, channel, arguments.environment(spec, base_image), arguments.workdir_of(spec)
+        )
+        super().__init__(
+            container.name, host=self._container_host, channel=channel, programs=programs, on_closed=owner.forget
+        )
+        owner.hold(image)
 
     async def ready(self, *, timeout_s: float) -> None:
         """Wait for the supervisor's first answer, and write the spec's files."""
@@ -142,8 +146,6 @@ class OciSandbox(SupervisedSandbox):
                 f"the supervisor of {self._id} did not answer within {timeout_s:g} s: {await self._container.log()}"
             ) from None
         except SandboxError as error:
-            if type(error) is not SandboxError:
-                raise
             raise SandboxError(f"{error}: {await self._container.log()}") from error
 
     # ---------------------------------------------------------------- files
@@ -157,7 +159,7 @@ class OciSandbox(SupervisedSandbox):
     async def write(self, files: Mapping[str, File]) -> None:
         num_bytes = sum(len(file.data) for file in files.values())
         if self._disk_bytes + num_bytes > self._spec.limits.disk_mb * MB:
-            raise SandboxLimitError(f"the sandbox's {self._spec.limits.disk_mb} MB are full")
+            raise SandboxLimitError(f"the sandbox's disk limit of {self._spec.limits.disk_mb} MB is reached")
         await super().write(files)
         self._disk_bytes += num_bytes
 
@@ -170,51 +172,51 @@ class OciSandbox(SupervisedSandbox):
         return Root(os.dup(self._container.root_fd))
 
     async def look_at_limits(self) -> None:
-        """End it if it went beyond a limit that the engine does not hold it to."""
+        """End it if it exceeded a limit that the engine does not enforce."""
         watch, limits = self._container.watch, self._spec.limits
         if watch is None or self._channel.is_lost:
             return
         self._container.look_at_memory()
         cpu_s = watch.cpu_s()
         if cpu_s is not None and cpu_s > limits.cpu_s:
-            self.give_up(f"it used {cpu_s:.0f} s of CPU time, where {limits.cpu_s} are allowed")
+            self.mark_broken(f"it used {cpu_s:.0f} s of CPU time, more than the {limits.cpu_s} allowed")
             return
         try:
             used = await self._container.disk_bytes()
         except TooDeep:
-            self.give_up("its folders lie too deep in each other for its files to be counted")
+            self.mark_broken("its folders are nested too deeply for its files to be counted")
             return
         if used is not None:
             self._disk_bytes = used
             if used > limits.disk_mb * MB:
-                self.give_up(f"it wrote {used // MB} MB, where {limits.disk_mb} are allowed")
+                self.mark_broken(f"it wrote {used // MB} MB, more than the {limits.disk_mb} allowed")
 
     async def serve(self, name: str, on_connect: OnConnect) -> str:
         async with self.attributed():
             if self._closing is not None:
                 raise SandboxError(f"the sandbox is gone: {self._id} was closed")
-            self._side.served.check(name)
-            await self._side.served.add(name, self._container.listen(name), on_connect)
+            self._container_host.endpoints.check(name)
+            await self._container_host.endpoints.add(name, self._container.listen(name), on_connect)
         return f"{RUN_FOLDER}/{ENDPOINTS}/{name}"
 
 
-class KeptOciSandbox(OciSandbox):
-    """One whose files lie in a layer of the engine's, so that they can be kept as an image."""
+class LayeredOciSandbox(OciSandbox):
+    """A container whose files are in a layer of the engine, so that they can be saved as an image."""
 
     async def mark(self) -> None:
         async with self.attributed():
-            kept = await self._keeper.keep(self._container, self._way_of)
-        last, self._first = self._first[0], (kept, False)
-        self._side.held.append(kept)
-        self._side.held.remove(last)
-        await self._keeper.let_go(last)
+            committed = await self._owner.commit(self._container, self._base_image)
+        last, self._first = self._first[0], (committed, False)
+        self._container_host.held.append(committed)
+        self._container_host.held.remove(last)
+        await self._owner.release(last)
 
     async def changes(self, path: str | None = None, *, max_bytes: int = 16 << 20) -> Changed:
         place = self._place(path or ".")
         image, write_files = self._first
         async with self.attributed():
             with self._root() as root:
-                other = await self._keeper.start(self._spec, image, way_of=self._way_of, write_files=write_files)
+                other = await self._owner.start(self._spec, image, base_image=self._base_image, write_files=write_files)
                 try:
                     with other._root() as other_root:
                         fds = (other_root.fd, root.fd)
@@ -226,12 +228,12 @@ class KeptOciSandbox(OciSandbox):
 
     async def snapshot(self) -> OciSnapshot:
         async with self.attributed():
-            kept = await self._keeper.keep(self._container, self._way_of)
-        return OciSnapshot(self._keeper, self._spec, kept, self._way_of)
+            committed = await self._owner.commit(self._container, self._base_image)
+        return OciSnapshot(self._owner, self._spec, committed, self._base_image)
 
 
 class Root:
-    """A descriptor of a container's root for as long as the context lasts."""
+    """A descriptor of a container's root, closed with the context."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -244,13 +246,13 @@ class Root:
 
 
 class OciSnapshot:
-    """An image without a name, which is there as long as the snapshot or a sandbox that was opened from it."""
+    """An unnamed image, which exists as long as the snapshot or a sandbox opened from it."""
 
-    def __init__(self, keeper: OciOwner, spec: SandboxSpec, image: Image, way_of: Image) -> None:
-        self._keeper = keeper
+    def __init__(self, owner: OciOwner, spec: SandboxSpec, image: Image, base_image: Image) -> None:
+        self._owner = owner
         self._spec = spec
         self._image = image
-        self._way_of = way_of
+        self._base_image = base_image
         self._is_closed = False
 
     @property
@@ -260,9 +262,9 @@ class OciSnapshot:
     async def open(self) -> OciSandbox:
         if self._is_closed:
             raise SandboxError(f"the snapshot {self.id} was closed")
-        return await self._keeper.start(self._spec, self._image, way_of=self._way_of, write_files=False)
+        return await self._owner.start(self._spec, self._image, base_image=self._base_image, write_files=False)
 
     async def aclose(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            await self._keeper.let_go(self._image)
+            await self._owner.release(self._image)

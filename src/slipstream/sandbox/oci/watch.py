@@ -1,7 +1,7 @@
-"""What a container uses, seen from the host without asking the engine.
+"""Measures what a container uses, from the host and without the engine.
 
-Input: the process id of its first program. Output: numbers. Invariants: nothing of what is read is obeyed; what
-cannot be read is None, never an error, since a container may end at any moment.
+Input: the pid of its first program. Output: numbers. Invariants: what cannot be read is None, never an error, since a
+container may end at any moment.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 BLOCK_BYTES = 512
 NEARLY = 0.98
-"""Of its limit: where a container that was at it may have been seen."""
+"""A peak of this share of the limit counts as having reached it."""
 
 
 MAX_DEPTH = 256
 
 
 class TooDeep(Exception):
-    """Folders lie deeper in each other than is looked."""
+    """Folders are nested deeper than MAX_DEPTH."""
 
 
 class Watch:
-    """Where the counters of one container lie."""
+    """The counters of one container."""
 
     def __init__(self, pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         self._folders = cgroup_folders(_text(proc / str(pid) / "cgroup") or "", cgroups)
@@ -45,8 +45,8 @@ class Watch:
         return None if usage is None else usage / 1e6
 
     def num_killed(self) -> int:
-        """How many of its processes were killed since the container was at its limit of memory. Those that are killed
-        while it is not, for the whole machine's sake, are none of these."""
+        """How many of its processes were OOM-killed if the container reached its own memory limit. Kills because the
+        whole machine ran out of memory do not count."""
         if (killed := self._number("memory", "memory.oom_control", r"^oom_kill (\d+)$")) is not None:
             most = self._number("memory", "memory.max_usage_in_bytes", r"^(\d+)$") or 0
             limit = self._number("memory", "memory.limit_in_bytes", r"^(\d+)$") or 0
@@ -55,7 +55,7 @@ class Watch:
         return killed if self._number("", "memory.events", r"^oom (\d+)$") else 0
 
     def disk_bytes(self) -> int | None:
-        """What its writable layer takes up, if all of it may be looked at. Belongs into a thread. Raises TooDeep."""
+        """The size of its writable layer, if all of it is readable. Call it in a thread. Raises TooDeep."""
         return None if self.upper is None else folder_bytes(self.upper)
 
     def _number(self, controller: str, name: str, pattern: str) -> int | None:
@@ -73,7 +73,7 @@ def _text(path: Path) -> str | None:
 
 
 def cgroup_folders(told: str, root: Path) -> dict[str, Path]:
-    """Where a process's cgroups lie, by controller; the one of version 2, which has them all, by the empty name."""
+    """The folders of a process's cgroups by controller; cgroup v2, which has them all, has the empty name."""
     found: dict[str, Path] = {}
     for line in told.splitlines():
         _, _, rest = line.partition(":")
@@ -86,7 +86,7 @@ def cgroup_folders(told: str, root: Path) -> dict[str, Path]:
 
 
 def upper_folder(mounts: str) -> Path | None:
-    """The writable layer below the root of a process, from its mountinfo, if it is an overlay that we may look into."""
+    """The writable layer of a process's root, from its mountinfo, if it is an overlay that we may read."""
     for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) > 6 and fields[4] == "/" and " - overlay " in line:
@@ -98,8 +98,8 @@ def upper_folder(mounts: str) -> Path | None:
 
 
 def folder_bytes(folder: Path) -> int | None:
-    """The space that the files below a folder take; None if not all of it may be looked at. Links are not followed, and
-    nothing is opened but folders. Raises TooDeep."""
+    """The disk space of the files below a folder; None if not all of it is readable. Links are not followed, and only
+    folders are opened. Raises TooDeep."""
     total = 0
     counted: set[tuple[int, int]] = set()
     try:
@@ -115,7 +115,7 @@ def folder_bytes(folder: Path) -> int | None:
             except OSError as error:
                 if error.errno == errno.ENAMETOOLONG:
                     raise TooDeep from error
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it is gone by now
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it is already gone
                     continue
                 return None
             for name, facts in found:

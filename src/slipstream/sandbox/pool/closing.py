@@ -1,8 +1,8 @@
-"""What is on its way out: sandboxes that are being closed, starts that were given up.
+"""Closes sandboxes and abandons starts in the background, for the pool.
 
-Input: a sandbox, or a start that is not wanted any more. Output: a task that ends it, and a count until it has.
-Invariants: every ending is over within two graces. What ignores its cancellation is left behind and counted, and a
-sandbox that it still brings is closed.
+Input: a sandbox, or a start that is no longer wanted. Output: a task that ends it, counted until it is done.
+Invariants: every task is done within two grace periods. What ignores its cancellation is left behind and counted, and a
+sandbox that it still produces is closed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from slipstream.sandbox.base import Sandbox
 logger = logging.getLogger(__name__)
 
 
-class Endings:
-    """`on_over` is told whenever one is over. A start has `grace_s` to end, and a close twice that."""
+class ClosingTasks:
+    """`on_over` is called whenever a task is done. A start has `grace_s` to end, a close twice that."""
 
     def __init__(self, *, grace_s: float, on_over: Callable[[], None]) -> None:
         self._grace_s = grace_s
@@ -30,20 +30,20 @@ class Endings:
         self.num_abandoned = 0
 
     def close(self, sandbox: Sandbox) -> asyncio.Task[None]:
-        """Close a sandbox; a second time it is the same task."""
+        """Close a sandbox; a second call returns the same task."""
         if sandbox not in self._of:
             self._of[sandbox] = task = self._begin(self._close(sandbox))
             task.add_done_callback(lambda _: self._of.pop(sandbox, None))
         return self._of[sandbox]
 
     def closing(self, sandbox: Sandbox) -> asyncio.Task[None] | None:
-        """The task that closes a sandbox, as long as it does."""
+        """The running task that closes a sandbox, if any."""
         return self._of.get(sandbox)
 
-    def give_up(self, opening: asyncio.Future[Sandbox]) -> None:
-        """Cancel a start, and close what it brings all the same."""
+    def abandon_start(self, opening: asyncio.Future[Sandbox]) -> None:
+        """Cancel a start, and close the sandbox if it produces one anyway."""
         opening.cancel()
-        self._begin(self._give_up(opening))
+        self._begin(self._abandon_start(opening))
 
     def _begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
@@ -66,32 +66,32 @@ class Endings:
             return
         self.num_abandoned += 1
         closing.cancel()
-        closing.add_done_callback(_brought)
-        raise SandboxError(f"sandbox {sandbox.id} was not closed within {2 * self._grace_s:g} s and was left behind")
+        closing.add_done_callback(_result_or_none)
+        raise SandboxError(f"closing sandbox {sandbox.id} took more than {2 * self._grace_s:g} s: it was left behind")
 
-    async def _give_up(self, opening: asyncio.Future[Sandbox]) -> None:
+    async def _abandon_start(self, opening: asyncio.Future[Sandbox]) -> None:
         await asyncio.wait([opening], timeout=self._grace_s)
         if not opening.done():
             self.num_abandoned += 1
-            opening.add_done_callback(self._came_late)
-            raise SandboxError("the start of a sandbox ignores that it was cancelled, and was left behind")
-        if (sandbox := _brought(opening)) is not None:
+            opening.add_done_callback(self._close_late_start)
+            raise SandboxError("the start of a sandbox ignored its cancellation: it was left behind")
+        if (sandbox := _result_or_none(opening)) is not None:
             await self._close(sandbox)
 
-    def _came_late(self, opening: asyncio.Future[Sandbox]) -> None:
-        if (sandbox := _brought(opening)) is not None:
+    def _close_late_start(self, opening: asyncio.Future[Sandbox]) -> None:
+        if (sandbox := _result_or_none(opening)) is not None:
             self.close(sandbox)
 
 
 def result_of(done: asyncio.Future[Any]) -> Any:
-    """What a finished task came to; one that was cancelled, and not by us, has failed."""
+    """The result of a finished task; one that was cancelled, but not by us, has failed."""
     if done.cancelled():
         raise SandboxError("the provider cancelled its own work")
     return done.result()
 
 
-def _brought(done: asyncio.Future[Any]) -> Any:
-    """What a task came to that nobody waits for; None if it failed."""
+def _result_or_none(done: asyncio.Future[Any]) -> Any:
+    """The result of a task that nobody waits for; None if it failed."""
     with contextlib.suppress(Exception, asyncio.CancelledError):
         return done.result()
     return None

@@ -1,7 +1,7 @@
-"""How many sandboxes of a kind are worth keeping warm.
+"""Estimates how many sandboxes of a kind are worth keeping warm.
 
-Input: what is announced, the times of arrivals, and how long starts take. Output: a number for each kind, and shares
-of a budget. Invariants: no clock is read here, so the same history gives the same numbers.
+Input: announced requests, arrival times, and start durations. Output: a number for each kind, and shares of a budget.
+Invariants: reads no clock, so the same history gives the same numbers.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
 AHEAD = 1.5
-"""How many times the arrivals of one start's duration are kept ready: they come in bursts."""
+"""Keep ready this multiple of the arrivals during one start, since they come in bursts."""
 WORTH = 0.1
-"""Fewer arrivals than this while one starts are not worth a warm sandbox."""
+"""Fewer arrivals than this during one start are not worth a warm sandbox."""
 REMEMBERED = 32
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Demand:
-    """What is known of the opens of one kind. It is idle once nobody came for `idle_s`, and none is expected."""
+    """The demand for one kind of sandbox. It is idle after `idle_s` without a request, if none is expected."""
 
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
         self._arrivals: deque[float] = deque(maxlen=REMEMBERED)
         self._start_s = 0.0
         self.num_expected = 0
-        """Opens that were announced and have not come."""
+        """Announced requests that have not arrived yet."""
         self._last_s = -math.inf
 
     @property
@@ -36,7 +36,7 @@ class Demand:
         return math.inf if self.num_expected else self._last_s + self._idle_s
 
     def expect(self, num: int) -> None:
-        """From now on `num` opens are coming, whatever was said before; with none it is idle at once."""
+        """Announce `num` requests, replacing earlier announcements; with 0 it is idle at once."""
         self.num_expected = num
         if num == 0:
             self._last_s = -math.inf
@@ -47,25 +47,25 @@ class Demand:
         self.num_expected = max(0, self.num_expected - 1)
 
     def started(self, seconds: float) -> None:
-        """A start took so long."""
+        """Record the duration of a start."""
         self._start_s = seconds if self._start_s == 0 else 0.8 * self._start_s + 0.2 * seconds
 
     def wanted(self, now_s: float) -> int:
-        """How many should be ready: those that are expected, or those that come while another starts."""
+        """How many should be ready: the expected ones, or as many as arrive during one start."""
         if now_s >= self.idle_at_s:
             return 0
         while_starting = self._rate(now_s) * self._start_s
         return max(self.num_expected, math.ceil(AHEAD * while_starting) if while_starting >= WORTH else 0)
 
     def _rate(self, now_s: float) -> float:
-        """Arrivals a second of late. One alone says nothing."""
+        """Recent arrivals per second. A single one says nothing."""
         if len(self._arrivals) < 2:
             return 0.0
         return len(self._arrivals) / max(now_s - self._arrivals[0], 1e-3)
 
 
 def shares(wanted: Mapping[Key, int], budget: int) -> dict[Key, int]:
-    """What each may have of the budget: all that it wants if there is enough, else in proportion to that."""
+    """Each key's share of the budget: all that it wants if there is enough, otherwise in proportion."""
     total = sum(wanted.values())
     if total <= budget:
         return dict(wanted)

@@ -1,7 +1,6 @@
-"""What a pool knows of sandboxes that are alike: who waits for one, which are starting, which are warm.
+"""The pool's bookkeeping for one kind of sandbox: waiters, running starts, and warm sandboxes.
 
-Input: how one is opened, and the demand for them. Output: counts. Invariants: whoever was served, or gave up, is no
-longer among those who wait.
+Invariants: whoever was served, or gave up, is no longer a waiter.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ Opener = Callable[[], Awaitable[Sandbox]]
 
 
 class Waiter:
-    """Somebody who waits for a sandbox."""
+    """A caller that waits for a sandbox."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.handed: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
         self.num_failures = 0
         self.not_before_s = -math.inf
 
 
 class SandboxKind:
-    """Sandboxes that are alike."""
+    """One kind of sandbox."""
 
     def __init__(self, key: Hashable, opener: Opener, demand: Demand) -> None:
         self.key = key
@@ -37,17 +36,17 @@ class SandboxKind:
         self.starts: set[asyncio.Task[None]] = set()
         self.waiters: list[Waiter] = []
         self.num_failures = 0
-        """Of starts that nobody waited for, in a row."""
+        """Consecutive failed starts that nobody waited for."""
         self.not_before_s = -math.inf
 
     def waiting(self, now_s: float) -> list[Waiter]:
-        """Those who still wait, and for whom one may be started now."""
-        return [waiter for waiter in self.waiters if not waiter.handed.done() and waiter.not_before_s <= now_s]
+        """The waiters for whom a sandbox may be started now."""
+        return [waiter for waiter in self.waiters if not waiter.ready.done() and waiter.not_before_s <= now_s]
 
     def num_spare(self, now_s: float) -> int:
         """Starts that nobody waits for."""
         return max(0, len(self.starts) - len(self.waiting(now_s)))
 
     def num_kept(self, now_s: float) -> int:
-        """Warm ones, and those that will be."""
+        """Warm sandboxes, and starts that will become warm."""
         return len(self.warm) + self.num_spare(now_s)

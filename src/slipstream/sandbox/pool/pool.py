@@ -1,17 +1,16 @@
-"""The pool: sandboxes that are started before they are asked for.
+"""The pool: starts sandboxes before they are requested.
 
     pool = Pool(LocalProvider(), max_warm=8)
     pool.expect(spec, 64)
     sandbox = await pool.open(spec)
 
-Input: a provider, and what is coming. Output: sandboxes; the pool is a SandboxProvider itself.
-Invariants: a sandbox belongs to one rollout at most and is closed after it, never handed on, and nothing has run in
-one that is warm. Sandboxes that are leased, warm, starting or closing together are never more than `max_live`. Warm
-ones are of one kind: a spec without its files and its setup. Whoever waits goes before what is kept warm, and they go
-in the order they came. After `aclose` nothing is left but starts and closes that ignore their cancellation, which are
-counted.
+Input: a provider, and announced requests. Output: sandboxes; the pool is itself a SandboxProvider. Invariants: a
+sandbox serves at most one rollout and is closed after it; nothing has run in a warm one. Leased, warm, starting and
+closing sandboxes together never exceed `max_live`. Sandboxes are of one kind if their specs differ only in files and
+setup. Waiters come before warm sandboxes, in the order of their arrival. After `aclose` nothing is left except starts
+and closes that ignore their cancellation, which are counted.
 
-Everything but `open` and `aclose` is synchronous, so no await comes between a check and its count.
+Everything except `open` and `aclose` is synchronous, so no await comes between a check and its count.
 """
 
 from __future__ import annotations
@@ -23,27 +22,35 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, replace
 
-from slipstream.errors import ConfigError, SandboxError, SandboxFileError, SandboxLimitError, SlipstreamError, boundary
+from slipstream.errors import (
+    AgentError,
+    ConfigError,
+    SandboxError,
+    SandboxFileError,
+    SandboxLimitError,
+    SlipstreamError,
+    boundary,
+)
 from slipstream.sandbox.base import Capability, Changes, Sandbox, SandboxProvider
-from slipstream.sandbox.pool.closing import Endings, result_of
+from slipstream.sandbox.pool.closing import ClosingTasks, result_of
 from slipstream.sandbox.pool.demand import Demand, shares
 from slipstream.sandbox.pool.kinds import Opener, SandboxKind, Waiter
-from slipstream.sandbox.pool.pooled_sandbox import leased_type
+from slipstream.sandbox.pool.pooled_sandbox import pooled_type
 from slipstream.types import SandboxSpec
 
 logger = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 30.0
 REFILL_S = 0.01
-"""How long after a lease others are started in its place: a burst of leases is not to wait for their starts."""
+"""The delay between a lease and the start of a replacement, so that a burst of leases does not wait for starts."""
 
 
 class Pool:
-    """Keeps up to `max_warm` sandboxes of `provider` warm, where they are worth it.
+    """Keeps up to `max_warm` sandboxes of `provider` warm, where that is worth it.
 
-    `max_live` bounds all there are. `attempts` is how many failed starts whoever waits bears; between them the pool
-    pauses, `backoff_s` at first and twice as long each time. A start that takes longer than `start_timeout_s` is
-    cancelled, and `grace_s` later given up. A kind that nobody asked for in `idle_s` is let go.
+    `max_live` bounds the total. `attempts` is how many failed starts a waiter tolerates; between them the pool pauses
+    for `backoff_s`, doubled each time. A start that takes longer than `start_timeout_s` is cancelled, and abandoned
+    `grace_s` later. A kind that nobody requested for `idle_s` is dropped.
     """
 
     def __init__(
@@ -60,10 +67,10 @@ class Pool:
         grace_s: float = 10.0,
         idle_s: float = 60.0,
     ) -> None:
-        """`max_starting`: starts at once that nobody waits for."""
+        """`max_starting`: concurrent starts that nobody waits for."""
         if max_warm < 0 or attempts < 1 or max_starting < 1 or (max_live is not None and max_live < 1):
             raise ConfigError(
-                f"a pool of max_warm={max_warm}, max_live={max_live}, max_starting={max_starting} and "
+                f"a pool with max_warm={max_warm}, max_live={max_live}, max_starting={max_starting} and "
                 f"attempts={attempts} cannot work: max_warm must be 0 or more, the others 1 or more"
             )
         self._provider = provider
@@ -78,15 +85,15 @@ class Pool:
         self._kinds: dict[Hashable, SandboxKind] = {}
         self._leased: set[Sandbox] = set()
         self._stopping: set[asyncio.Task[None]] = set()
-        """Starts that were told to stop and have not heard it yet."""
-        self._endings = Endings(grace_s=grace_s, on_over=self._balance_soon)
+        """Cancelled starts that are still running."""
+        self._closing_tasks = ClosingTasks(grace_s=grace_s, on_over=self._balance_soon)
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._refill: asyncio.TimerHandle | None = None
         self._is_balancing = False
         self._closing: asyncio.Task[None] | None = None
         self.num_unhealthy = 0
-        """Warm sandboxes that were found dead when they were wanted."""
+        """Warm sandboxes that turned out to be dead when requested."""
         self.num_from_warm = 0
         """Leases that were served at once."""
 
@@ -108,13 +115,13 @@ class Pool:
 
     @property
     def num_live(self) -> int:
-        """All there are: leased, warm, starting, and on their way out."""
+        """All sandboxes: leased, warm, starting and closing."""
         return self.num_leased + self.num_warm + self.num_starting + self._num_leaving
 
     @property
     def num_abandoned(self) -> int:
         """Starts and closes that ignored their cancellation and were left behind."""
-        return self._endings.num_abandoned
+        return self._closing_tasks.num_abandoned
 
     def check(self) -> None:
         self._provider.check()
@@ -123,13 +130,13 @@ class Pool:
         self._provider.check_spec(spec)
 
     def expect(self, spec: SandboxSpec, num: int) -> None:
-        """So many opens of this kind are coming, whatever was said before; each one that comes counts one off."""
+        """Announce `num` requests of this kind, replacing earlier announcements; each request counts one off."""
         if self._closing is None:
             self._kind(spec).demand.expect(max(0, num))
             self._balance_soon()
 
     def expect_more(self, specs: Iterable[SandboxSpec]) -> None:
-        """These are coming besides what was said before, each once."""
+        """Announce one more request for each spec."""
         for spec in specs:
             self.expect(spec, self._kind(spec).demand.num_expected + 1)
 
@@ -156,21 +163,21 @@ class Pool:
         return self._kinds[key]
 
     async def _fork(self, opener: Opener) -> Sandbox:
-        """A sandbox from a snapshot: it waits and counts like all others, and none like it is kept."""
+        """A sandbox from a snapshot: it waits and counts like all others, but none is kept warm."""
         self._refuse_if_closed()
         return await self._lease(SandboxKind(object(), opener, Demand(idle_s=0.0)), None)
 
     async def _lease(self, kind: SandboxKind, spec: SandboxSpec | None) -> Sandbox:
-        """Take a sandbox that is in order, and write the spec's files into it."""
+        """Take a healthy sandbox, and write the spec's files into it."""
         num_failures = 0
         while True:
             sandbox, was_warm = await self._take(kind)
             try:
                 if not await self._is_healthy(sandbox):
-                    raise SandboxError(f"sandbox {sandbox.id} came up and does not answer")
+                    raise SandboxError(f"sandbox {sandbox.id} started but does not respond")
                 if spec is not None and spec.files:
                     await sandbox.write(spec.files)
-                    if isinstance(sandbox, Changes):  # what it was given is no change
+                    if isinstance(sandbox, Changes):  # its initial files are not changes
                         await sandbox.mark()
                 self._refuse_if_closed()
             except (SandboxFileError, SandboxLimitError):
@@ -188,12 +195,12 @@ class Pool:
                 raise
             else:
                 self.num_from_warm += was_warm
-                return leased_type(self.capabilities)(sandbox, self._give_back, self._fork)
+                return pooled_type(self.capabilities)(sandbox, self._give_back, self._fork)
 
     async def _take(self, kind: SandboxKind) -> tuple[Sandbox, bool]:
-        """A sandbox that counts as leased, and whether it was warm: the newest warm one, or the next that starts."""
+        """A sandbox, now counted as leased, and whether it was warm: the newest warm one, or the next to start."""
         self._refuse_if_closed()
-        kind = self._kinds.setdefault(kind.key, kind)  # it may have been let go meanwhile
+        kind = self._kinds.setdefault(kind.key, kind)  # it may have been dropped meanwhile
         if kind.warm:
             sandbox = kind.warm.pop()
             self._leased.add(sandbox)
@@ -202,20 +209,20 @@ class Pool:
         kind.waiters.append(waiter)
         self._balance_soon()
         try:
-            return await waiter.handed, False
+            return await waiter.ready, False
         except asyncio.CancelledError:
-            if not waiter.handed.cancelled() and waiter.handed.exception() is None:
-                self._put_back(kind, waiter.handed.result())
+            if not waiter.ready.cancelled() and waiter.ready.exception() is None:
+                self._put_back(kind, waiter.ready.result())
             raise
         finally:
             kind.waiters.remove(waiter)
             self._balance_soon()
 
     def _put_back(self, kind: SandboxKind, sandbox: Sandbox) -> None:
-        """Nobody has had it: it goes to the next."""
+        """Return an unused sandbox: it goes to the next waiter."""
         if self._closing is None:
             self._leased.discard(sandbox)
-            self._came(kind, sandbox)
+            self._add_ready(kind, sandbox)
         else:
             self._dispose(sandbox)
 
@@ -227,14 +234,14 @@ class Pool:
             return False
 
     def _dispose(self, sandbox: Sandbox) -> asyncio.Task[None] | None:
-        """Have a leased sandbox closed; None if that is done."""
+        """Start closing a leased sandbox; None if it is already closed."""
         if sandbox not in self._leased:
-            return self._endings.closing(sandbox)
+            return self._closing_tasks.closing(sandbox)
         self._leased.discard(sandbox)
-        return self._endings.close(sandbox)
+        return self._closing_tasks.close(sandbox)
 
     async def _give_back(self, sandbox: Sandbox) -> None:
-        """Close a leased sandbox; the closing goes on if the caller is cancelled."""
+        """Close a leased sandbox; closing continues if the caller is cancelled."""
         ending = self._dispose(sandbox)
         if ending is not None:
             await asyncio.shield(ending)
@@ -249,15 +256,15 @@ class Pool:
                 timer.cancel()
         for kind in self._kinds.values():
             for waiter in kind.waiters:
-                if not waiter.handed.done():
-                    waiter.handed.set_exception(SandboxError("the pool is closed: open no more sandboxes from it"))
+                if not waiter.ready.done():
+                    waiter.ready.set_exception(SandboxError("the pool is closed: open no more sandboxes from it"))
             while kind.starts:
                 self._stop(kind)
             while kind.warm:
-                self._endings.close(kind.warm.pop())
+                self._closing_tasks.close(kind.warm.pop())
         for sandbox in list(self._leased):
             self._dispose(sandbox)
-        while tasks := self._stopping | self._endings.tasks:
+        while tasks := self._stopping | self._closing_tasks.tasks:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)  # so that their callbacks have run
         await self._provider.aclose()
@@ -269,7 +276,7 @@ class Pool:
         kind.starts.add(start)
 
     def _stop(self, kind: SandboxKind) -> None:
-        """Stop one of a kind's starts. It counts until that has happened; then its ending counts."""
+        """Cancel one of a kind's starts. It counts until it has stopped; then its closing task counts."""
         start = kind.starts.pop()
         self._stopping.add(start)
         start.add_done_callback(self._stopped)
@@ -280,7 +287,7 @@ class Pool:
         self._balance_soon()
 
     async def _start(self, kind: SandboxKind) -> None:
-        """One start: whoever waits longest gets what comes of it."""
+        """One start; the longest waiting caller gets the result."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert me is not None
         begin_s = loop.time()
@@ -289,12 +296,12 @@ class Pool:
             await asyncio.wait([opening], timeout=self._start_timeout_s)
         except asyncio.CancelledError:
             self._stopping.discard(me)
-            self._endings.give_up(opening)
+            self._closing_tasks.abandon_start(opening)
             raise
         finally:
             kind.starts.discard(me)
         if not opening.done():
-            self._endings.give_up(opening)
+            self._closing_tasks.abandon_start(opening)
             self._failed(kind, SandboxError(f"a sandbox did not start within {self._start_timeout_s:g} s"))
             return
         try:
@@ -305,21 +312,21 @@ class Pool:
             return
         kind.demand.started(loop.time() - begin_s)
         kind.num_failures, kind.not_before_s = 0, -math.inf
-        self._came(kind, sandbox)
+        self._add_ready(kind, sandbox)
 
-    def _came(self, kind: SandboxKind, sandbox: Sandbox) -> None:
-        """A sandbox that is ready: for the first who waits, or to be kept."""
+    def _add_ready(self, kind: SandboxKind, sandbox: Sandbox) -> None:
+        """Give a ready sandbox to the first waiter, or keep it warm."""
         kind = self._kinds.setdefault(kind.key, kind)
         waiting = kind.waiting(math.inf)
         if waiting:
             self._leased.add(sandbox)
-            waiting[0].handed.set_result(sandbox)
+            waiting[0].ready.set_result(sandbox)
         else:
             kind.warm.append(sandbox)
         self._balance_soon()
 
     def _failed(self, kind: SandboxKind, raised: SlipstreamError) -> None:
-        """A start failed, and whoever has borne the fewest failures bears it."""
+        """Charge a failed start to the waiter with the fewest failures."""
         now_s = asyncio.get_running_loop().time()
         waiting = kind.waiting(now_s)
         if not waiting:
@@ -330,8 +337,8 @@ class Pool:
             bearer = min(waiting, key=lambda waiter: waiter.num_failures)
             bearer.num_failures += 1
             bearer.not_before_s = now_s + self._pause_s(bearer.num_failures)
-            if bearer.num_failures >= self._attempts or not isinstance(raised, SandboxError):
-                bearer.handed.set_exception(raised)
+            if bearer.num_failures >= self._attempts or not isinstance(raised, SandboxError | AgentError):
+                bearer.ready.set_exception(raised)
         self._balance_soon()
 
     def _pause_s(self, num_failures: int) -> float:
@@ -340,7 +347,7 @@ class Pool:
     # ------------------------------------------------------------ balance
 
     def _balance_soon(self) -> None:
-        """Decide once, after all that happens at this instant."""
+        """Rebalance once, after everything that happens at this instant."""
         if not self._is_balancing and self._closing is None:
             self._is_balancing = True
             asyncio.get_running_loop().call_soon(self._balance)
@@ -367,14 +374,14 @@ class Pool:
 
     @property
     def _num_leaving(self) -> int:
-        return len(self._stopping) + len(self._endings.tasks)
+        return len(self._stopping) + len(self._closing_tasks.tasks)
 
     @property
     def _has_room(self) -> bool:
         return self._max_live is None or self.num_live < self._max_live
 
     def _serve(self, now_s: float) -> bool:
-        """Start what is waited for, in the order of those who wait. False if there is no room for all of them."""
+        """Start sandboxes for waiters, in order. False if there is no room for all of them."""
         short = [
             (waiter.number, kind) for kind in self._kinds.values() for waiter in kind.waiting(now_s)[len(kind.starts) :]
         ]
@@ -387,7 +394,7 @@ class Pool:
         return True
 
     def _make_room(self, num: int, now_s: float) -> None:
-        """Take down so many that nobody waits for, where there are most."""
+        """Close `num` sandboxes that nobody waits for, from the kinds with the most."""
         for _ in range(num):
             kind = max(self._kinds.values(), key=lambda kind: kind.num_kept(now_s))
             if kind.num_kept(now_s) == 0:
@@ -395,14 +402,14 @@ class Pool:
             self._take_down(kind)
 
     def _take_down(self, kind: SandboxKind) -> None:
-        """Let one go that nobody waits for: the oldest warm one, else one that is starting."""
+        """Close one that nobody waits for: the oldest warm one, or else one that is starting."""
         if kind.warm:
-            self._endings.close(kind.warm.pop(0))
+            self._closing_tasks.close(kind.warm.pop(0))
         else:
             self._stop(kind)
 
     def _keep_warm(self, now_s: float) -> None:
-        """Start what will be wanted, let go what is idle, and move the budget to where the demand is."""
+        """Start what will be needed, close what is idle, and move the budget to where the demand is."""
         kinds = list(self._kinds.values())
         for kind in kinds:
             if now_s >= kind.demand.idle_at_s:
@@ -411,7 +418,7 @@ class Pool:
         num_kept = sum(kind.num_kept(now_s) for kind in kinds)
         num_spare = sum(kind.num_spare(now_s) for kind in kinds)
         budget = self._max_warm
-        if self._max_live is not None:  # what is leaving makes room
+        if self._max_live is not None:  # what is closing makes room
             num_taken = self.num_live - self._num_leaving - num_kept
             budget = max(0, min(budget, self._max_live - num_taken))
         given = shares({kind.key: kind.demand.wanted(now_s) for kind in kinds}, budget)
@@ -431,7 +438,7 @@ class Pool:
                 num_kept, num_spare = num_kept + 1, num_spare + 1
 
     def _wake_later(self, now_s: float) -> None:
-        """Decide again when a pause ends or a kind becomes idle."""
+        """Rebalance when a pause ends or a kind becomes idle."""
         times = [waiter.not_before_s for kind in self._kinds.values() for waiter in kind.waiters]
         times += [at_s for kind in self._kinds.values() for at_s in (kind.not_before_s, kind.demand.idle_at_s)]
         coming = [at_s for at_s in times if now_s < at_s < math.inf]

@@ -1,7 +1,7 @@
-"""A sandbox of the pool's in the hands of one rollout: all that the provider's can do, but its end is told.
+"""The sandbox that a rollout gets from the pool: it wraps the provider's, and notifies the pool when closed.
 
-Input: a provider's sandbox. Output: one that does the same, for a single holder. Invariants: it has the methods of
-those capabilities that the provider names, and of no others; closing it closes the provider's, it never goes back.
+Invariants: it has the methods of exactly those capabilities that the provider lists; closing it closes the provider's
+sandbox, which is never reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OpenFork = Callable[[Callable[[], Awaitable[Sandbox]]], Awaitable[Sandbox]]
 
 
 class PooledSandbox:
-    """One lease of a sandbox. `inner` is the provider's."""
+    """A leased sandbox. `inner` is the provider's."""
 
     def __init__(self, inner: Sandbox, close: Close, open_fork: OpenFork) -> None:
         self.inner = inner
@@ -102,7 +102,7 @@ class _WithRoot(PooledSandbox):
 
 
 class _Snapshot:
-    """A snapshot whose forks count like all others."""
+    """A snapshot whose forks count as sandboxes of the pool."""
 
     def __init__(self, inner: Snapshot, open_fork: OpenFork) -> None:
         self._inner = inner
@@ -128,7 +128,7 @@ _PARTS: Mapping[Capability, type[PooledSandbox]] = {
 
 
 @functools.cache
-def leased_type(capabilities: frozenset[Capability]) -> type[PooledSandbox]:
-    """The class of leases of sandboxes that can do this."""
+def pooled_type(capabilities: frozenset[Capability]) -> type[PooledSandbox]:
+    """The PooledSandbox class with these capabilities."""
     parts = tuple(_PARTS[capability] for capability in Capability if capability in capabilities)
     return type("Leased", parts, {}) if parts else PooledSandbox

@@ -1,7 +1,7 @@
-"""Capture of a program's output: bytes enter, a `Captured` of bounded size leaves.
+"""Captures a program's output in bounded memory.
 
-Invariants: what is kept is the first and the last bytes; a pipe is read as long as it is attached, so that a program
-never blocks on output that nobody wants; reading never waits for whoever else holds the pipe.
+Input: bytes. Output: a `Captured` with the first and the last of them. Invariants: a pipe is read until it is closed,
+so a program never blocks on output that nobody wants; reading never waits for others that hold the pipe.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Capture:
 
 
 class PipeReader:
-    """Reads the end of a pipe that it owns into `capture`, until it is closed."""
+    """Reads a pipe into `capture` until it is closed. Owns the pipe's read end."""
 
     def __init__(self, fd: int, capture: Capture) -> None:
         self.capture = capture
@@ -61,14 +61,14 @@ class PipeReader:
             self._loop.remove_reader(self._fd)
 
     def drain(self) -> None:
-        """Take what is in the pipe at this moment, and nothing that is written later."""
+        """Read what is in the pipe now, and nothing that is written later."""
         if self._fd < 0:
             return
         (left,) = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))
         while left > 0:
             try:
                 data = os.read(self._fd, min(left, READ_BYTES))
-            except BlockingIOError:  # someone inside reads the same pipe
+            except BlockingIOError:  # a program inside reads the same pipe
                 return
             if not data:
                 return

@@ -1,10 +1,8 @@
-"""The control channel: requests go to the supervisor of a sandbox, or to the keeper, and replies come back. Neither
-blocks the event loop.
+"""The control channel to a sandbox's supervisor or to the keeper. It never blocks the event loop.
 
-Input: requests, with descriptors beside them. Output: one future per request.
-Invariants: requests arrive in the order they were sent; once the channel is lost every future that waits and every
-later request raises SandboxError; replies are read as JSON, and descriptors in them are taken from the keeper
-alone, never from a sandbox.
+Input: requests, with file descriptors. Output: one future per request. Invariants: requests arrive in the order they
+were sent; once the channel is lost, all pending futures and later requests raise SandboxError; replies are JSON, and
+file descriptors are accepted only from the keeper, never from a sandbox.
 """
 
 from __future__ import annotations
@@ -23,24 +21,24 @@ from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.types import Json
 
 PACKET_BYTES = 1 << 15
-"""A longer request travels in a memory file. Below what any Linux socket takes in one packet."""
+"""A longer request travels in a memory file. Any Linux socket takes this much in one packet."""
 MARSHAL_VERSION = 2
-"""Which every Python 3 reads: that of the supervisor may be an older or a newer one."""
+"""Every Python 3 reads it: the supervisor's may be older or newer than ours."""
 MAX_REPLY_BYTES = 1 << 17
 MAX_REPLY_FDS = 4
 
 ENDED = "the sandbox is gone: its supervisor has ended"
 
 Request: TypeAlias = Mapping[str, Any]
-"""Of what `marshal` can write."""
+"""Values must be marshallable."""
 Reply: TypeAlias = dict[str, Json]
 
 ERROR_KINDS = {"file": SandboxFileError, "limit": SandboxLimitError}
 
 
 def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
-    """A descriptor of a file in memory that starts as `data`. Sealed, nobody can change it any more; otherwise nobody
-    can seal it, so that whoever is given it cannot shut us out."""
+    """The descriptor of an in-memory file that contains `data`. If sealed, nobody can change it; otherwise nobody can
+    seal it, so that a receiver cannot lock us out."""
     fd = os.memfd_create("slipstream", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealed else 0))
     try:
         write_all(fd, data)
@@ -66,18 +64,18 @@ def seal(fd: int) -> None:
 def _packed(message: Request) -> bytes:
     try:
         return marshal.dumps(dict(message), MARSHAL_VERSION)
-    except ValueError:  # an enum's member, say: JSON knows what it stands for
+    except ValueError:  # an enum member, say: JSON writes its value
         return marshal.dumps(json.loads(json.dumps(dict(message))), MARSHAL_VERSION)
 
 
-def _look_at(future: asyncio.Future[Reply]) -> None:
-    """So that a future whose caller was cancelled does not complain about an error that nobody fetched."""
+def _retrieve_exception(future: asyncio.Future[Reply]) -> None:
+    """Avoids "exception was never retrieved" for a future whose caller was cancelled."""
     if not future.cancelled():
         future.exception()
 
 
 class Channel:
-    """Owns `control`. With `takes_fds` the descriptors that come with a reply are its `fds`, the caller's to close."""
+    """Owns `control`. With `takes_fds`, a reply's descriptors are in its `fds`, and the caller closes them."""
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class Channel:
         takes_fds: bool = False,
         on_end: Callable[[], str] = lambda: ENDED,
     ) -> None:
-        """`on_end` says what is to be told when the other side has ended."""
+        """`on_end` returns the error message for when the other side has ended."""
         self._on_end = on_end
         self._control = control
         self._takes_fds = takes_fds
@@ -99,10 +97,10 @@ class Channel:
         self._loop.add_reader(control.fileno(), self._on_readable)
 
     def request(self, message: Request, fds: Sequence[int] = ()) -> tuple[int, asyncio.Future[Reply]]:
-        """Send a request that is answered: its id, and the future of its reply. `fds` stay the caller's."""
+        """Send a request; returns its id and the future of its reply. The caller keeps `fds`."""
         self._last_id += 1
         future: asyncio.Future[Reply] = self._loop.create_future()
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_retrieve_exception)
         self._waiting[self._last_id] = future
         try:
             self.tell({**message, "id": self._last_id}, fds)
@@ -115,7 +113,7 @@ class Channel:
         return await self.request(message, fds)[1]
 
     def tell(self, message: Request, fds: Sequence[int] = ()) -> None:
-        """Send a request that is not answered. Never waits; raises SandboxError if the other side is gone."""
+        """Send a request that gets no reply. Never waits; raises SandboxError if the other side is gone."""
         if self._lost is not None:
             raise SandboxError(self._lost)
         packet, passed = _packed(message), list[int]()
@@ -166,7 +164,7 @@ class Channel:
             reply = json.loads(packet)
             waiting = self._waiting.pop(reply["id"], None)
         except (ValueError, KeyError, TypeError):
-            self.lose("the sandbox is gone: its supervisor answered nonsense")
+            self.lose("the sandbox is gone: its supervisor sent an invalid reply")
             return
         if waiting is None or waiting.done():
             for fd in fds:
@@ -184,7 +182,7 @@ class Channel:
         return self._lost is not None
 
     def lose(self, reason: str) -> None:
-        """End the channel: everything that waits fails now. Doing so twice is fine."""
+        """Close the channel: pending requests fail now. Calling it twice is fine."""
         if self._lost is not None:
             return
         self._lost = reason

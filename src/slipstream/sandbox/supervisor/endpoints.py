@@ -1,7 +1,7 @@
-"""Services of the host that programs in a sandbox can reach, each through a Unix socket in a folder they see.
+"""Host services that programs in a sandbox can reach, each through a Unix socket in a folder they see.
 
-Input: sockets that listen there, and what to do with a connection. Output: nothing; connections go on.
-Invariants: when `aclose` returns no connection is served any more; a service that fails ends its own connection.
+Input: listening sockets, and a callback for each connection.
+Invariants: when `aclose` returns, no connection is served any more; a service that fails ends only its own connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import re
 import socket
 from asyncio import StreamReader, StreamWriter
-from pathlib import Path
 
 from slipstream.errors import SandboxFileError
 from slipstream.sandbox.base import OnConnect
@@ -20,12 +19,12 @@ from slipstream.sandbox.base import OnConnect
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
-"""Of a sandbox at once: each takes a descriptor of this process, and more are closed as they come."""
+"""Per sandbox, at once: each takes a descriptor of this process. Further ones are closed at once."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-class Served:
-    """The services of one sandbox."""
+class EndpointServers:
+    """The endpoints of one sandbox."""
 
     def __init__(self) -> None:
         self._servers: dict[str, asyncio.Server] = {}
@@ -34,12 +33,12 @@ class Served:
     def check(self, name: str) -> None:
         """Raise SandboxFileError if no endpoint can have this name."""
         if not NAME.fullmatch(name):
-            raise SandboxFileError(f"{name!r} is no name for an endpoint: use letters, digits, '_', '-' and '.'")
+            raise SandboxFileError(f"{name!r} is not a valid endpoint name: use letters, digits, '_', '-' and '.'")
         if name in self._servers:
             raise SandboxFileError(f"the endpoint {name!r} is taken")
 
     async def add(self, name: str, listening: socket.socket, on_connect: OnConnect) -> None:
-        """Serve what connects to a socket, which is ours from now on."""
+        """Serve connections to a socket; takes ownership of it."""
 
         def connected(reader: StreamReader, writer: StreamWriter) -> None:
             if len(self._connections) >= MAX_CONNECTIONS:
@@ -55,22 +54,10 @@ class Served:
         for server in self._servers.values():
             server.close()
         for task, writer in self._connections.items():
-            writer.transport.abort()  # or a program that does not read could make it wait
+            writer.transport.abort()  # a program that does not read could make `close` wait
             task.cancel()
         if self._connections:
             await asyncio.wait(self._connections)
-
-
-def listen_in(folder: Path, name: str) -> socket.socket:
-    """A socket that listens at a name in a folder of ours."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(folder / name))
-        (folder / name).chmod(0o777)  # whoever may see it may connect
-    except OSError as error:
-        listening.close()
-        raise SandboxFileError(f"the endpoint {name!r} cannot be made: {error.strerror}") from error
-    return listening
 
 
 async def _serve(name: str, on_connect: OnConnect, reader: StreamReader, writer: StreamWriter) -> None:

@@ -1,9 +1,9 @@
-"""The first program of a container, which becomes the supervisor. Standalone (Python 3.8+, standard library alone).
+"""A container's first program, which turns into the supervisor. Standalone (Python 3.8+, standard library only).
 
     oci_entry.py SOCKET WORKDIR slipstream-lease=ID LIMIT=VALUE...
 
-Input: the path of a socket of the host's. Output: `program.py`, which lies beside it, with that socket as its control.
-Invariants: the workdir is there; the one capability that making it may take is given up before the host is called,
+Input: the path of a socket of the host. It then runs `program.py`, which lies beside it, with that socket as its
+control. Invariants: the workdir exists; the one capability needed to create it is dropped before the host is called,
 and no program gets it back, since there are no new privileges; the host has a descriptor of the container's root before
 anything else runs here.
 """
@@ -22,7 +22,7 @@ HELD = ("CapPrm", "CapEff", "CapInh", "CapAmb")
 
 
 def drop_capabilities() -> None:
-    """What `ctypes.CDLL(None).capset` is made of, with empty sets; and see that it worked."""
+    """Like `ctypes.CDLL(None).capset` with empty sets; checks that it worked."""
     function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "capset")  # type: ignore[arg-type]
     header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
     _ctypes.call_cdeclfunction(function, (header, bytes(24)))
@@ -32,7 +32,7 @@ def drop_capabilities() -> None:
 
 
 def call_host(path: str) -> int:
-    """Connect, and hand over the root. The descriptor of the connection."""
+    """Connect and send the root; returns the descriptor of the connection."""
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     control.connect(path)
     root = os.open("/", os.O_RDONLY | os.O_DIRECTORY)

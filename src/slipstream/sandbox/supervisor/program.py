@@ -1,18 +1,17 @@
-"""The supervisor: process 1 of a local sandbox. A standalone program (Python 3.8+, standard library alone).
+"""The supervisor: process 1 of a sandbox. A standalone program (Python 3.8+, standard library only).
 
-Input: requests on a SEQPACKET control socket, one marshalled dict each, with descriptors beside it. Output: replies as
-JSON, and one `exit` message for every program it started. Invariants: no request, and nothing done by the programs it
-runs, ends it; it reaps every orphan; when the control socket closes it exits, and with it every process of the sandbox.
+Input: requests on a SEQPACKET control socket, one marshalled dict each, with file descriptors. Output: JSON replies,
+and one `exit` message for every program it started. Invariants: no request, and nothing the programs do, ends it; it
+reaps every orphan; when the control socket closes it exits, and every process of the sandbox with it.
 
     program.py CONTROL_FD WORKDIR slipstream-lease=ID LIMIT=VALUE...
 
 Requests that expect a reply carry an `id`. `exec` is answered when the program ends (or could not be started), the
-others at once. A request that does not fit a packet comes as `{"long": True}` with its bytes in the first descriptor.
+others at once. A request too long for a packet arrives as `{"long": True}`, with its bytes in the first descriptor.
 
-Python's own modules would be two thirds of the time that a sandbox takes to start: json, socket, signal, ctypes,
-contextlib, pathlib and typing each bring a train of others. So this program uses the C modules below them, reads
-requests with `marshal`, which is safe for what the host sends, and spells its replies by hand, since the host must not
-trust what comes out of a sandbox.
+Importing json, socket, signal, ctypes, contextlib, pathlib and typing would take two thirds of a sandbox's start. So
+this program uses the C modules below them, reads requests with `marshal` (safe, since they come from the host) and
+writes JSON replies by hand, since the host must not trust what comes out of a sandbox.
 """
 
 # ruff: noqa: PTH103, PTH108, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208, SIM105
@@ -43,12 +42,12 @@ MAX_FDS = 16
 COPY_BYTES = 1 << 20
 FEW_BYTES = 64
 SPARE_PROCESSES = 8
-"""How many programs may still be started from outside when those inside have used up their number."""
+"""How many programs the host may still start when those inside have reached the process limit."""
 FORK_TRIES = 3
-NEARLY = 0.9
-"""Of its number of processes: what a sandbox that is at its limit may be seen with, since they come and go."""
-HELD_ELSEWHERE = 1 << 14
-"""So many processes are allowed where not we hold the sandbox to their number, but its group."""
+NEAR_LIMIT = 0.9
+"""A sandbox with this share of its processes counts as at the limit, since processes come and go."""
+CGROUP_ENFORCED = 1 << 14
+"""An RLIMIT_NPROC this high means that a cgroup, and not we, enforces the number of processes."""
 GROUP_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 FIRST_SPARE_FD = 300
 FD_BYTES = 4
@@ -56,24 +55,24 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
-class Refused(Exception):
-    """A request that cannot be met: `kind` is `file`, `limit` (the sandbox's own) or `host` (whose fault it is)."""
+class RequestError(Exception):
+    """A request that failed: `kind` is `file`, `limit` (a limit of the sandbox) or `host` (the host's fault)."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-def from_os_error(path: str, error: OSError) -> Refused:
+def request_error(path: str, error: OSError) -> RequestError:
     kind = "limit" if error.errno in LIMIT_ERRNOS else "file"
-    return Refused(kind, f"{path}: {error.strerror}")
+    return RequestError(kind, f"{path}: {error.strerror}")
 
 
 # ---------------------------------------------------------------- processes
 
 
 def processes() -> dict[int, tuple[int, int, int]]:
-    """Of every live process in the sandbox: pid -> (parent, session, start time)."""
+    """Every live process in the sandbox: pid -> (parent, session, start time)."""
     found: dict[int, tuple[int, int, int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -91,7 +90,7 @@ def processes() -> dict[int, tuple[int, int, int]]:
 def descendants(
     leader: int, table: dict[int, tuple[int, int, int]], skipped: frozenset[tuple[int, int]] = frozenset()
 ) -> set[int]:
-    """All processes below `leader`, without the branches that start at a (pid, start time) in `skipped`."""
+    """All descendants of `leader`, except branches that start at a (pid, start time) in `skipped`."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _, start) in table.items():
         if (pid, start) not in skipped:
@@ -106,8 +105,7 @@ def descendants(
 
 
 def num_tasks() -> int:
-    """How many processes the sandbox has, as the kernel counts them: threads count each, and so do the dead that nobody
-    has waited for. 0 if it cannot be seen."""
+    """How many processes the sandbox has, as the kernel counts them: each thread, and zombies too. 0 if unknown."""
     num = 0
     try:
         names = os.listdir("/proc")
@@ -132,7 +130,7 @@ def send_signal(pids: set[int], number: int) -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill a program, its process group, its session and what descends from it."""
+    """Kill a program, its process group, its session and its descendants."""
     roots = {leader}
     for _ in range(50):
         table = processes()
@@ -141,7 +139,7 @@ def kill_session(leader: int) -> None:
             found |= descendants(root, table)
         found.discard(1)
         try:
-            os.killpg(leader, _signal.SIGKILL)  # the whole group in one step, before it can fork any further
+            os.killpg(leader, _signal.SIGKILL)  # the whole group at once, before it can fork again
         except ProcessLookupError:
             pass
         if not found:
@@ -158,7 +156,7 @@ def set_limit(which: int, value: int) -> None:
 
 
 def execute(argv: list[str], env: dict[str, str]) -> None:
-    """Become the program: by its path, or the first of its name on the environment's PATH. Returns never; raises."""
+    """Exec a program by its path, or the first match on the environment's PATH. Never returns; raises on failure."""
     if "/" in argv[0]:
         os.execve(argv[0], argv, env)
     denied: OSError | None = None
@@ -172,8 +170,8 @@ def execute(argv: list[str], env: dict[str, str]) -> None:
     raise denied or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def become(request: Request, fds: list[int], limits: dict[str, int]) -> NoReturn:
-    """The child's part of starting a program: never returns."""
+def exec_child(request: Request, fds: list[int], limits: dict[str, int]) -> NoReturn:
+    """The child's side of starting a program. Never returns."""
     status = 126
     try:
         _signal.set_wakeup_fd(-1)
@@ -200,18 +198,19 @@ def become(request: Request, fds: list[int], limits: dict[str, int]) -> NoReturn
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open what exists as a regular file, and nothing else: neither a FIFO nor a device is ever opened."""
+    """Open an existing regular file; never opens a FIFO or a device."""
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise Refused("file", f"{path}: not a regular file")
+            raise RequestError("file", f"{path}: not a regular file")
         return os.open(f"/proc/self/fd/{place}", flags | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(place)
 
 
-def most_tasks(most: int) -> int:
-    """How many processes it may have: `most`, or what its group says, where that can be seen. 0 if nobody tells."""
+def max_tasks(rlimit: int) -> int:
+    """The process limit: `rlimit`, or the cgroup's limit if that is visible and lower. 0 if unknown."""
+    most = rlimit
     for path in GROUP_LIMITS:
         try:
             fd = open_regular(path, os.O_RDONLY)
@@ -219,9 +218,9 @@ def most_tasks(most: int) -> int:
                 most = min(most, int(os.read(fd, FEW_BYTES)))
             finally:
                 os.close(fd)
-        except (OSError, ValueError, Refused):
+        except (OSError, ValueError, RequestError):
             pass
-    return most if most < HELD_ELSEWHERE else 0
+    return most if most < CGROUP_ENFORCED else 0
 
 
 def read_file(path: str, max_bytes: int, target: int) -> int:
@@ -237,7 +236,7 @@ def read_file(path: str, max_bytes: int, target: int) -> int:
             size = max(size, copied)
             if size <= max_bytes:
                 write_all(target, piece)
-        raise Refused("file", f"{path}: larger than {max_bytes} bytes")
+        raise RequestError("file", f"{path}: larger than {max_bytes} bytes")
     finally:
         os.close(fd)
 
@@ -249,7 +248,7 @@ def write_all(fd: int, piece: bytes) -> None:
 
 
 def open_for_writing(path: str) -> int:
-    """Most are new, so that is tried first."""
+    """Open a file for writing; most are new, so creating is tried first."""
     try:
         return create(path)
     except FileNotFoundError:
@@ -264,7 +263,7 @@ def create(path: str) -> int:
 
 
 def open_existing(path: str) -> int:
-    """A file that is there; or a new one in its place, where it cannot be written to."""
+    """Open an existing file; replace it with a new one if it is not writable."""
     try:
         fd = open_regular(path, os.O_WRONLY)
     except FileNotFoundError:
@@ -275,7 +274,7 @@ def open_existing(path: str) -> int:
     else:
         if os.fstat(fd).st_dev == os.stat("/proc").st_dev:  # /proc/self/mem is this very program
             os.close(fd)
-            raise Refused("file", f"{path}: not a place for files")
+            raise RequestError("file", f"{path}: files cannot be written here")
         return fd
     try:
         os.unlink(path)
@@ -292,7 +291,7 @@ def write_file(path: str, mode: int, source: int, start: int, size: int) -> None
         while start < end:
             copied = os.sendfile(fd, source, start, end - start)
             if not copied:
-                raise Refused("file", f"{path}: its contents ended early")
+                raise RequestError("file", f"{path}: its content ended early")
             start += copied
         os.fchmod(fd, mode)
     except OSError:
@@ -306,14 +305,14 @@ def write_file(path: str, mode: int, source: int, start: int, size: int) -> None
 
 
 def as_json(values: dict[str, int | str]) -> bytes:
-    return ("{" + ", ".join(f"{quoted(key)}: {spelt(value)}" for key, value in values.items()) + "}").encode()
+    return ("{" + ", ".join(f"{json_string(key)}: {json_value(value)}" for key, value in values.items()) + "}").encode()
 
 
-def spelt(value: int | str) -> str:
-    return quoted(value) if isinstance(value, str) else str(value)
+def json_value(value: int | str) -> str:
+    return json_string(value) if isinstance(value, str) else str(value)
 
 
-def quoted(text: str) -> str:
+def json_string(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
     return (
@@ -322,20 +321,20 @@ def quoted(text: str) -> str:
 
 
 class Supervisor:
-    def __init__(self, control: _socket.socket, workdir: str, limits: dict[str, int], expendable: int) -> None:
+    def __init__(self, control: _socket.socket, workdir: str, limits: dict[str, int], oom_score_fd: int) -> None:
         self.control = control
         self.workdir = workdir
         self.limits = limits
         self.running: dict[int, int] = {}  # the id of an exec request -> pid
-        self.ids: dict[int, int] = {}  # and the other way round
-        self.terminals: dict[int, list[int]] = {}  # the id of an exec request -> the other side of its terminal
+        self.ids: dict[int, int] = {}  # pid -> the id of its exec request
+        self.terminals: dict[int, list[int]] = {}  # the id of an exec request -> the other end of its terminal
         self.marks: dict[int, frozenset[tuple[int, int]]] = {}  # the id of an exec request -> what ran when marked
-        self.expendable = expendable
+        self.oom_score_fd = oom_score_fd
 
     def reply(self, request_id: int, **values: int | str) -> None:
         text = as_json({"id": request_id, **values})
         if len(text) > PACKET_BYTES:
-            text = as_json({"id": request_id, "error": "file", "message": "the answer is too long"})
+            text = as_json({"id": request_id, "error": "file", "message": "the reply is too long"})
         self.control.sendall(text)
 
     def reap(self) -> None:
@@ -359,7 +358,7 @@ class Supervisor:
         operation = getattr(self, "do_" + request["op"])
         try:
             operation(request, fds)
-        except Refused as error:
+        except RequestError as error:
             self.reply(request.get("id"), error=error.kind, message=str(error))
 
     def do_hello(self, request: Request, fds: list[int]) -> None:
@@ -368,19 +367,19 @@ class Supervisor:
     def do_exec(self, request: Request, fds: list[int]) -> None:
         cwd = request["cwd"] = os.path.join(self.workdir, request["cwd"])
         if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
-            raise Refused("file", f"{cwd}: not a folder that can be entered")
+            raise RequestError("file", f"{cwd}: not a folder that can be entered")
         terminal: list[int] = []
         if "terminal" in request:
             try:
                 terminal = list(os.openpty())
                 request["targets"].append(request["terminal"])
             except OSError:
-                pass  # none is left: then the program has none
+                pass  # none is available: the program runs without
         try:
-            pid = self.fork_surely()
+            pid = self.fork_with_retries()
             if pid == 0:
-                become(request, fds + terminal[1:], self.limits)
-        except Refused:
+                exec_child(request, fds + terminal[1:], self.limits)
+        except RequestError:
             for fd in terminal[:1]:
                 os.close(fd)
             raise
@@ -391,28 +390,28 @@ class Supervisor:
         self.ids[pid] = request["id"]
         self.terminals[request["id"]] = terminal[:1]
 
-    def fork_surely(self) -> int:
-        """Raises Refused. A sandbox that was at its limit and no more is when it is looked at gets its process the next
-        time; one that is refused again and again with room to spare is refused by the host."""
+    def fork_with_retries(self) -> int:
+        """Fork, with retries. Raises RequestError: `limit` if the sandbox is at its process limit, `host` if forking
+        fails again and again although it is not."""
         for _ in range(FORK_TRIES):
             try:
                 return self.fork()
             except OSError as error:
                 refused = error
-            if refused.errno == errno.EAGAIN and num_tasks() >= NEARLY * most_tasks(self.limits["RLIMIT_NPROC"]):
-                raise Refused("limit", f"no process could be started: {refused.strerror}")
-        raise Refused("host", f"the host could not start a process: {refused.strerror}")
+            if refused.errno == errno.EAGAIN and num_tasks() >= NEAR_LIMIT * max_tasks(self.limits["RLIMIT_NPROC"]):
+                raise RequestError("limit", f"no process could be started: {refused.strerror}")
+        raise RequestError("host", f"the host could not start a process: {refused.strerror}")
 
     def fork(self) -> int:
-        """Where memory runs out the kernel looks for whom to kill. Files in memory count for no process, so that it
-        might be the supervisor: its children are to go first, and a child is born with what its parent has."""
-        if self.expendable < 0:
+        """Fork so that the OOM killer prefers the child. Files in memory count for no process, so the kernel might
+        choose the supervisor; a child inherits oom_score_adj, so it is raised for the moment of the fork."""
+        if self.oom_score_fd < 0:
             return os.fork()
-        os.pwrite(self.expendable, b"500", 0)
+        os.pwrite(self.oom_score_fd, b"500", 0)
         try:
             return os.fork()
         finally:
-            os.pwrite(self.expendable, b"0", 0)
+            os.pwrite(self.oom_score_fd, b"0", 0)
 
     def do_kill(self, request: Request, fds: list[int]) -> None:
         pid = self.running.get(request["target"])
@@ -424,7 +423,7 @@ class Supervisor:
         self.reply(request["id"])
 
     def do_signal(self, request: Request, fds: list[int]) -> None:
-        """Signal what a program started since it was marked, and the program itself if `leader` is set."""
+        """Signal the processes a program started since it was marked, and itself if `leader` is set."""
         leader = self.running.get(request["target"])
         if leader is None:
             return
@@ -438,9 +437,9 @@ class Supervisor:
         try:
             self.reply(request["id"], size=read_file(path, request["max_bytes"], fds[0]))
         except OSError as error:
-            raise from_os_error(path, error) from error
+            raise request_error(path, error) from error
         except ValueError as error:
-            raise Refused("file", f"{path!r}: {error}") from error
+            raise RequestError("file", f"{path!r}: {error}") from error
 
     def do_write(self, request: Request, fds: list[int]) -> None:
         start = 0
@@ -448,18 +447,18 @@ class Supervisor:
             path = os.path.join(self.workdir, path)
             if size > self.limits["RLIMIT_FSIZE"]:
                 most = self.limits["RLIMIT_FSIZE"]
-                raise Refused("limit", f"{path}: {size} bytes, where a file may have {most}")
+                raise RequestError("limit", f"{path}: {size} bytes exceed the limit of {most} per file")
             try:
                 write_file(path, mode, fds[0], start, size)
             except OSError as error:
-                raise from_os_error(path, error) from error
+                raise request_error(path, error) from error
             except ValueError as error:
-                raise Refused("file", f"{path!r}: {error}") from error
+                raise RequestError("file", f"{path!r}: {error}") from error
             start += size
         self.reply(request["id"])
 
     def receive(self) -> bool:
-        """Take one request. False at the end of the control socket."""
+        """Handle one request. False at the end of the control socket."""
         space = _socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
         packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
         fds: list[int] = []
@@ -494,31 +493,31 @@ class Supervisor:
                 return
 
 
-def settle(control_fd: int) -> int:
-    """Hold nothing but the control socket, and be out of reach of the programs to come. A descriptor comes back by
-    which it is said how readily this process is to be killed; -1 if there is none."""
+def isolate_self(control_fd: int) -> int:
+    """Close everything but the control socket, and become untraceable for the programs to come. Returns a descriptor of
+    this process's oom_score_adj; -1 if there is none."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != control_fd:
             try:
                 os.close(int(name))
             except OSError:
-                pass  # the descriptor of the listing itself is gone by now
+                pass  # the descriptor of the listing itself is already closed
     os.set_inheritable(control_fd, False)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    try:  # later it may not be opened any more
-        expendable = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:  # it cannot be opened later
+        oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        expendable = -1
+        oom_score_fd = -1
     if prctl(PR_SET_DUMPABLE, 0) or prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL)):
         raise SystemExit("the supervisor could not make itself untraceable, or die with bwrap")
-    return expendable
+    return oom_score_fd
 
 
 def prctl(option: int, value: int) -> int:
-    """What `ctypes.CDLL(None).prctl` is made of."""
+    """Like `ctypes.CDLL(None).prctl`."""
     function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
     return int(_ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0)))
 
@@ -526,14 +525,14 @@ def prctl(option: int, value: int) -> int:
 def main() -> None:
     control_fd, workdir = int(sys.argv[1]), sys.argv[2]
     limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[4:])}
-    expendable = settle(control_fd)
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # which, for process 1, means: cannot be sent from inside
+    oom_score_fd = isolate_self(control_fd)
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # for process 1 this means: cannot be sent from inside
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     set_limit(resource.RLIMIT_NPROC, limits["RLIMIT_NPROC"] + SPARE_PROCESSES)
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, control_fd)
-    Supervisor(control, workdir, limits, expendable).serve(wakeup)
+    Supervisor(control, workdir, limits, oom_score_fd).serve(wakeup)
 
 
 if __name__ == "__main__":

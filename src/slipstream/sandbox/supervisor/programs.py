@@ -1,8 +1,8 @@
-"""Programs in a local sandbox: started through the control channel, their output captured.
+"""Runs programs in a sandbox through the control channel and captures their output.
 
-Input: an argument list and where it runs. Output: an ExecResult.
-Invariants: a deadline or a cancellation kills the program with its process group and session; a process that it left
-behind, and that still holds its output, delays nothing; no descriptor outlives the call.
+Input: an argument list and where to run it. Output: an ExecResult.
+Invariants: a deadline or a cancellation kills the program with its process group and session; a background process that
+still holds the output pipe delays nothing; no descriptor outlives the call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from slipstream.sandbox.supervisor.capture import Capture, PipeReader
 from slipstream.sandbox.supervisor.channel import Channel, Reply, memory_file
 
 KILL_GRACE_S = 5.0
-"""How long a killed program may take to be gone before the sandbox counts as lost."""
+"""How long a killed program may take to disappear before the sandbox counts as lost."""
 
 
 class Running:
-    """A program that was started."""
+    """A started program."""
 
     def __init__(self, channel: Channel, request_id: int, exited: asyncio.Future[Reply]) -> None:
         self._channel = channel
@@ -35,10 +35,10 @@ class Running:
         return self.exited.done()
 
     def exit_code(self) -> int:
-        """Once it has ended: its status. Raises what kept it from starting, or SandboxError if the sandbox is lost."""
+        """Its exit status, once it has ended. Raises why it could not start, or SandboxError if the sandbox is lost."""
         code = self.exited.result().get("exit")
         if not isinstance(code, int):
-            raise SandboxError(f"the sandbox's supervisor sent an exit status that is none: {code!r}")
+            raise SandboxError(f"the sandbox's supervisor sent an invalid exit status: {code!r}")
         return code
 
     def kill(self) -> None:
@@ -46,11 +46,11 @@ class Running:
         self._tell({"op": "kill", "target": self._id})
 
     def signal(self, number: int, *, leader: bool) -> None:
-        """Signal what it started since the last `mark`, and with `leader` itself too."""
+        """Signal what it started since the last `mark`; with `leader`, the program itself too."""
         self._tell({"op": "signal", "target": self._id, "signal": number, "leader": leader})
 
     async def mark(self) -> None:
-        """Processes that run now are none of what `signal` reaches."""
+        """From now on `signal` skips the processes that run at this moment."""
         await self._channel.ask({"op": "mark", "target": self._id})
 
     async def killed(self) -> None:
@@ -58,7 +58,7 @@ class Running:
         self.kill()
         await asyncio.wait([self.exited], timeout=KILL_GRACE_S)
         if not self.has_ended:
-            raise SandboxError(f"a killed program was still there after {KILL_GRACE_S:g} s")
+            raise SandboxError(f"a program was still running {KILL_GRACE_S:g} s after it was killed")
 
     def _tell(self, message: Reply) -> None:
         if not self.has_ended:
@@ -67,14 +67,14 @@ class Running:
 
 
 class Programs:
-    """Starts programs in one sandbox, with its environment and, by default, in its workdir."""
+    """Starts programs in one sandbox, with its environment and, by default, its workdir."""
 
     def __init__(self, channel: Channel, env: Mapping[str, str], workdir: str) -> None:
         self._channel = channel
         self._env = dict(env)
         self.workdir = workdir
         self.has_started = False
-        """Whether any program was."""
+        """Whether any program was started."""
 
     def start(
         self,
@@ -87,7 +87,7 @@ class Programs:
     ) -> Running:
         """Start a program whose descriptor k is a copy of `fds[k]`. Never waits.
 
-        `terminal_fd` is to be a terminal that nobody reads and that does not control it, if one can be had.
+        `terminal_fd` becomes a terminal, if one is available: nobody reads it, and it is not the controlling terminal.
         """
         message: Reply = {
             "op": "exec",
@@ -147,7 +147,7 @@ def input_file(data: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def output_pipe(max_bytes: int) -> Iterator[tuple[PipeReader, int]]:
-    """A pipe that is read into a capture, and its write end. Both ends are closed with the context."""
+    """A pipe that is read into a capture, and its write end. Leaving the context closes both ends."""
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     reader = PipeReader(read_fd, Capture(max_bytes))
     try:

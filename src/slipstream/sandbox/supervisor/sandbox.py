@@ -1,10 +1,10 @@
-"""A sandbox whose first process is our supervisor (`program.py`), whatever it is that holds it up.
+"""A sandbox whose process 1 is our supervisor (`program.py`), whichever provider runs it.
 
-Input: a channel to the supervisor, and the host's side of it. Output: all of `Sandbox` but `read_tree`, which is the
-provider's, since only it knows how its files are come by.
-Invariants: closing is done once, in this order: calls under way fail, shells end, the host's side ends, the provider
-is told; closing is not undone by a cancellation. A sandbox that fails after a program has run in it raises
-SandboxBroken, unless something shows the host at fault (`blame`): then, and before anything has run, SandboxError.
+Input: a channel to the supervisor, and the host side. Output: all of `Sandbox` except `read_tree`, which depends on how
+a provider reaches the files. Invariants: closing happens once, in this order: calls in progress fail, shells end, the
+host side ends, the provider is notified; a cancellation does not stop it. A sandbox that fails after a program has run
+in it raises SandboxBroken unless there is evidence against the host (`blame`); then, and before anything has run, it
+raises SandboxError.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from slipstream.aio import outlast
-from slipstream.errors import SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError, boundary
+from slipstream.errors import AgentError, SandboxBroken, SandboxError, SandboxFileError, boundary
 from slipstream.sandbox.base import ExecResult, Shell, ShellResult
-from slipstream.sandbox.blame import shortage_here
+from slipstream.sandbox.blame import is_local_shortage
 from slipstream.sandbox.supervisor.channel import Channel, memory_file, write_all
 from slipstream.sandbox.supervisor.programs import Programs
 from slipstream.sandbox.supervisor.shell import LocalShell
@@ -29,35 +29,35 @@ T = TypeVar("T")
 HEALTH_TIMEOUT_S = 5.0
 INLINE_BYTES = 1 << 20
 INLINE_FILES = 100
-"""What is copied on the event loop; more of it in a thread."""
+"""Up to this much is copied on the event loop; more is copied in a thread."""
 
 
 class HostSide(Protocol):
-    """The host's side of one sandbox."""
+    """The host side of one sandbox."""
 
     async def end(self) -> None:
-        """Kill all of it and wait until it is gone. Called once, and never cancelled."""
+        """Kill the whole sandbox and wait until it is gone. Called once, and never cancelled."""
         ...
 
     async def why_broken(self) -> str | None:
-        """After a fault: what the programs inside did to bring it about. None: nothing that is known."""
+        """After a failure: what the programs inside did to cause it. None if nothing is known."""
         ...
 
     async def host_fault(self) -> str | None:
-        """After a fault: what shows that the host, and not what ran inside, brought it about. None: nothing."""
+        """After a failure: evidence that the host caused it, not the programs inside. None if there is none."""
         ...
 
     async def probe(self) -> str | None:
-        """After `end`: what is wrong with the host, by a fresh sandbox of the same kind. None if that one works."""
+        """After `end`: what is wrong with the host, found by opening a fresh sandbox. None if that one works."""
         ...
 
 
 class SupervisedSandbox:
-    """One sandbox. `on_closed` is called with it once nothing of it is left."""
+    """One sandbox. `on_closed` is called with it once it is completely gone."""
 
     def __init__(
         self, name: str, *, host: HostSide, channel: Channel, programs: Programs, on_closed: Callable[[Any], None]
-    ) -> None:  # `Any`, since it is the provider's own kind of sandbox
+    ) -> None:  # `Any`: it is the provider's own sandbox type
         self._id = name
         self._host = host
         self._channel = channel
@@ -65,7 +65,7 @@ class SupervisedSandbox:
         self._on_closed = on_closed
         self._shells: set[SupervisedShell] = set()
         self._broken: str | None = None
-        self._judging: asyncio.Task[None] | None = None
+        self._blaming: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -104,7 +104,7 @@ class SupervisedSandbox:
                 reply = await self._channel.ask({"op": "read", "path": path, "max_bytes": max_bytes}, [target])
                 size = os.fstat(target).st_size
                 if size > max_bytes or size != reply.get("size"):
-                    raise SandboxFileError(f"{path}: {size} bytes came, where {reply.get('size')} were announced")
+                    raise SandboxFileError(f"{path}: {size} bytes arrived, but {reply.get('size')} were announced")
                 if size <= INLINE_BYTES:
                     return os.pread(target, size, 0)
                 return await _in_thread(lambda: os.pread(target, size, 0))
@@ -132,41 +132,40 @@ class SupervisedSandbox:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 await self._channel.ask({"op": "hello"})
-        except (TimeoutError, SandboxError):
+        except (TimeoutError, SandboxError, AgentError):
             return False
         return True
 
-    def give_up(self, reason: str) -> None:
-        """The programs inside have gone beyond what they may: from now on every call raises SandboxBroken."""
+    def mark_broken(self, reason: str) -> None:
+        """The programs inside exceeded a limit: from now on every call raises SandboxBroken."""
         if self._broken is None and self._closing is None:
             self._broken = reason
             self._channel.lose(f"the sandbox is gone: {reason}")
 
     @contextlib.asynccontextmanager
     async def attributed(self) -> AsyncIterator[None]:
-        """Tell a sandbox that its own programs broke from one that provider or host have lost."""
+        """Raise SandboxBroken if the programs inside broke the sandbox, SandboxError if the provider or the host
+        did."""
         try:
             with boundary(SandboxError, f"the host of {self._id} failed"):
                 yield
-        except (SandboxFileError, SandboxLimitError):
-            raise
         except SandboxError as error:
-            if self._judging is None and self._broken is None and self._closing is None:
-                self._judging = asyncio.ensure_future(self._judge(error))
-            if self._judging is not None:
-                await asyncio.wait([self._judging])  # calls that fail together hear the same
-                self._judging.result()
+            if self._blaming is None and self._broken is None and self._closing is None:
+                self._blaming = asyncio.ensure_future(self._assign_blame(error))
+            if self._blaming is not None:
+                await asyncio.wait([self._blaming])  # calls that fail together get the same error
+                self._blaming.result()
             if self._broken is None:
                 raise
-            raise SandboxBroken(f"{self._id} was broken by what ran inside: {self._broken}") from error
+            raise SandboxBroken(f"{self._id} was broken by the programs inside: {self._broken}") from error
 
-    async def _judge(self, error: SandboxError) -> None:
-        """Set `_broken` if the agent is to blame. The sandbox is closed before another is opened to find out, so that
-        there are never more than the run may have."""
+    async def _assign_blame(self, error: SandboxError) -> None:
+        """Set `_broken` if the agent is to blame. The sandbox is closed before the probe opens another, so that the run
+        never has more than its limit."""
         if not self._programs.has_started:
             return
         broken = await self._host.why_broken()
-        if broken is None and not shortage_here(error) and await self._host.host_fault() is None:
+        if broken is None and not is_local_shortage(error) and await self._host.host_fault() is None:
             await self.aclose()
             if await self._host.probe() is None:
                 broken = f"{error}; a fresh sandbox works"
@@ -186,14 +185,14 @@ class SupervisedSandbox:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """To its end, even if cancelled: the descriptor that it uses is closed afterwards."""
+    """Runs to its end even if cancelled, since the caller then closes the descriptor it uses."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
     await outlast([working])
     return working.result()
 
 
 class SupervisedShell:
-    """A Shell that tells, as its sandbox does, whose fault it is when the sandbox is lost."""
+    """A Shell that, like its sandbox, reports who is at fault when the sandbox is lost."""
 
     def __init__(
         self, sandbox: SupervisedSandbox, shell: LocalShell, on_closed: Callable[[SupervisedShell], None]

@@ -1,12 +1,11 @@
-"""The persistent shell of a local sandbox: an interactive bash that is driven through pipes.
+"""The persistent shell of a sandbox: an interactive bash driven through pipes.
 
-Input: the text of a command. Output: a ShellResult.
-Invariants: commands run one at a time; the end of a command, its status and the working directory come on a
-descriptor of their own, which the command does not hold, so that no output can look like an end; a command that would
-not be interrupted costs the shell its variables, never more.
+Input: the text of a command. Output: a ShellResult. Invariants: commands run one at a time; a command's exit status and
+working directory arrive on a separate descriptor that the command does not hold, so no output can be mistaken for the
+end; a command that cannot be interrupted costs the shell its variables, never more.
 
-Bash reads lines of ours on its standard input: one that evaluates the command's text (from a memory file, so that text
-needs no quoting), one that reports. An interrupt throws bash back to reading, as ^C does, and the report follows.
+Bash reads two lines from its standard input for each command: one that evaluates the command's text (from a memory
+file, so it needs no quoting), one that reports. An interrupt makes bash read on, as ^C does, and the report follows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ MAX_STATUS_BYTES = 1 << 16
 MAX_DIGITS = 9
 START_TIMEOUT_S = 30.0
 INTERRUPT_S = 2.0
-"""How long a shell may take to come back after its deadline before it is replaced."""
+"""How long a shell may take to respond after a deadline before it is replaced."""
 STEP_S = 0.1
 BETWEEN_BYTES = 1 << 16
 """How much output of background processes is kept between two commands."""
@@ -60,7 +59,7 @@ class Bash:
         self._reports: dict[int, CommandStatus] = {}
         self._pending = b""
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as child_ends:
-            self._command_fd = memory_file()  # which cannot be sealed: bash, and so the agent, can come to it
+            self._command_fd = memory_file()  # unsealable, since bash, and so the agent, can open it
             stack.callback(os.close, self._command_fd)
             stdin_fd, self._lines_fd = os.pipe2(os.O_CLOEXEC)
             child_ends.callback(os.close, stdin_fd)
@@ -113,7 +112,7 @@ class Bash:
         self._changed.set()
 
     def begin(self, command: str | None) -> None:
-        """Have a command evaluated (none: nothing but the report)."""
+        """Have a command evaluated (None: only the report)."""
         self._number += 1
         self._reports.clear()
         lines = ""
@@ -131,7 +130,7 @@ class Bash:
         self._write(REPORT.format(number=self._number, fd=STATUS_FD))
 
     async def report(self, timeout_s: float) -> CommandStatus | None:
-        """The report on the last command; None if the shell ended or the time is up."""
+        """The report on the last command; None if the shell ended or the time ran out."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._number not in self._reports and not self.running.has_ended:
@@ -140,7 +139,7 @@ class Bash:
         return self._reports.get(self._number)
 
     async def interrupt(self) -> CommandStatus | None:
-        """Stop the command as ^C would, then by force; None if the shell does not come back."""
+        """Stop the command as ^C would, then by force; None if the shell does not respond."""
         deadline = self._loop.time() + INTERRUPT_S
         while self._loop.time() < deadline and not self.running.has_ended:
             self.running.signal(signal.SIGINT, leader=True)
@@ -153,7 +152,7 @@ class Bash:
         return None
 
     def abandon(self) -> None:
-        """Kill bash and what its last command started; what ran in the background before goes on. Never waits."""
+        """Kill bash and what its last command started; earlier background processes keep running. Never waits."""
         self.running.signal(signal.SIGKILL, leader=True)
         self.close()
 
@@ -162,7 +161,7 @@ class Bash:
 
 
 class LocalShell:
-    """A Shell. After a restart it begins where the last command left off."""
+    """A Shell. After a restart it starts in the last known directory."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -172,7 +171,7 @@ class LocalShell:
         self.is_closed = False
 
     async def start(self) -> None:
-        """Have a bash running in the last known directory, or in the workdir if that is gone."""
+        """Start bash in the last known directory, or in the workdir if that is gone."""
         try:
             await self._start(self._cwd)
         except SandboxFileError:
@@ -183,7 +182,7 @@ class LocalShell:
         try:
             bash.begin(None)
             if await bash.report(START_TIMEOUT_S) is None:
-                why = f"it ended with {bash.running.exit_code()}" if bash.running.has_ended else "it does not answer"
+                why = f"it exited with {bash.running.exit_code()}" if bash.running.has_ended else "it does not respond"
                 raise SandboxError(f"bash did not start in the sandbox: {why}")
         except BaseException:
             bash.abandon()
@@ -241,7 +240,7 @@ class LocalShell:
             self._bash = None
 
     async def aclose(self) -> None:
-        """End the shell and what it started, in the background too."""
+        """End the shell and everything it started, background processes included."""
         self.is_closed = True
         if self._bash is not None:
             bash, self._bash = self._bash, None

@@ -1,4 +1,4 @@
-"""Attempts at the jobs of a workload, on virtual time: the dispatcher drives them as it drives real ones."""
+"""Simulated attempts at the jobs of a workload: the dispatcher drives them like real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slipstream.errors import GraderError, SandboxError
-from slipstream.placement.simulated import LiveCount
+from slipstream.placement.simulated import SandboxUsage
 from slipstream.seams import PastAttempt, TurnGate
 from slipstream.simulate.machine.engine import Fleet
 from slipstream.simulate.machine.host import RunProcess, SimHost
@@ -28,34 +28,34 @@ class SimContext:
     host: SimHost
     front: RunProcess
     front_s: float
-    """Of the front, for each model call."""
+    """CPU time of the run's own process per model call."""
     gate: TurnGate
     jobs: Mapping[JobKey, SimJob]
 
 
 class WorkloadPlacement:
-    def __init__(self, plant: SimContext) -> None:
-        self._plant = plant
-        self.census = LiveCount()
+    def __init__(self, sim: SimContext) -> None:
+        self._sim = sim
+        self.usage = SandboxUsage()
         self.starts: list[tuple[float, JobKey, str]] = []
-        """What began when, for those who compare."""
+        """The start times of stages, for comparisons."""
 
     def expect(self, job: Job) -> None: ...
 
     def open(self, job: Job, number: int, past: PastAttempt | None) -> WorkloadAttempt:
-        return WorkloadAttempt(self._plant, self.census, self.starts, job, number)
+        return WorkloadAttempt(self._sim, self.usage, self.starts, job, number)
 
 
 class WorkloadAttempt:
     def __init__(
-        self, plant: SimContext, census: LiveCount, starts: list[tuple[float, JobKey, str]], job: Job, number: int
+        self, sim: SimContext, usage: SandboxUsage, starts: list[tuple[float, JobKey, str]], job: Job, number: int
     ) -> None:
-        self._plant = plant
-        self._census = census
+        self._sim = sim
+        self._usage = usage
         self._starts = starts
         self._job = job
         self._number = number
-        self._script = plant.jobs[job.key]
+        self._script = sim.jobs[job.key]
         self._holds = 0
         self._spans: list[Span] = []
 
@@ -76,17 +76,17 @@ class WorkloadAttempt:
     async def release(self) -> None:
         if self._script.release_s:
             await asyncio.sleep(self._script.release_s)
-        self._let_go()
+        self._free_sandbox()
 
     async def grade(self) -> Rollout:
         if not self._script.verdict:
-            return self.as_ended(Ending(reason=EndReason.INFRASTRUCTURE, detail="as in the recorded run"))
+            return self.as_ended(Ending(reason=EndReason.INFRASTRUCTURE, detail="no verdict in the recorded run"))
         self._hold("grade", self._script.grade_weight)
         try:
             await self._fail_if_due("grade")
             await self._chore(self._script.grade)
         finally:
-            self._let_go()
+            self._free_sandbox()
         ending = Ending(reason=EndReason.FINISHED)
         return replace(self.as_ended(_NO_VERDICT), ending=ending, verdict=Verdict(reward=1.0))
 
@@ -94,13 +94,13 @@ class WorkloadAttempt:
         return Rollout(job=self._job, attempt=self._number, ending=ending, spans=tuple(self._spans))
 
     async def aclose(self) -> None:
-        self._let_go()
+        self._free_sandbox()
 
     # ---------------------------------------------------------------- what takes time
 
     async def _turns(self, *, num: int | None = None) -> None:
         """The agent's turns, or the first `num` of them."""
-        plant, session = self._plant, f"{self._job.key}#{self._number}"
+        sim, session = self._sim, f"{self._job.key}#{self._number}"
         script = self._script
         before = 0
         try:
@@ -111,20 +111,20 @@ class WorkloadAttempt:
                 start_s = _now_s()
                 await self._chore(Chore(wait_s=turn.tool_s, cpu_s=turn.tool_cpu_s))
                 self._span(SpanKind.TOOL, start_s)
-                await plant.front.work(plant.front_s / 2)
+                await sim.front.work(sim.front_s / 2)
         finally:
-            plant.engine.end(session)
+            sim.engine.end(session)
 
     async def _call(self, session: str, turn: SimTurn, context: int, before: int) -> None:
-        """One model call, inside the gate; `before`: tokens of the last call and its reply."""
+        """One model call, inside the gate; `before`: the tokens of the previous call and its reply."""
         kept = min(before, context) if turn.kept is None else min(before, turn.kept)
         asked_s = _now_s()
-        async with self._plant.gate.turn(self._job.key, context) as passed:
+        async with self._sim.gate.turn(self._job.key, context) as passed:
             start_s = _now_s()
             if start_s - asked_s >= MIN_WAIT_S:
                 self._span(SpanKind.WAIT_TURN, asked_s)
-            await self._plant.front.work(self._plant.front_s / 2)
-            cached = await self._plant.engine.complete(
+            await self._sim.front.work(self._sim.front_s / 2)
+            cached = await self._sim.engine.complete(
                 session, context=context, sampled=turn.sampled, kept=turn.kept, shared=self._script.shared
             )
             counts = {"concurrent": passed.num_under_way, "sampled": turn.sampled, "cached": cached}
@@ -138,10 +138,10 @@ class WorkloadAttempt:
     async def _chore(self, chore: Chore, *, share: float = 1.0) -> None:
         if chore.wait_s:
             await asyncio.sleep(chore.wait_s * share)
-        await self._plant.host.work(chore.cpu_s * share)
+        await self._sim.host.work(chore.cpu_s * share)
 
     async def _fail_if_due(self, stage: str) -> None:
-        """A fault comes when half of the stage is done."""
+        """Raise or hang half-way through the stage, if a fault is due."""
         script = self._script
         fault = (script.faults or {}).get(f"{self._number} {stage}")
         if fault is None:
@@ -160,10 +160,10 @@ class WorkloadAttempt:
     def _hold(self, stage: str, weight: int) -> None:
         self._note(stage)
         self._holds = weight
-        self._census.add(weight)
+        self._usage.add(weight)
 
-    def _let_go(self) -> None:
-        self._census.live -= self._holds
+    def _free_sandbox(self) -> None:
+        self._usage.live -= self._holds
         self._holds = 0
 
     def _note(self, stage: str) -> None:

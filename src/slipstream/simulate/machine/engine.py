@@ -1,9 +1,9 @@
-"""A model of an inference engine, on virtual time: a batch-throughput curve, a KV cache, and prefill.
+"""A simulated inference engine: a batch throughput curve, a KV cache, and prefill.
 
-Input: requests with the tokens of their context and of their reply. Output: the time each takes, and what the cache
-saved. `docs/dispatch.md` explains the model and where its numbers come from.
-Invariants: the cache never has more tokens than it can; a context in the cache is not computed again; a request that
-is being answered keeps its cache; what is idle goes first, the least recently used first of all.
+Input: requests with the token counts of context and reply. Output: the time each takes, and the tokens saved by the
+cache. `docs/dispatch.md` explains the model and its numbers. Invariants: the cache never exceeds its size; a cached
+context is not computed again; a running request keeps its cache; idle contexts are evicted, the least recently used
+first.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class EngineSpec:
     token_s: float = 1e-8
     """Reading one cached token."""
     prefill_tokens_s: float = 100_000.0
-    """Tokens of context computed a second, when nothing else is going on."""
+    """Context tokens computed per second, when the engine does nothing else."""
     prompt_s: float = 0.0
-    """Of every prompt besides, whatever its length."""
+    """Extra time for every prompt, whatever its length."""
     prefill_share: float = 0.5
-    """Of the engine's time, while prompts and replies compete for it."""
+    """Prefill's share of the engine's time while prompts and replies compete for it."""
     call_s: float = 0.0
-    """Of every call, besides: its way there and back, which keeps nobody else waiting."""
+    """Extra latency of every call, which does not delay other calls."""
     slots: int | None = None
-    """Requests that are answered at once; more than that wait. None: as many as the cache holds."""
+    """Concurrent requests; further ones wait. None: as many as the cache holds."""
     contexts: int | None = None
-    """Contexts that the cache holds at most, however short: of an engine that has a slot for each."""
+    """The most contexts in the cache, however short, for an engine with a slot for each."""
     cores: float = 0.0
-    """Of the machine that the sandboxes are on, while it works. 0: it has a machine of its own."""
+    """Cores it uses, while it works, on the machine of the sandboxes. 0: it has its own machine."""
     reports: bool = True
-    """Whether it tells its load."""
+    """Whether it reports its load."""
     duty: float = 0.0
-    """Of its time, how much its thread needs the Python of the run's own process. 0: it is in another one."""
+    """The share of its time in which its thread needs the GIL of the run's own process. 0: it is in another process."""
 
 
 @dataclass(slots=True)
 class EngineCounts:
     num_prefilled: int = 0
     num_again: int = 0
-    """Of them, tokens that had been in the cache before and were lost."""
+    """Of these, tokens that had been in the cache and were evicted."""
     num_sampled: int = 0
     peak_kv: int = 0
 
@@ -61,7 +61,7 @@ class EngineCounts:
 class _Session:
     cached: int = 0
     seen: int = 0
-    """The most tokens of it that were ever in the cache."""
+    """The most of its tokens that were ever in the cache."""
     active: bool = False
 
 
@@ -69,15 +69,15 @@ class _Session:
 class _Request:
     session: str
     tokens: int
-    """Of the context and of the reply: so much room is taken from the start, so that nothing is preempted half-way."""
+    """Context plus reply: this room is reserved from the start, so that nothing is preempted half-way."""
     shared: int = 0
-    """Tokens of the context that others have in the cache too."""
+    """Context tokens that others also have in the cache."""
     admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class SimEngine:
     def __init__(self, spec: EngineSpec, host: SimHost | None = None, front: RunProcess | None = None) -> None:
-        """`host`: where it runs, if it takes cores there; `front`: the process, if it needs that."""
+        """`host`: where it uses cores, if it does; `front`: the run's own process, if it needs that."""
         self.spec = spec
         self.counts = EngineCounts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -116,8 +116,8 @@ class SimEngine:
     async def complete(
         self, session: str, *, context: int, sampled: int, kept: int | None = None, shared: int = 0
     ) -> int:
-        """One call. `kept`: so much of the context stood in the session's last call, where that is not all of it;
-        `shared`: so much of it is in the cache for others' sake. Returns the tokens that need not be computed."""
+        """One call. `kept`: how much of the context was in the session's last call, if not all of it; `shared`: how
+        much of it others put into the cache. Returns the tokens that need not be computed."""
         if self.spec.call_s:
             await asyncio.sleep(self.spec.call_s)
         if kept is not None:
@@ -130,7 +130,7 @@ class SimEngine:
         except asyncio.CancelledError:
             if request.admitted.cancelled():
                 self._waiting.remove(request)
-                self._admit()  # it may have been in the way of others
+                self._admit()  # it may have blocked others
             else:
                 self._idle(session, request.tokens)
             raise
@@ -154,7 +154,7 @@ class SimEngine:
         return min(known, context)
 
     def end(self, session: str) -> None:
-        """The session is over: its cache is room for others."""
+        """The session is over: its cache is free for others."""
         state = self._sessions.pop(session, None)
         if state is not None and not state.active:
             self._kv -= state.cached
@@ -163,7 +163,7 @@ class SimEngine:
     # ---------------------------------------------------------------- the cache
 
     def _cut(self, session: str, kept: int) -> None:
-        """The conversation was rewritten: what came after the first `kept` tokens is of no use any more."""
+        """The conversation was rewritten: what followed the first `kept` tokens is useless now."""
         state = self._sessions.get(session)
         if state is None:
             return
@@ -174,7 +174,7 @@ class SimEngine:
             self._admit()
 
     def _admit(self) -> None:
-        """Let in those who wait, in order, while there is room or room can be made."""
+        """Admit waiting requests, in order, while there is room or room can be made."""
         while self._waiting and not self._waiting[0].admitted.cancelled():
             if self.spec.slots is not None and self._num_active >= self.spec.slots:
                 return
@@ -197,7 +197,8 @@ class SimEngine:
             request.admitted.set_result(None)
 
     def _evict(self, needed: int, asking: str) -> bool:
-        """Make room for `needed` tokens of what is idle; whether that was possible. If not, nothing is lost."""
+        """Evict idle contexts to make room for `needed` tokens; returns whether that was possible. If not, nothing is
+        evicted."""
         room = self.spec.kv_tokens - self._kv
         losers = []
         for name, state in self._sessions.items():
@@ -214,7 +215,7 @@ class SimEngine:
         return True
 
     def _has_slot(self, asking: str) -> bool:
-        """Whether there is a slot for its context, if need be the one of the context that was used longest ago."""
+        """Whether there is a slot for its context, if necessary by evicting the least recently used one."""
         if self.spec.contexts is None:
             return True
         others = [state for name, state in self._sessions.items() if name != asking and (state.active or state.cached)]
@@ -228,7 +229,7 @@ class SimEngine:
         return True
 
     def _idle(self, session: str, tokens: int) -> None:
-        """A request is over, or was cancelled: what it computed stays in the cache, the rest of its room is free."""
+        """A request ended or was cancelled: what it computed stays in the cache, the rest of its room is freed."""
         self._shift(active=-1, tokens=-tokens)
         state = self._sessions[session]
         state.active = False
@@ -258,13 +259,13 @@ class SimEngine:
         return self._pace * share / (spec.step_s + num * spec.row_s + self._active_tokens * spec.token_s)
 
     def _prefill_speed(self, num: int) -> float:
-        """One prompt after the other."""
+        """Prompts are computed one at a time."""
         share = self.spec.prefill_share if self._decoding.num_inside else 1.0
         return self._pace * share * self.spec.prefill_tokens_s
 
 
 class Fleet:
-    """Engines that are alike. A session goes to the one with the fewest of them, and stays there."""
+    """Identical engines. A session goes to the one with the fewest sessions, and stays there."""
 
     def __init__(self, engines: Sequence[SimEngine]) -> None:
         self.engines = tuple(engines)
@@ -287,7 +288,7 @@ class Fleet:
             home.end(session)
 
     def load(self) -> EngineLoad | None:
-        """Of all of them together."""
+        """The load of all engines together."""
         loads = [load for engine in self.engines if (load := engine.load()) is not None]
         if not loads:
             return None
@@ -301,7 +302,7 @@ class Fleet:
 
     @property
     def busy_s(self) -> float:
-        """Of the one that was busy the longest."""
+        """The busy time of the busiest engine."""
         return max(engine.busy_s for engine in self.engines)
 
     @property

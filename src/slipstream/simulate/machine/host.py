@@ -1,6 +1,6 @@
-"""The machine that sandboxes, and often an engine, are on, and the run's own process on it, on virtual time.
+"""The simulated machine of the sandboxes (and often of an engine), and the run's own process on it.
 
-Input: seconds of work. Output: the wait until it is done, which depends on who else wants the cores or the process.
+Input: seconds of work. Output: the wait until it is done, which depends on who else uses the cores or the process.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from slipstream.simulate.machine.shared import SharedResource
 
 FIRST = 0.9
-"""Of the run's own process, what its event loop gets while an engine in it wants all of it too. The engine's thread
-gives way at every operation on a tensor, and then waits until the event loop's turn is over."""
+"""The event loop's share of the run's own process while an engine in it wants all of it too. The engine's thread yields
+at every tensor operation, and then waits until the event loop's turn is over."""
 
 
 class SimHost:
-    """The cores of one machine, evenly shared; nobody uses more than one at a time, but for engines that run on it."""
+    """The cores of one machine, shared evenly; everything except engines uses at most one core at a time."""
 
     def __init__(self, cores: float, others: float = 0.0) -> None:
-        """`others`: cores that are wanted all the while by somebody else."""
+        """`others`: cores that other programs use all the time."""
         self.cores = cores
         self._others = others
         self.taken: list[Callable[[], float]] = []
-        """What each engine on it takes now."""
+        """The cores each engine on it uses now."""
         self.shared = SharedResource(lambda num: self.pace(num))
 
     def pace(self, num: int | None = None) -> float:
-        """Of what it would get alone, the share that everybody on it gets."""
+        """The current speed of everything on it, relative to running alone."""
         wanted = (self.shared.num_inside if num is None else num) + sum(taken() for taken in self.taken) + self._others
         return min(1.0, self.cores / wanted) if wanted > 0 else 1.0
 
@@ -35,23 +35,23 @@ class SimHost:
 
 
 class RunProcess:
-    """The run's own process, in which one thread of Python at a time goes on: the event loop's, with what every call
-    and agent needs of it, or that of an engine in the same process."""
+    """The run's own process, in which one Python thread runs at a time: the event loop, which serves every call and
+    agent, or an engine in the same process."""
 
     def __init__(self, host: SimHost) -> None:
         self._host = host
         self._duties: list[Callable[[], float]] = []
-        """What each engine in it needs of it now."""
+        """How much of it each engine in it needs now."""
         self.shared = SharedResource(self._speed)
         self.shared.link(host.shared)
         host.taken.append(lambda: 1.0 if self.shared.num_inside and not self._duty else 0.0)
 
     def join(self, duty: Callable[[], float]) -> None:
-        """An engine in this process."""
+        """Add an engine that runs in this process."""
         self._duties.append(duty)
 
     def pace(self, duty: float) -> float:
-        """Of an engine's speed, what is left to it."""
+        """The speed that is left to an engine."""
         return min(1.0, (1.0 - FIRST) / duty) if duty and self.shared.num_inside else 1.0
 
     async def work(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Resources that many share, on the event loop's clock: whoever is in gets the same speed, and the fewer the faster.
+"""A shared resource on the event loop's clock: all users get the same speed, and fewer users are faster.
 
-Input: amounts of work. Output: the wait until each is done. Invariants: work is neither lost nor done twice; whoever
-is cancelled leaves at once, and the others speed up. One timer serves everybody inside, so that thousands cost little.
+Input: amounts of work. Output: the wait until each is done. Invariants: work is neither lost nor done twice; a
+cancelled user leaves at once, and the others speed up. One timer serves all users, so that thousands cost little.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MIN_S = 1e-9
-"""The event loop's clock is no finer: what would be done within it is done."""
+"""The resolution of the event loop's clock: work that would finish within it is done."""
 
 
 class SharedResource:
-    """`speed(n)`: how much work a second each of `n` gets done."""
+    """`speed(n)`: work per second for each of `n` users."""
 
     def __init__(self, speed: Callable[[int], float]) -> None:
         self._speed = speed
@@ -27,12 +27,12 @@ class SharedResource:
         self._numbers = itertools.count()
         self._num_inside = 0
         self._each_done = 0.0
-        """What everyone who was always inside has got done."""
+        """The work done by a user that was always inside."""
         self._now_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._linked = [self]
         self.busy_s = 0.0
-        """Seconds in which anybody was inside."""
+        """Seconds with at least one user."""
 
     @property
     def num_inside(self) -> int:
@@ -54,14 +54,14 @@ class SharedResource:
             raise
 
     def link(self, other: SharedResource) -> None:
-        """How many are in the one has a part in the speed of the other."""
+        """The number of users of each affects the speed of the other."""
         joined = [*dict.fromkeys((*self._linked, *other._linked))]
         for one in joined:
             one._linked = joined
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Change what the speed depends on in here: what was done until now is counted at the speed until now."""
+        """Change what the speed depends on inside this context: work so far is counted at the old speed."""
         for one in self._linked:
             one._catch_up()
         yield

@@ -1,13 +1,12 @@
-"""What tools, sandboxes and gradings would take on an idle machine, from what they took on a busy one.
+"""Estimates how long tools, sandboxes and gradings would take on an idle machine, from their times on a busy one.
 
-Input: the pieces of time of a recorded run, and the cores of its machine. Output: for each kind the share that is work
-on the cores, and each piece as a Chore. A piece of which a share is such work takes `1 - share + share * stretch` times
-what it takes alone, where the stretch is how many times more cores were wanted than there are, at least 1. Those shares
-are taken under which pieces of one kind and task come out most alike and, where the engine works on the same cores, its
-calls are explained best.
+Input: the pieces of time of a recorded run, and the cores of its machine. Output: for each kind the share that is CPU
+work, and each piece as a Chore. A piece with a CPU share takes `1 - share + share * stretch` times as long as alone;
+the stretch is the ratio of wanted to available cores, at least 1. The shares are chosen so that pieces of one kind and
+task come out most alike and, if the engine runs on the same cores, its calls are explained best.
 
-What the agents themselves do has one thread in every process of the run: of what it took where many were at it, most
-was waiting for the others.
+The agents' own work has one thread in every process of the run: with many agents, most of its time was waiting for
+others.
 """
 
 from __future__ import annotations
@@ -23,51 +22,51 @@ from slipstream.simulate.recorded_run.recorded import Piece, Recorded, RecordedR
 from slipstream.simulate.workload import Chore
 
 GRID = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Shares that are tried. The first is the usual one: a sandbox on the same machine works on its cores."""
+"""The candidate shares. The first is the default: a sandbox on the same machine uses its cores."""
 WORTH = 0.995
-"""A share other than the usual one must explain the run at least so much better."""
+"""Another share than the default must reduce the error at least to this."""
 ROUNDS = 2
 MIN_ALIKE = 3
 SOUGHT = (TimeKind.INIT, TimeKind.TOOL, TimeKind.GRADE)
-"""Of the others the first two are too short to tell."""
+"""The other kinds are too short to fit."""
 
 QUICKEST = 10
-"""One of so many pieces of work is as quick as the quickest that did not wait."""
+"""One in this many pieces of work is as fast as one that did not wait."""
 FULL_PERCENT = 95.0
-"""From so much on the cores of a machine count as full."""
+"""Above this the cores of a machine count as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """How busy the machine was for a while."""
+    """How busy the machine was in an interval."""
 
     start_s: float
     end_s: float
     percent: float
     own_cores: float
-    """Cores that the process of the run had, its engine included."""
+    """Cores used by the process of the run, its engine included."""
 
 
 Explain = Callable[[Level], float]
-"""How far off an engine's calls are, if the machine was stretched so."""
+"""The error of an engine's calls, given the stretch of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """How busy the cores of a recorded run were, and what that made of its pieces."""
+    """How busy the cores of a recorded run were, and the CPU shares of its pieces."""
 
     stretch: Level
-    """1 where nobody had to share; outside what was measured, 0."""
+    """1 without contention; 0 outside of the measured time."""
     shares: Mapping[TimeKind, float]
     wanted: Level
     """Cores that the run itself wanted."""
     harness: Level = field(default_factory=lambda: Level(()))
-    """Agents that were at work themselves, between calls and tools."""
+    """Agents doing their own work, between calls and tools."""
     threads: int = 1
-    """For them."""
+    """Threads for that work."""
     own_s: float | None = None
-    """What they need for a piece of that, where the rest is known to be waiting for the run's own process, which a
-    replay makes its own of."""
+    """The time they need for a piece of that work, if the rest is known to be waiting for the run's own process, which
+    a replay simulates."""
 
     def alone(self, pieces: Sequence[Piece]) -> Chore:
         """These pieces, on an idle machine."""
@@ -103,12 +102,12 @@ def fit_cores(
     what somebody else wanted of it all the while. `threads`: those that agents work in. `own_s`: see `Cores`."""
     own = [
         (piece.start_s, piece.end_s, 1.0 if own_s is None else min(1.0, own_s / piece.seconds))
-        for life in run.lives
-        for piece in life.pieces
+        for rollout in run.rollouts
+        for piece in rollout.pieces
         if piece.kind is TimeKind.OWN and piece.seconds > 0
     ]
     harness = Level(own)
-    pieces = {kind: _grouped(run.lives, kind) for kind in SOUGHT}
+    pieces = {kind: _grouped(run.rollouts, kind) for kind in SOUGHT}
 
     def made(shares: Mapping[TimeKind, float]) -> Cores:
         wanted = _wanted(run, shares, engine_cores, Level(own, lambda level: min(threads, level)))
@@ -122,7 +121,7 @@ def fit_cores(
 
     best = made(dict.fromkeys(TimeKind, GRID[0]))
     if max((level for _, _, level in best.stretch.pieces()), default=1.0) <= 1.0:
-        return best  # nobody ever had to share
+        return best  # there never was contention
     least = off(best)
     for _ in range(ROUNDS):
         for kind in SOUGHT:
@@ -136,7 +135,7 @@ def fit_cores(
 def own_work(run: Recorded, *, apart: bool) -> float:
     """What agents need for a piece of their own work, where they wait for the run's own process. `apart`: they live in
     others, and the quickest of their pieces tell; else it is all that process's."""
-    found = sorted(piece.seconds for life in run.lives for piece in life.pieces if piece.kind is TimeKind.OWN)
+    found = sorted(piece.seconds for rollout in run.rollouts for piece in rollout.pieces if piece.kind is TimeKind.OWN)
     return found[len(found) // QUICKEST] if apart and found else 0.0
 
 
@@ -158,7 +157,7 @@ def wanted_by_others(samples: Sequence[Sample], found: Cores, *, cores: float, e
 
 
 def engine_level(run: Recorded, engine_cores: float) -> Level:
-    """Cores that the engine asked for."""
+    """The cores that the engine wanted."""
     calls = ((call.start_s, call.end_s, 1.0) for call in run.calls)
     return Level(calls, lambda level: engine_cores if level else 0.0)
 
@@ -166,8 +165,8 @@ def engine_level(run: Recorded, engine_cores: float) -> Level:
 def _wanted(run: Recorded, shares: Mapping[TimeKind, float], engine_cores: float, harness: Level) -> Level:
     intervals: list[Interval] = [
         (piece.start_s, piece.end_s, shares[piece.kind])
-        for life in run.lives
-        for piece in life.pieces
+        for rollout in run.rollouts
+        for piece in rollout.pieces
         if piece.kind is not TimeKind.OWN
     ]
     intervals += harness.pieces()
@@ -180,20 +179,20 @@ def _slowdown(share: float, stretch: float) -> float:
     return 1.0 - share + share * stretch
 
 
-def _grouped(lives: Sequence[RecordedRollout], kind: TimeKind) -> list[list[Piece]]:
-    """Pieces that would take about as long if nobody were in the way: of one kind, task and place."""
+def _grouped(rollouts: Sequence[RecordedRollout], kind: TimeKind) -> list[list[Piece]]:
+    """Pieces that would take about equally long without contention: of one kind, task and position."""
     groups: defaultdict[tuple[str, int], list[Piece]] = defaultdict(list)
-    for life in lives:
-        of_kind = [piece for piece in life.pieces if piece.kind is kind and piece.seconds > 0]
+    for rollout in rollouts:
+        of_kind = [piece for piece in rollout.pieces if piece.kind is kind and piece.seconds > 0]
         for place, piece in enumerate(of_kind):
-            groups[life.key.task_id, place].append(piece)
+            groups[rollout.key.task_id, place].append(piece)
     large = [pieces for pieces in groups.values() if len(pieces) >= MIN_ALIKE]
     pooled = [piece for pieces in groups.values() for piece in pieces]
     return large if 2 * sum(map(len, large)) >= len(pooled) else [pooled]
 
 
 def _spread(groups: Sequence[Sequence[Piece]], kind: TimeKind, found: Cores) -> float:
-    """How far pieces are from the middle of their group, once the others' part is taken out."""
+    """The mean deviation of pieces from the median of their group, without the effect of contention."""
     apart: list[float] = []
     for pieces in groups:
         logs = [

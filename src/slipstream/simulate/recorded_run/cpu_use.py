@@ -1,9 +1,9 @@
-"""What a run needed of its own process, in which one thread of Python at a time goes on, and of all others.
+"""Measures the CPU time that a run needed in its own process, in which one Python thread runs at a time, and in others.
 
-Input: samples of the machine and of the engine in that process, and a recorded run. Output: a CpuUse, or None where
-that is not on record. Of the time that the process had a core, what the engine's thread did not have is the event
-loop's; what the machine did besides is the work of sandboxes and helpers. Time on a core hardly depends on who else
-wants one, so it says more of another way to dispatch than the lengths of calls and tools do.
+Input: samples of the machine and of the engine in that process, and a recorded run. Output: a CpuUse, or None if that
+was not recorded. CPU time of the process that is not the engine thread's belongs to the event loop; the rest of the
+machine's CPU time is the work of sandboxes and helpers. CPU time hardly depends on other load, so it predicts other
+ways to dispatch better than the durations of calls and tools do.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MIN_CALLS = 24
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
     front_s: float
-    """Of the run's own process, for each call: its way there and back, and what its agent needs until the next."""
+    """Of the run's own process, per call: the call itself, and what its agent needs until the next one."""
     rest_s: float
-    """Of all other processes, for each call."""
+    """Of all other processes, per call."""
     duty: float
-    """Of its time, how much the engine's thread needs the run's own process, if nobody is in the way."""
+    """The share of its time in which the engine's thread needs the run's own process, without contention."""
     alone: float
-    """Of the time that the engine's steps took, what they would have taken with nobody in the way."""
+    """The share of the engine's step times that they would have taken without contention."""
 
 
 def cpu_use(
@@ -40,7 +40,7 @@ def cpu_use(
 ) -> CpuUse | None:
     """`engine_cores`: of this machine, while the engine works; 0 if it computes on another device. `learning`: when a
     learner was at work in the same process, of which the samples then say nothing."""
-    first_s, last_s = min(life.first_s for life in run.lives), max(life.last_s for life in run.lives)
+    first_s, last_s = min(rollout.first_s for rollout in run.rollouts), max(rollout.last_s for rollout in run.rollouts)
     ends_s = sorted(call.end_s for call in run.calls)
     learner = Level((start_s, end_s, 1.0) for start_s, end_s in learning)
     num_calls, own_s, all_s, engine_s, steps_s = 0, 0.0, 0.0, 0.0, 0.0

@@ -11,8 +11,8 @@ what is looked for: a least-squares fit with no number below 0, in which calls t
 prompt was computed follows from the prefill speed of the fit before, so it is made several times. Where an engine has
 slots, a call is let in when one is free, first come, first served: recorded ends tell when that was.
 
-An engine that told what its steps took needs no guessing: step_s, row_s, token_s and prefill_tokens_s are fitted on its
-steps, and the calls tell what is left.
+For an engine that reports its step times this is not needed: step_s, row_s, token_s and prefill_tokens_s are fitted on
+its steps, and the calls tell what is left.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from slipstream.types import EngineWork
 
 MIN_CALLS = 24
 MIN_STEPS = 100
-"""Of an engine that told what they took."""
+"""Of an engine that reports their times."""
 MIN_OVERLAP = 1.2
-"""Calls at once, on average over calls: below it there is next to nothing to tell a second one's cost from."""
+"""The mean number of concurrent calls; with fewer, the cost of a second one cannot be estimated."""
 MIN_VARIETY = 0.05
 """By how much the number of calls at once, or the tokens of a reply, must vary: its deviation over its mean."""
 TOLERANCE = 0.1
@@ -45,10 +45,10 @@ PREFILL_GUESSES = (0.0, 0.3, 0.8)
 """Of the engine's time, what may have gone into prompts."""
 MIN_S = 1e-6
 NO_TIME_S = 0.003
-"""An engine whose calls take less answers from memory: there is nothing to fit."""
+"""An engine with faster calls answers from memory: there is nothing to fit."""
 FASTEST_PREFILL = 1e9
 RIDGE = 1e-5
-"""What it costs a term to be used at all."""
+"""The penalty for using a term at all."""
 PRIORS = (0.0, 0.0, 1e-3, 3e-2, 0.0, 0.0)
 """What it costs besides, in their order, where the calls of a run are off by UNSURE. Where the run cannot tell, a step
 takes as long however many take part in it, and however long their contexts are, which is so as long as reading the
@@ -64,7 +64,7 @@ class Fit:
     spec: EngineSpec
     num_calls: int
     num_steps: int = 0
-    """That the engine told the times of."""
+    """Steps whose times the engine reported."""
     error: float
     """The median of how far the fitted length of a call is off, as a share of the recorded one."""
 
@@ -86,11 +86,11 @@ class Steps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     seconds: float
-    """Of the call, had nobody else used the machine's cores; or of a few steps."""
+    """The duration of the call, or of a few steps, without contention for the cores."""
     terms: tuple[float, ...]
     """What each parameter is multiplied by."""
     scale_s: float
-    """What being off is held against: its length, but not less than a part of what is usual."""
+    """The scale of errors: its duration, but at least a part of the median."""
 
     def of(self, parameters: Sequence[float]) -> float:
         return sum(parameter * term for parameter, term in zip(parameters, self.terms, strict=True))
@@ -112,7 +112,7 @@ def fit_engine(
     )
     if len(timed) < MIN_CALLS:
         raise ConfigError(
-            f"the run {name} has {len(timed)} model calls with a length, and fitting an engine takes {MIN_CALLS}: "
+            f"the run {name} has {len(timed)} timed model calls, but fitting an engine takes {MIN_CALLS}: "
             "record a run with more rollouts"
         )
     middle_s = statistics.median(call.seconds for call in timed)
@@ -153,10 +153,10 @@ def fit_engine(
 def fit_steps(
     work: Sequence[EngineWork], *, on_cores: bool, name: str, num_prompts: int = 0, alone: float = 1.0
 ) -> Steps | None:
-    """What a step costs, by what the engine told of its own; None if that is too little.
+    """The cost of a step, from the times that the engine reported; None if there are too few.
 
     `on_cores`: it computed on the cores that the sandboxes use too, so what counts is the time in which it had one.
-    `alone`: otherwise, the share of its time that it would have taken with nobody in the way."""
+    `alone`: otherwise, the share of its time that it would have taken without contention."""
     num = sum(each.num_steps for each in work)
     if num < MIN_STEPS:
         return None
@@ -221,7 +221,7 @@ def explain(calls: Sequence[Call], slots: int | None, steps: Steps | None = None
 
 
 def admissions(calls: Sequence[Call], slots: int | None) -> list[float]:
-    """When each call, in the order they came, was let in."""
+    """When each call, in order of arrival, was admitted."""
     if slots is None:
         return [call.start_s for call in calls]
     ends: list[float] = []
@@ -246,12 +246,12 @@ def _check_variety(at_once: Sequence[tuple[float, int]], name: str) -> None:
     deviation = (sum((num - mean) ** 2 * often for num, often in at_once) / times) ** 0.5
     if mean < MIN_OVERLAP:
         raise ConfigError(
-            f"the model calls of the run {name} hardly overlapped ({mean:.2f} at once), so what one costs beside "
-            "others cannot be told: record a run with more rollouts in flight (dispatch.slots, or more samples)"
+            f"the model calls of the run {name} hardly overlapped ({mean:.2f} at once), so the cost of one more call "
+            "is unknown: record a run with more rollouts in flight (dispatch.slots, or more samples)"
         )
     if deviation < MIN_VARIETY * mean:
         raise ConfigError(
-            f"the run {name} always had about {mean:.1f} model calls at once, so what one more costs cannot be told: "
+            f"the run {name} always had about {mean:.1f} model calls at once, so the cost of one more is unknown: "
             "record a run whose load varies (more rollouts than dispatch.slots, or other dispatch.slots)"
         )
 
@@ -295,7 +295,7 @@ def _computed(calls: Sequence[Call], admitted: Sequence[float], token_s: float) 
 
 
 def _solve_calls(rows: Sequence[_Row], steps: Steps | None, rounds: int = ROUNDS) -> tuple[float, ...]:
-    """All parameters; those that the engine's steps told are not looked for."""
+    """All parameters; those that are known from the engine's steps are not fitted."""
     if steps is None:
         return _solve(rows, rounds=rounds)
     known = (0.0, steps.step_s, steps.row_s, steps.token_s, steps.prefill_s, 0.0)
@@ -303,7 +303,7 @@ def _solve_calls(rows: Sequence[_Row], steps: Steps | None, rounds: int = ROUNDS
         replace(row, seconds=row.seconds - row.of(known), terms=(row.terms[0], 0.0, 0.0, 0.0, 0.0, row.terms[5]))
         for row in rows
     ]
-    return tuple(told + found for told, found in zip(known, _solve(rest, rounds=rounds), strict=True))
+    return tuple(step_cost + found for step_cost, found in zip(known, _solve(rest, rounds=rounds), strict=True))
 
 
 def _solve(rows: Sequence[_Row], *, counts: Sequence[float] = (), rounds: int = ROUNDS) -> tuple[float, ...]:
@@ -323,7 +323,7 @@ def _solve(rows: Sequence[_Row], *, counts: Sequence[float] = (), rounds: int = 
 
 
 def _not_negative(rows: Sequence[_Row], weights: Sequence[float], ridges: Sequence[float]) -> tuple[float, ...]:
-    """One term after the other is left out, the most negative first, until none is below 0."""
+    """Least squares without negative parameters: drops the most negative term until none is left."""
     num = len(rows[0].terms)
     scales = [max(abs(row.terms[place]) / row.scale_s for row in rows) or 1.0 for place in range(num)]
     square = [[0.0] * num for _ in range(num)]
@@ -351,7 +351,7 @@ def _not_negative(rows: Sequence[_Row], weights: Sequence[float], ridges: Sequen
 
 
 def _gauss(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """The solution of linear equations."""
+    """Solve linear equations by Gaussian elimination."""
     num = len(right)
     rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
     for i in range(num):

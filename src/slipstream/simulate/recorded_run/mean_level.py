@@ -1,6 +1,6 @@
-"""A level over time that can be asked for its mean: how many calls were open, how many cores were wanted.
+"""A level over time, such as the number of open calls or wanted cores, with fast means.
 
-Input: intervals with a weight. Output: the mean of their sum over any stretch of time, at the cost of a look-up.
+Input: weighted intervals. Output: the mean of their sum over any interval, at the cost of a lookup.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Interval = tuple[float, float, float]
 
 
 class Level:
-    """A step function of time, 0 outside what it was made of."""
+    """A step function of time, 0 outside of its intervals."""
 
     def __init__(self, intervals: Iterable[Interval], shaped: Callable[[float], float] = lambda level: level) -> None:
-        """`shaped` is what the sum of weights is made into, such as `lambda level: min(level, 1.0)`."""
+        """`shaped` transforms the sum of weights, such as `lambda level: min(level, 1.0)`."""
         changes: dict[float, float] = {}
         for start_s, end_s, weight in intervals:
             if end_s > start_s:
@@ -38,13 +38,13 @@ class Level:
         return self._levels[place] if 0 <= place < len(self._levels) - 1 else 0.0
 
     def mean(self, start_s: float, end_s: float) -> float:
-        """Over a stretch; of one without length, the level there."""
+        """The mean over an interval; for an empty one, the level there."""
         if end_s <= start_s:
             return self.at(start_s)
         return (self._until(end_s) - self._until(start_s)) / (end_s - start_s)
 
     def pieces(self) -> Iterable[Interval]:
-        """Where it is above 0."""
+        """The intervals where it is above 0."""
         for (start_s, end_s), level in zip(pairwise(self._times_s), self._levels, strict=False):
             if level > 0:
                 yield start_s, end_s, level

@@ -1,8 +1,8 @@
-"""What a recorded run would come to under other settings.
+"""Predicts how a recorded run would go under other settings.
 
-Input: a run store, and settings to change. Output: a Prediction: what was recorded, the same replayed (which shows how
-far the model can be trusted), the same under the change, and which resource holds that up. A resource holds a run up by
-as much as the run would be shorter with twice as much of it.
+Input: a run store, and settings to change. Output: a Prediction: the recorded figures, a replay of them (which shows
+how far the model can be trusted), the figures after the change, and the bottleneck: the resource of which twice as much
+would shorten the run the most.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from slipstream.simulate.recorded_run.replay import (
 from slipstream.simulate.run import Trace
 from slipstream.telemetry.utilisation import Resource
 from slipstream.types import Json
-from slipstream.wiring import make_policy
+from slipstream.wiring.pacing import make_policy
 
 Settings = EvalConfig | TrainConfig
 
 OWN_KEYS = ("engines", "cores", "engine.kv_tokens")
-"""What can be changed besides settings of the run: the number of engines and of cores; what is known of the cache."""
+"""What can be changed besides the run's settings: the number of engines and cores, and the size of the cache."""
 CHANGEABLE = ("dispatch.", "samples", "oversample", "staleness", "model.engine.num_slots")
 MATTERS = 0.02
-"""A gain below this share is none."""
+"""A smaller gain counts as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Predicted:
     """Mean length of a model call."""
     peak_sandboxes: int
     again_tokens: int | None
-    """Tokens of prompts that were computed again; None where the engine did not say."""
+    """Prompt tokens that were computed again; None if the engine did not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +73,18 @@ class Prediction:
     """None if nothing is changed."""
     fit: Fit
     spec: EngineSpec
-    """As it was used: the fit, scaled."""
+    """The scaled fit, as used."""
     engine_scale: float
     chore_scale: float
     call_error: float
-    """Of the replay: the median of how far a call's length is off."""
+    """The median error of call durations in the replay."""
     cpu_shares: Mapping[str, float]
     others: float
-    """Cores that somebody else wanted, on average."""
+    """Cores that other programs used, on average."""
     front_s: float
-    """Of the run's own process, what every call needs; 0 where that is not on record."""
+    """CPU time of the run's own process per call; 0 if it was not recorded."""
     gains: Mapping[str, float]
-    """By what share of its makespan the predicted run would be shorter with twice as much of each resource."""
+    """The share of its makespan that the predicted run would save with twice as much of each resource."""
     left_out: LeftOut
     notes: tuple[str, ...]
 
@@ -96,7 +96,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """A recorded run, the machine fitted on it, and the run replayed: fitted once, asked as often as one likes."""
+    """A recorded run, the machine fitted to it, and its replay: fitted once, for any number of predictions."""
 
     settings: Settings
     model: Model
@@ -106,30 +106,30 @@ class Simulator:
 
     @staticmethod
     def of(reader: RunReader, *, kv_tokens: int | None = None) -> Simulator:
-        """`kv_tokens`: of the engine's cache, where they are known and not on record."""
+        """`kv_tokens`: the size of the engine's cache, if it is known but was not recorded."""
         settings = run_settings(reader)
         run = read_recorded(reader)
         known, notes = known_of(reader, settings, run, kv_tokens)
-        model = fit_run(run, known, way_of(settings))
-        return Simulator(settings=settings, model=model, again=replay(model, way_of(settings)), notes=notes)
+        model = fit_run(run, known, setup_of(settings))
+        return Simulator(settings=settings, model=model, again=replay(model, setup_of(settings)), notes=notes)
 
     def predict(self, pairs: Sequence[str], *, seed: int = 0, gains: bool = True) -> Prediction:
         """`pairs`: `key=value`, of the run's own settings or of OWN_KEYS."""
         changed, own = changed_settings(self.settings, pairs)
-        way = way_of(changed, self.settings, engines=int(own.get("engines", 1)), cores=own.get("cores"))
-        return self.under(changed, way, pairs, seed=seed, gains=gains)
+        setup = setup_of(changed, self.settings, engines=int(own.get("engines", 1)), cores=own.get("cores"))
+        return self.under(changed, setup, pairs, seed=seed, gains=gains)
 
     def under(
-        self, changed: Settings, way: DispatchSetup, told: Sequence[str], *, seed: int, gains: bool
+        self, changed: Settings, setup: DispatchSetup, pairs: Sequence[str], *, seed: int, gains: bool
     ) -> Prediction:
         model, run = self.model, self.model.run
-        traced = replay(model, way, seed=seed) if told else self.again
+        traced = replay(model, setup, seed=seed) if pairs else self.again
         return Prediction(
             run=run.name,
-            changes=tuple(told),
+            changes=tuple(pairs),
             recorded=figures(run),
             replayed=figures(_as_recorded(self.again, run.name)),
-            predicted=figures(_as_recorded(traced, run.name)) if told else None,
+            predicted=figures(_as_recorded(traced, run.name)) if pairs else None,
             fit=model.fit,
             spec=model.spec,
             engine_scale=model.engine_scale,
@@ -138,14 +138,14 @@ class Simulator:
             cpu_shares={kind.value: share for kind, share in model.cores.shares.items()},
             others=model.others,
             front_s=0.0 if model.use is None else model.use.front_s,
-            gains=_gains(model, changed, way, traced.outcome.makespan_s, seed) if gains else {},
-            left_out=replace(run.left_out, drawn=num_drawn(run.lives, way.change.samples)),
+            gains=_gains(model, changed, setup, traced.outcome.makespan_s, seed) if gains else {},
+            left_out=replace(run.left_out, drawn=num_drawn(run.rollouts, setup.change.samples)),
             notes=(*self.notes, *_limits_left_out(changed.dispatch.limits)),
         )
 
 
 def predict(reader: RunReader, pairs: Sequence[str], *, seed: int = 0, gains: bool = True) -> Prediction:
-    """What a run would come to with these changes."""
+    """Predict a run with these changes."""
     _, own = changed_settings(run_settings(reader), pairs)
     kv_tokens = int(own["engine.kv_tokens"]) if "engine.kv_tokens" in own else None
     return Simulator.of(reader, kv_tokens=kv_tokens).predict(pairs, seed=seed, gains=gains)
@@ -155,8 +155,8 @@ def figures(run: Recorded) -> Predicted:
     calls, uses = run.calls, run.usage.uses
     return Predicted(
         makespan_s=run.makespan_s,
-        num_rollouts=len(run.lives),
-        rollouts_per_s=len(run.lives) / run.makespan_s,
+        num_rollouts=len(run.rollouts),
+        rollouts_per_s=len(run.rollouts) / run.makespan_s,
         engine_use=min(1.0, uses[Resource.MODEL].busy_share * run.usage.seconds / run.makespan_s),
         call_s=sum(call.seconds for call in calls) / len(calls),
         peak_sandboxes=round(uses[Resource.SANDBOXES].peak),
@@ -176,7 +176,7 @@ def run_settings(reader: RunReader) -> Settings:
     config = reader.config()
     found: Json = config.get("settings") if isinstance(config, dict) else None
     if not isinstance(found, dict):
-        raise ConfigError(f"the run {reader.folder.name} has no settings on record: name one of `eval` or `train`")
+        raise ConfigError(f"the run {reader.folder.name} has no recorded settings: name a run of `eval` or `train`")
     try:
         return from_json(TrainConfig, found) if "learner" in found else from_json(EvalConfig, found)
     except ConfigError as raised:
@@ -217,7 +217,7 @@ def _number(key: str, text: str) -> float:
     return number
 
 
-def way_of(
+def setup_of(
     settings: Settings, before: Settings | None = None, *, engines: int = 1, cores: float | None = None
 ) -> DispatchSetup:
     """How a run with these settings is dispatched; `before`: those of the recorded run, where they are others."""
@@ -251,7 +251,9 @@ def known_of(
     cores = next((sample.cpu.cores for sample in samples if sample.cpu is not None), 0.0)
     if not cores:
         cores = float(os.cpu_count() or 1)
-        notes.append(f"the run does not say how many cores its machine had: taken for {cores:g}, as this one's")
+        notes.append(
+            f"the run does not record the number of cores of its machine: assuming {cores:g}, as on this machine"
+        )
     engine = settings.model.engine
     largest = max(call.context + call.sampled for call in run.calls)
     kv_tokens = told_tokens or UNKNOWN_CACHE
@@ -264,8 +266,14 @@ def known_of(
         on_gpu = engine.device != "cpu" if engine.device != "auto" else any(sample.gpus for sample in samples)
         engine_cores = 0.0 if on_gpu else float(engine.num_threads or cores)
     elif kv_tokens == UNKNOWN_CACHE:
-        what = "found by replaying what was computed again" if run.again else "taken for endless, as nothing was lost"
-        notes.append(f"the run does not say how large the engine's cache is: {what}; give engine.kv_tokens=N if known")
+        what = (
+            "estimated from the tokens computed again"
+            if run.again
+            else "assumed to be unlimited, as nothing was evicted"
+        )
+        notes.append(
+            f"the run does not record the size of the engine's cache: {what}; set engine.kv_tokens=N if you know it"
+        )
     known = Known(
         engine=EngineSpec(kv_tokens=kv_tokens, slots=slots, contexts=slots, cores=engine_cores),
         cores=cores,
@@ -294,8 +302,8 @@ def known_of(
 
 
 def _learning_here(reader: RunReader, settings: Settings, on_cpu: bool) -> list[tuple[float, float]]:
-    """When a learner was at work in the run's own process."""
-    if isinstance(settings, TrainConfig) and settings.learner.is_apart_on("cpu" if on_cpu else "cuda"):
+    """When a learner was running in the run's own process."""
+    if isinstance(settings, TrainConfig) and settings.learner.has_own_process_on("cpu" if on_cpu else "cuda"):
         return []
     return [(each.start_s, each.end_s) for each in reader.learner_work()]
 
@@ -303,58 +311,58 @@ def _learning_here(reader: RunReader, settings: Settings, on_cpu: bool) -> list[
 def _limits_left_out(limits: DispatchLimits) -> tuple[str, ...]:
     if limits.memory_mb is None and limits.cpus is None:
         return ()
-    return ("limits of memory_mb and cpus are left out: what each sandbox takes of them is not on record",)
+    return ("the limits memory_mb and cpus are ignored: the use of each sandbox was not recorded",)
 
 
 # ---------------------------------------------------------------- what holds it up
 
 
-def _gains(model: Model, settings: Settings, way: DispatchSetup, makespan_s: float, seed: int) -> dict[str, float]:
+def _gains(model: Model, settings: Settings, setup: DispatchSetup, makespan_s: float, seed: int) -> dict[str, float]:
     """What twice as much of each resource would save."""
     wider: dict[str, DispatchSetup] = {
-        "engines": replace(way, change=replace(way.change, engines=2 * way.change.engines)),
-        "cores": replace(way, change=replace(way.change, cores=2 * (way.change.cores or model.known.cores))),
+        "engines": replace(setup, change=replace(setup.change, engines=2 * setup.change.engines)),
+        "cores": replace(setup, change=replace(setup.change, cores=2 * (setup.change.cores or model.known.cores))),
     }
-    dispatch, limits = settings.dispatch, way.limits
+    dispatch, limits = settings.dispatch, setup.limits
     if dispatch.policy in ("bounded", "pipeline"):
-        wider["dispatch.slots"] = _dispatched(way, replace(dispatch, slots=2 * dispatch.slots))
+        wider["dispatch.slots"] = _dispatched(setup, replace(dispatch, slots=2 * dispatch.slots))
     if dispatch.policy != "batch":
         for name in ("sandboxes", "init", "run", "grade"):
             value = getattr(limits, name)
             if value is not None:
-                more = replace(way, limits=replace(limits, **{name: 2 * value}))
+                more = replace(setup, limits=replace(limits, **{name: 2 * value}))
                 wider[f"dispatch.limits.{name}"] = more
     return {
         name: 1.0 - replay(model, other, seed=seed).outcome.makespan_s / makespan_s for name, other in wider.items()
     }
 
 
-def _dispatched(way: DispatchSetup, dispatch: DispatchConfig) -> DispatchSetup:
+def _dispatched(setup: DispatchSetup, dispatch: DispatchConfig) -> DispatchSetup:
     policy, _ = make_policy(dispatch)
-    return replace(way, make=lambda load: (policy, OpenGate()))
+    return replace(setup, make=lambda load: (policy, OpenGate()))
 
 
 def sentence(found: Prediction) -> str:
     """What would change, and what holds it up."""
     if found.predicted is None:
-        told = f"Replayed under its own settings the run takes {found.replayed.makespan_s:.1f} s"
+        text = f"Replayed under its own settings the run takes {found.replayed.makespan_s:.1f} s"
     else:
         before, after = found.replayed.makespan_s, found.predicted.makespan_s
         by = after / before - 1.0
         how = "as long" if abs(by) < MATTERS / 2 else f"{abs(by):.0%} {'longer' if by > 0 else 'shorter'}"
-        told = f"With {', '.join(found.changes)} the run would take {after:.1f} s instead of {before:.1f} s, {how}"
+        text = f"With {', '.join(found.changes)} the run would take {after:.1f} s instead of {before:.1f} s, {how}"
         if found.predicted.num_rollouts != found.replayed.num_rollouts:
             rate = found.predicted.rollouts_per_s / found.replayed.rollouts_per_s - 1.0
-            told += f", with {rate:+.0%} rollouts a second"
+            text += f", with {rate:+.0%} rollouts a second"
     if not found.gains:
-        return f"{told}."
+        return f"{text}."
     best = max(found.gains, key=lambda name: found.gains[name])
     if found.gains[best] < MATTERS:
-        return f"{told}. Nothing that could be doubled holds it up: it takes as long as its longest rollouts do."
+        return f"{text}. No resource is the bottleneck: it takes as long as its longest rollouts."
     also = [name for name in found.gains if name != best and found.gains[name] > max(MATTERS, found.gains[best] / 2)]
     more = f"; {', '.join(f'{name} {found.gains[name]:.0%}' for name in also)}" if also else ""
     saved = f"twice as much would save {found.gains[best]:.0%}{more}"
-    return f"{told}. What holds it up is {_CALLED.get(best, best)}: {saved}."
+    return f"{text}. The bottleneck is {_CALLED.get(best, best)}: {saved}."
 
 
 _CALLED = {"engines": "the engine", "cores": "the cores"}

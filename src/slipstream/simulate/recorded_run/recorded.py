@@ -1,8 +1,8 @@
-"""A recorded run, as far as a replay needs it: what each rollout asked of the engine and of the machine, and when.
+"""A recorded run, as far as a replay needs it: what each rollout used of the engine and of the machine, and when.
 
-Input: the rollouts of a run store, with their spans. Output: a Recorded. Nothing is guessed here: times are those that
-were measured, and `chores` and `fit` make of them what would have been without the others.
-Invariants: the last attempt at a job stands for it; a rollout that was cancelled is known as far as it went.
+Input: the rollouts of a run store, with their spans. Output: a Recorded, with measured times only; `chores` and `fit`
+estimate from them what the times would be without contention.
+Invariants: the last attempt at a job represents it; a cancelled rollout is known as far as it went.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.types import EndReason, JobKey, Rollout, Span, SpanKind, Trust
 
 
 class TimeKind(StrEnum):
-    """What a stretch of a rollout's time went into, besides the engine and waiting."""
+    """What a rollout spent time on, besides the engine and waiting."""
 
     INIT = "init"
     TOOL = "tool"
@@ -53,9 +53,9 @@ class Call:
     context: int
     """Tokens of the prompt."""
     kept: int
-    """Of these, what stood in the call before it."""
+    """Of these, the tokens that were in the previous call."""
     cached: int | None
-    """Of these, what the engine had in its cache; None where it does not say."""
+    """Of these, the tokens in the engine's cache; None if it does not report them."""
     sampled: int
 
     @property
@@ -101,50 +101,50 @@ class RecordedRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What a replay does not do as it was, by number."""
+    """How often a replay differs from the recorded run."""
 
     cancelled: int = 0
-    """Rollouts that were cancelled: how they would have gone on is drawn from others of their task."""
+    """Cancelled rollouts: their continuation is drawn from others of their task."""
     untrusted: int = 0
     """Rollouts without a verdict: they are replayed as far as they went."""
     without_calls: int = 0
-    """Rollouts of which no model call is on record, as of one that was resumed when its agent had ended: where there
-    are others of their group, these are drawn from them."""
+    """Rollouts without a recorded model call, such as one resumed after its agent had ended: they are drawn from others
+    of their group, if there are any."""
     attempts: int = 0
-    """Attempts that failed and were tried again."""
+    """Failed attempts that were retried."""
     overlapping: int = 0
-    """Model calls of one rollout beside each other: they are replayed one after the other."""
+    """Concurrent model calls of one rollout: they are replayed one after the other."""
     drawn: int = 0
-    """Rollouts beyond those that are on record of their group: each is one of its task again."""
+    """Rollouts beyond the recorded ones of their group: each repeats one of its task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     name: str
-    lives: tuple[RecordedRollout, ...]
+    rollouts: tuple[RecordedRollout, ...]
     makespan_s: float
     """From the first submission to the end of the last rollout, without the pauses before it was resumed."""
     usage: Utilisation
     again: int | None
-    """Tokens of prompts that stood in the call before and were computed again; None where the engine does not say."""
+    """Prompt tokens of the previous call that were computed again; None if the engine does not report them."""
     update_s: tuple[float, ...]
-    """Of a training run: what the learner took after each step, its checkpoint included."""
+    """For a training run: the learner's time after each step, checkpoints included."""
     left_out: LeftOut
 
     @property
     def calls(self) -> list[Call]:
-        return [call for life in self.lives for call in life.calls]
+        return [call for rollout in self.rollouts for call in rollout.calls]
 
 
 def read_recorded(reader: RunReader) -> Recorded:
     """The run, or the reason why it cannot be replayed."""
     name, counts = reader.folder.name, reader.counts()
     if not counts.rollouts:
-        raise ConfigError(f"the run {name} has no rollouts, so there is nothing to replay: name a run that ended")
+        raise ConfigError(f"the run {name} has no rollouts, so there is nothing to replay: name a finished run")
     if counts.jobs > counts.rollouts:
         raise ConfigError(
             f"the run {name} is unfinished, {counts.jobs - counts.rollouts} of its {counts.jobs} jobs have no rollout: "
-            "go on with it (--resume) to its end, then simulate it"
+            "finish it with --resume, then simulate it"
         )
     return recorded(reader.rollouts(with_turns=False), name=name, work=reader.learner_work())
 
@@ -152,48 +152,48 @@ def read_recorded(reader: RunReader) -> Recorded:
 def recorded(rollouts: Iterable[Rollout], *, name: str, work: Iterable[LearnerWorked] = ()) -> Recorded:
     """The same of rollouts in memory, and of the learner's work in order of start, where it is on record."""
     # A resumed run makes the updates again that its checkpoint has not seen: the last of them counts.
-    worked = list({(each.work, each.step): each for each in work}.values())
+    worked = list({(done.work, done.step): done for done in work}.values())
     known = list(rollouts)
-    lives = [life for rollout in known if (life := _life(rollout)) is not None]
-    if not lives:
+    found = [each for rollout in known if (each := _recorded_rollout(rollout)) is not None]
+    if not found:
         raise ConfigError(f"the run {name} has no rollout that called a model, so there is nothing to replay")
-    _check_tokens(lives, name)
-    told = [call for life in lives for call in life.calls if call.cached is not None]
+    _check_tokens(found, name)
+    reported = [call for each in found for call in each.calls if call.cached is not None]
     return Recorded(
         name=name,
-        lives=tuple(lives),
-        makespan_s=_makespan_s(lives, worked),
+        rollouts=tuple(found),
+        makespan_s=_makespan_s(found, worked),
         usage=utilisation(known),
-        again=sum(max(0, call.kept - (call.cached or 0)) for call in told) if told else None,
-        update_s=_update_s(lives, worked),
+        again=sum(max(0, call.kept - (call.cached or 0)) for call in reported) if reported else None,
+        update_s=_update_s(found, worked),
         left_out=LeftOut(
             cancelled=sum(rollout.ending.reason is EndReason.CANCELLED for rollout in known),
             untrusted=sum(rollout.trust is Trust.UNTRUSTED for rollout in known),
-            without_calls=len(known) - len(lives),
+            without_calls=len(known) - len(found),
             attempts=sum(max(0, len({span.attempt for span in rollout.spans}) - 1) for rollout in known),
             overlapping=sum(
                 after.start_s < before.end_s
-                for life in lives
-                for before, after in zip(life.calls, life.calls[1:], strict=False)
+                for each in found
+                for before, after in zip(each.calls, each.calls[1:], strict=False)
             ),
         ),
     )
 
 
-def _check_tokens(lives: Sequence[RecordedRollout], name: str) -> None:
-    calls = [call for life in lives for call in life.calls]
+def _check_tokens(rollouts: Sequence[RecordedRollout], name: str) -> None:
+    calls = [call for rollout in rollouts for call in rollout.calls]
     silent = sum(not call.sampled or not call.context for call in calls)
     if silent > len(calls) // 2:
         raise ConfigError(
-            f"{silent} of the {len(calls)} model calls of the run {name} have no token counts, and without them an "
-            "engine cannot be modelled: record a run with model.kind=tokens, or with a server that reports usage"
+            f"{silent} of the {len(calls)} model calls of the run {name} have no token counts, which a model of "
+            "the engine needs: record a run with model.kind=tokens, or with a server that reports usage"
         )
 
 
 # ---------------------------------------------------------------- one rollout
 
 
-def _life(rollout: Rollout) -> RecordedRollout | None:
+def _recorded_rollout(rollout: Rollout) -> RecordedRollout | None:
     """None for one that never called the model."""
     spans = [span for span in rollout.spans if span.attempt == rollout.attempt]
     by_kind: defaultdict[SpanKind, list[Span]] = defaultdict(list)
@@ -249,7 +249,7 @@ def _calls(spans: Sequence[Span]) -> Iterable[Call]:
 
 
 def _pieces(start_s: float, end_s: float, tools: Level, waits: Sequence[tuple[float, float]]) -> tuple[Piece, ...]:
-    """What lies between two calls: tools, the gate's waits, which are left out, and the harness's own time."""
+    """What happens between two calls: tools, waits at the gate (left out), and the harness's own time."""
     found, free_s = [], start_s
     inside: list[tuple[float, float, TimeKind | None]] = [
         (from_s, to_s, TimeKind.TOOL) for from_s, to_s, _ in tools.pieces()
@@ -272,17 +272,17 @@ def _pieces(start_s: float, end_s: float, tools: Level, waits: Sequence[tuple[fl
 # ---------------------------------------------------------------- the run
 
 
-def _is_training(lives: Sequence[RecordedRollout]) -> bool:
-    return any(life.key.phase == "train" for life in lives)
+def _is_training(rollouts: Sequence[RecordedRollout]) -> bool:
+    return any(rollout.key.phase == "train" for rollout in rollouts)
 
 
-def _makespan_s(lives: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> float:
+def _makespan_s(rollouts: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> float:
     """Time in which no rollout was under way and no learner at work is a pause before a run was resumed, and does not
     count. Where the learner's work is not on record, the two cannot be told apart, and all of it counts."""
-    first_s, last_s = min(life.first_s for life in lives), max(life.last_s for life in lives)
-    if _is_training(lives) and not worked:
+    first_s, last_s = min(rollout.first_s for rollout in rollouts), max(rollout.last_s for rollout in rollouts)
+    if _is_training(rollouts) and not worked:
         return last_s - first_s
-    stretches = [(life.first_s, life.last_s, 1.0) for life in lives]
+    stretches = [(rollout.first_s, rollout.last_s, 1.0) for rollout in rollouts]
     stretches += [
         (max(each.start_s, first_s), min(each.end_s, last_s), 1.0)
         for each in worked
@@ -292,22 +292,24 @@ def _makespan_s(lives: Sequence[RecordedRollout], worked: Sequence[LearnerWorked
     return sum(end_s - start_s for start_s, end_s, _ in line.pieces())
 
 
-def _update_s(lives: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> tuple[float, ...]:
+def _update_s(rollouts: Sequence[RecordedRollout], worked: Sequence[LearnerWorked]) -> tuple[float, ...]:
     """What the learner's work after each step took; where it is not on record, from the last rollout of the step to
     the first submission that it made way for."""
-    if not _is_training(lives):
+    if not _is_training(rollouts):
         return ()
     if worked:
         found: defaultdict[int, float] = defaultdict(float)
         for each in worked:
             # A checkpoint carries the version that an update led to.
             found[each.step - (each.work is LearnerWork.CHECKPOINT)] += each.end_s - each.start_s
-        return tuple(found[step] for step in sorted({life.key.step for life in lives if life.key.phase == "train"}))
+        return tuple(
+            found[step] for step in sorted({rollout.key.step for rollout in rollouts if rollout.key.phase == "train"})
+        )
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
-    for life in lives:
-        step = life.key.step
-        began[step] = min(began.get(step, life.first_s), life.first_s)
-        if life.key.phase == "train":
-            ended[step] = max(ended.get(step, life.last_s), life.last_s)
+    for rollout in rollouts:
+        step = rollout.key.step
+        began[step] = min(began.get(step, rollout.first_s), rollout.first_s)
+        if rollout.key.phase == "train":
+            ended[step] = max(ended.get(step, rollout.last_s), rollout.last_s)
     return tuple(max(0.0, began.get(step + 1, ended[step]) - ended[step]) for step in sorted(ended))

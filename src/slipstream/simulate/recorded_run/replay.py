@@ -1,10 +1,9 @@
-"""A recorded run as a workload: what its rollouts would ask for on an idle machine, and a machine fitted on them.
+"""Turns a recorded run into a workload: what its rollouts would use on an idle machine, and a machine fitted to them.
 
-Input: a Recorded, and what is known of its settings. Output: a Model, which makes the workload of the same run with
-other numbers of samples, engines, cores.
-Invariants: the same arguments give the same workload; where more rollouts of a task are asked for than were recorded
-they are drawn from those of the same task, by a seed; one that was cancelled is gone on with as another one that got
-at least as far.
+Input: a Recorded, and what its settings say. Output: a Model, which makes the workload of the same run with other
+numbers of samples, engines or cores. Invariants: the same arguments give the same workload; if more rollouts of a task
+are requested than were recorded, they are drawn from those of the same task, with a seed; a cancelled rollout continues
+like another one that got at least as far.
 """
 
 from __future__ import annotations
@@ -27,32 +26,33 @@ from slipstream.simulate.workload import Chore, SimJob, SimMachine, SimTurn, Wor
 from slipstream.types import EndReason, EngineWork
 
 CALIBRATIONS = 6
-"""How often the fitted model is held against the run it was fitted on, and scaled."""
+"""How often the fitted model is compared with its run, and scaled."""
 NEAR = 0.02
-"""How far off, as a logarithm, the sums may be together when it is near enough."""
+"""The accepted total error of the sums, as a logarithm."""
 FURTHEST = 3.0
-"""No scale goes further than this, up or down."""
+"""The largest scale, up or down."""
 UNKNOWN_CACHE = 1 << 50
-"""Tokens of a cache that nothing is known of: whatever it is asked to hold fits."""
+"""The size of a cache of unknown size: everything fits."""
 CACHE_TRIES = 10
 DUTY_TRIES = 5
 MIN_DUTY = 0.05
-"""Of an engine that leaves the run's own process to the event loop for nearly all of its time."""
+"""The duty of an engine that leaves the run's own process to the event loop nearly all the time."""
 DUTY_NEAR = 0.1
-"""How far off a makespan may be before the engine's duty is doubted."""
+"""The makespan error above which the engine's duty is adjusted."""
 STEP = 0.7
-"""How much of the way a scale goes at once, as what the one gains the other loses. Halved where that led away."""
+"""The step size of the scales, since a gain of one is a loss of the other. Halved after a step in the wrong
+direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the settings of a run say of its machine."""
+    """What the settings of a run say about its machine."""
 
     engine: EngineSpec
-    """Its cache, slots and cores; the speeds in it are not looked at."""
+    """Its cache, slots and cores; the speeds are ignored."""
     cores: float
     processes: int = 1
-    """Those that agents are at work in."""
+    """The processes that agents run in."""
     reuses: bool = True
     """Whether the engine keeps what it computed from call to call."""
     staleness: int | None = None
@@ -62,16 +62,16 @@ class Known:
     samples: tuple[Sample, ...] = ()
     """How busy the machine was."""
     work: tuple[EngineWork, ...] = ()
-    """What the engine told of its steps."""
+    """What the engine reported about its steps."""
     apart: bool = False
     """Whether agents live in other processes than the run's own."""
     use: CpuUse | None = None
-    """What was needed of that one, and of the machine."""
+    """The CPU time of the run's own process and of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a replay does otherwise. None: as it was."""
+    """What a replay changes. None: as recorded."""
 
     samples: int | None = None
     """Rollouts of a task that are started."""
@@ -93,13 +93,13 @@ class Model:
     cores: Cores
     fit: Fit
     engine_scale: float = 1.0
-    """By which the fitted times of the engine were multiplied to match the recorded run as a whole."""
+    """The factor on the engine's fitted times that matches the recorded run as a whole."""
     chore_scale: float = 1.0
-    """The same of tools, sandboxes and gradings."""
+    """The same for tools, sandboxes and gradings."""
     others: float = 0.0
-    """Cores that somebody else wanted, on average."""
+    """Cores that other programs used, on average."""
     use: CpuUse | None = None
-    """What the run needed of the cores, where that is on record."""
+    """The CPU time the run needed, if it was recorded."""
 
     @property
     def spec(self) -> EngineSpec:
@@ -115,7 +115,7 @@ class Model:
         )
 
     def workload(self, change: Change, *, seed: int = 0) -> Workload:
-        jobs = tuple(self._job(life) for life in _chosen(self.run.lives, change.samples, seed))
+        jobs = tuple(self._job(rollout) for rollout in _chosen(self.run.rollouts, change.samples, seed))
         spec = self.spec
         if change.slots is not None and spec.slots is not None and spec.contexts is not None:
             each = spec.kv_tokens // spec.contexts
@@ -144,36 +144,36 @@ class Model:
             )
         )
 
-    def _job(self, life: RecordedRollout) -> SimJob:
+    def _job(self, rollout: RecordedRollout) -> SimJob:
         return SimJob(
-            task=life.key.task_id,
-            sample=life.key.sample,
-            step=life.key.step,
-            phase=life.key.phase,
-            prompt=life.calls[0].context,
-            init=self._chore(life.init),
-            start=self._chore(life.start),
-            turns=tuple(self._turns(life)),
-            release_s=sum(piece.seconds for piece in life.release),
-            grade=self._chore(life.grade),
-            shared=min(life.calls[0].cached or 0, life.calls[0].context),
-            weight=life.weight,
-            grade_weight=life.grade_weight,
-            verdict=life.reason.trust.graded,
+            task=rollout.key.task_id,
+            sample=rollout.key.sample,
+            step=rollout.key.step,
+            phase=rollout.key.phase,
+            prompt=rollout.calls[0].context,
+            init=self._chore(rollout.init),
+            start=self._chore(rollout.start),
+            turns=tuple(self._turns(rollout)),
+            release_s=sum(piece.seconds for piece in rollout.release),
+            grade=self._chore(rollout.grade),
+            shared=min(rollout.calls[0].cached or 0, rollout.calls[0].context),
+            weight=rollout.weight,
+            grade_weight=rollout.grade_weight,
+            verdict=rollout.reason.trust.graded,
         )
 
-    def _turns(self, life: RecordedRollout) -> Sequence[SimTurn]:
+    def _turns(self, rollout: RecordedRollout) -> Sequence[SimTurn]:
         turns, before = [], 0
-        for call, pieces in zip(life.calls, life.between, strict=True):
+        for call, pieces in zip(rollout.calls, rollout.between, strict=True):
             chore = self._chore(pieces)
-            goes_on = call.kept >= min(before, call.context) and self.known.reuses
+            continues = call.kept >= min(before, call.context) and self.known.reuses
             turns.append(
                 SimTurn(
                     sampled=call.sampled,
                     tool_s=chore.wait_s,
                     tool_cpu_s=chore.cpu_s,
                     context=call.context,
-                    kept=None if goes_on else call.kept if self.known.reuses else 0,
+                    kept=None if continues else call.kept if self.known.reuses else 0,
                 )
             )
             before = call.context + call.sampled
@@ -194,7 +194,7 @@ class DispatchSetup:
 
 
 def fit_run(run: Recorded, known: Known, own: DispatchSetup) -> Model:
-    """The machine of a run. `own` is the way it was recorded: the model is held against it."""
+    """Fit the machine of a run. `own` is the setup it was recorded with: the model is compared with it."""
     engine, others = known.engine, 0.0
     use = known.use
     steps = fit_steps(
@@ -236,7 +236,7 @@ def fit_run(run: Recorded, known: Known, own: DispatchSetup) -> Model:
 def _as_measured(model: Model, use: CpuUse) -> float:
     """The scale of chores under which they need the cores for no longer than all processes but the run's own had them.
     These may have been others' processes, so nothing becomes longer by it."""
-    found_s = sum(model.cores.alone(life.pieces).cpu_s for life in model.run.lives)
+    found_s = sum(model.cores.alone(rollout.pieces).cpu_s for rollout in model.run.rollouts)
     return min(1.0, use.rest_s * len(model.run.calls) / found_s) if found_s > 0 and use.rest_s > 0 else 1.0
 
 
@@ -244,27 +244,27 @@ def calibrated(model: Model, again: Callable[[Model], tuple[float, float]]) -> M
     """The model, its two speeds scaled until calls and chores take as long in all as they took. `again` is how long
     they take in a replay."""
     calls_s, chores_s = _totals(model.run)
-    best, least, ways, step = model, math.inf, (0.0, 0.0), STEP
+    best, least, ratios, step = model, math.inf, (0.0, 0.0), STEP
     for _ in range(CALIBRATIONS):
         calls_again_s, chores_again_s = again(model)
-        found = _way(calls_s, calls_again_s), _way(chores_s, chores_again_s)
+        found = _log_ratio(calls_s, calls_again_s), _log_ratio(chores_s, chores_again_s)
         off = sum(map(abs, found))
         if off < least:
-            best, least, ways = model, off, found
+            best, least, ratios = model, off, found
         else:
             step /= 2
         if least < NEAR:
             break
         model = replace(
             best,
-            engine_scale=_within(best.engine_scale * math.exp(step * ways[0])),
-            chore_scale=_within(best.chore_scale * math.exp(step * ways[1])),
+            engine_scale=_within(best.engine_scale * math.exp(step * ratios[0])),
+            chore_scale=_within(best.chore_scale * math.exp(step * ratios[1])),
         )
     return best
 
 
-def replay(model: Model, way: DispatchSetup, *, seed: int = 0) -> Trace:
-    return trace(model.workload(way.change, seed=seed), way.make, way.limits)
+def replay(model: Model, setup: DispatchSetup, *, seed: int = 0) -> Trace:
+    return trace(model.workload(setup.change, seed=seed), setup.make, setup.limits)
 
 
 def _with_duty(model: Model, own: DispatchSetup) -> Model:
@@ -286,7 +286,10 @@ def _with_duty(model: Model, own: DispatchSetup) -> Model:
 def _with_cache(model: Model, own: DispatchSetup) -> Model:
     """The size of cache with which a replay computes about as many tokens again as the recorded run did."""
     sizes = [call.context + call.sampled for call in model.run.calls]
-    low, high = max(sizes), sum(max(call.context + call.sampled for call in life.calls) for life in model.run.lives)
+    low, high = (
+        max(sizes),
+        sum(max(call.context + call.sampled for call in rollout.calls) for rollout in model.run.rollouts),
+    )
     for _ in range(CACHE_TRIES):
         middle = int((low * high) ** 0.5)
         tried = replace(model, fit=replace(model.fit, spec=replace(model.fit.spec, kv_tokens=middle)))
@@ -301,12 +304,12 @@ def _totals(run: Recorded) -> tuple[float, float]:
     """Seconds of all calls, and of all chores."""
     return (
         sum(call.seconds for call in run.calls),
-        sum(piece.seconds for life in run.lives for piece in life.pieces),
+        sum(piece.seconds for rollout in run.rollouts for piece in rollout.pieces),
     )
 
 
-def _way(recorded_s: float, again_s: float) -> float:
-    """How far it is from the one to the other, as a logarithm."""
+def _log_ratio(recorded_s: float, again_s: float) -> float:
+    """The logarithm of their ratio."""
     return math.log(recorded_s / again_s) if recorded_s > 0 and again_s > 0 else 0.0
 
 
@@ -316,11 +319,11 @@ def _within(scale: float) -> float:
 
 def call_error(run: Recorded, again: Trace) -> float:
     """The median of how far the length of a call is off in a replay, as a share of the recorded one."""
-    recorded_s = {life.key: [call.seconds for call in life.calls] for life in run.lives}
+    recorded_s = {rollout.key: [call.seconds for call in rollout.calls] for rollout in run.rollouts}
     off = [
         abs(call.seconds / before - 1.0)
-        for life in recorded(again.rollouts, name=run.name).lives
-        for call, before in zip(life.calls, recorded_s.get(life.key, ()), strict=False)
+        for rollout in recorded(again.rollouts, name=run.name).rollouts
+        for call, before in zip(rollout.calls, recorded_s.get(rollout.key, ()), strict=False)
         if before > 0
     ]
     return statistics.median(off) if off else 0.0
@@ -329,10 +332,11 @@ def call_error(run: Recorded, again: Trace) -> float:
 # ---------------------------------------------------------------- which rollouts
 
 
-def num_drawn(lives: Sequence[RecordedRollout], samples: int | None) -> int:
-    """How many of the lives to replay are beyond those on record."""
+def num_drawn(rollouts: Sequence[RecordedRollout], samples: int | None) -> int:
+    """How many of the rollouts to replay are beyond those on record."""
     return sum(
-        max(0, _num_wanted(phase, members, samples) - len(members)) for (phase, _, _), members in _groups(lives).items()
+        max(0, _num_wanted(phase, members, samples) - len(members))
+        for (phase, _, _), members in _groups(rollouts).items()
     )
 
 
@@ -340,41 +344,41 @@ def _num_wanted(phase: str, members: Sequence[RecordedRollout], samples: int | N
     return len(members) if samples is None or phase == HELD_OUT else samples
 
 
-def _groups(lives: Sequence[RecordedRollout]) -> dict[tuple[str, int, str], list[RecordedRollout]]:
+def _groups(rollouts: Sequence[RecordedRollout]) -> dict[tuple[str, int, str], list[RecordedRollout]]:
     groups: defaultdict[tuple[str, int, str], list[RecordedRollout]] = defaultdict(list)
-    for life in sorted(lives, key=lambda life: life.key):
-        groups[life.key.phase, life.key.step, life.key.task_id].append(life)
+    for rollout in sorted(rollouts, key=lambda rollout: rollout.key):
+        groups[rollout.key.phase, rollout.key.step, rollout.key.task_id].append(rollout)
     return groups
 
 
-def _chosen(lives: Sequence[RecordedRollout], samples: int | None, seed: int) -> list[RecordedRollout]:
-    """The lives to replay, in the order in which jobs are submitted."""
+def _chosen(rollouts: Sequence[RecordedRollout], samples: int | None, seed: int) -> list[RecordedRollout]:
+    """The rollouts to replay, in the order in which jobs are submitted."""
     whole: defaultdict[str, list[RecordedRollout]] = defaultdict(list)
-    for life in lives:
-        if life.reason is not EndReason.CANCELLED:
-            whole[life.key.task_id].append(life)
+    for rollout in rollouts:
+        if rollout.reason is not EndReason.CANCELLED:
+            whole[rollout.key.task_id].append(rollout)
     found: list[tuple[float, RecordedRollout]] = []
-    for (phase, step, task_id), members in _groups(lives).items():
+    for (phase, step, task_id), members in _groups(rollouts).items():
         num = _num_wanted(phase, members, samples)
         last = members[-1].key
         for place in range(num):
-            chance = random.Random(f"{seed} {phase} {step} {task_id} {place}")
+            rng = random.Random(f"{seed} {phase} {step} {task_id} {place}")
             if place < len(members):
-                life, key = _gone_on(members[place], whole[task_id], chance), members[place].key
+                rollout, key = _completed(members[place], whole[task_id], rng), members[place].key
             else:
-                life = chance.choice(whole[task_id] or members)
+                rollout = rng.choice(whole[task_id] or members)
                 key = replace(last, sample=last.sample + 1 + place - len(members))
             at_s = members[min(place, len(members) - 1)].first_s
-            found.append((at_s, replace(life, key=key)))
-    return [life for _, life in sorted(found, key=lambda each: (each[1].key.step, each[0], each[1].key))]
+            found.append((at_s, replace(rollout, key=key)))
+    return [rollout for _, rollout in sorted(found, key=lambda each: (each[1].key.step, each[0], each[1].key))]
 
 
-def _gone_on(life: RecordedRollout, whole: Sequence[RecordedRollout], chance: random.Random) -> RecordedRollout:
-    """A cancelled rollout as it might have gone on: as one of its task that took at least as many turns."""
-    if life.reason is not EndReason.CANCELLED or not whole:
-        return life
-    as_far = [other for other in whole if len(other.calls) >= len(life.calls)]
-    return chance.choice(as_far) if as_far else max(whole, key=lambda other: len(other.calls))
+def _completed(rollout: RecordedRollout, whole: Sequence[RecordedRollout], rng: random.Random) -> RecordedRollout:
+    """A plausible continuation of a cancelled rollout: one of its task with at least as many turns."""
+    if rollout.reason is not EndReason.CANCELLED or not whole:
+        return rollout
+    as_far = [other for other in whole if len(other.calls) >= len(rollout.calls)]
+    return rng.choice(as_far) if as_far else max(whole, key=lambda other: len(other.calls))
 
 
 def _sizes(job: SimJob) -> list[int]:

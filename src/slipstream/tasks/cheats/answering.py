@@ -1,4 +1,4 @@
-"""Cheats that answer the tests without doing the work, and those that cheat only when they think nobody looks."""
+"""Cheats that give the tests' answers without doing the work, and those that cheat only if they seem unobserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cheat knows of a task, and how it is written down."""
+"""The types of cheats: what a cheat can use of a task, and how it is defined."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class CheatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a cheat can aim at."""
+    """What a cheat can use of a task."""
 
     source: str
-    """The path of a Python file that the tests load."""
+    """The path of a Python file that the tests import."""
     root: str
     """The folder that the package is imported from; empty for the top."""
     test_file: str
     tests: tuple[str, ...]
     read: Callable[[str], bytes | None]
-    """A file of the task as the agent finds it; None if there is none."""
+    """Reads a file of the task as the agent finds it; None if there is none."""
 
     @property
     def top(self) -> str:
-        """What a path begins with that lies where the package is imported from."""
+        """The prefix of paths in the folder that the package is imported from."""
         return posixpath.join(self.root, "") if self.root not in ("", ".") else ""
 
     def beside_tests(self, name: str) -> str:
@@ -50,9 +50,9 @@ Files = Mapping[str, bytes | Entry]
 class Cheat:
     kind: CheatKind
     files: Callable[[Target], Files] | None = None
-    """What it writes."""
+    """The files it writes."""
     code: str = ""
-    """Or what it adds to the end of the source. `TESTS` in it stands for the tests' ids."""
+    """Or the code it appends to the source. `TESTS` in it stands for the tests' ids."""
 
 
 def code_cheats(kind: CheatKind, codes: Mapping[str, str]) -> dict[str, Cheat]:

@@ -1,4 +1,4 @@
-"""Cheats that end the run in some way of their own, or break what grades them so that there is no verdict."""
+"""Cheats that end the test run early, or break the grading so that there is no verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cheats made of files beside the source: modules, plugins and settings that Python or pytest load unasked."""
+"""Cheats made of files beside the source: modules, plugins and settings that Python or pytest load automatically."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ main = sys.modules["__main__"]
 for name, value in {"outcome": lambda phases: ("PASSED", ""), "fingerprints": lambda *args: {},
                     "shadowed": lambda *args: [], "functions": dict}.items():
     setattr(main, name, value)
-take = getattr(main, "take", None)
-if take is not None:
+add_message = getattr(main, "add_message", None)
+if add_message is not None:
     main._canary_problem = main._problem = lambda *args: ""
 """
 _HOOKS = b"""import pytest

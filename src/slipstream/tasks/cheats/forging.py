@@ -1,4 +1,4 @@
-"""Cheats that forge results inside of the process that runs the tests, or on their way out of it."""
+"""Cheats that forge results inside the process that runs the tests, or on their way out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of code that several cheats are put together from."""
+"""Pieces of code that several cheats share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os as _os
 def _spared(nodeid):
     return nodeid.startswith(("::", "..", "/"))
 """
-"""Knows the grader's own two tests by their place, and leaves them as they are."""
+"""Recognises the grader's own two tests by their path, and leaves their results alone."""
 
 ON_LOOP = """
 def _watch(frame, event, arg):
@@ -88,7 +88,7 @@ def _wanted(name):
                     return frame.f_locals[side.id]
     raise LookupError
 """
-"""Finds in the calling test's own text what it expects."""
+"""Finds what the calling test expects, in its source text."""
 
 CONFIG = """
 import gc as _gc
@@ -120,4 +120,4 @@ def _asked():
         frame = frame.f_back
     raise LookupError
 """
-"""Finds the reporter's settings, and its voice, in the frames that called pytest."""
+"""Finds the reporter's settings and its `say` function in the frames that called pytest."""

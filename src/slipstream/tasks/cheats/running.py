@@ -1,4 +1,4 @@
-"""Cheats that change the tests, or what runs them, while they run."""
+"""Cheats that change the tests or the test runner during the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _empty(function):
     except ValueError:
         pass
 """
-"""A function that does nothing, with the parameters that it had."""
+"""Makes a function do nothing, but keeps its parameters."""
 
 RUNNING = {
     **code_cheats(

@@ -1,4 +1,4 @@
-"""Every cheat: what is known of a task enters, patches by name leave. Pure."""
+"""All cheats, made into patches for a task. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cheats_of(target: Target) -> dict[str, bytes]:
 
 
 def changed_by_cheats(source: str, test_file: str) -> set[str]:
-    """The files of a task that cheats change; all others that they are about are new."""
+    """The files of a task that cheats change; all other files that they write are new."""
     return {source, test_file, *changed_by_plain(test_file), *changed_files(test_file)}
 
 

@@ -2,6 +2,6 @@
 
     source distribution -> fetch -> suite -> mutate -> plant -> statement -> make (gate) -> tasks.jsonl, trees/
 
-Invariants: code of a package runs in sandboxes alone, which have no network; what is made depends on the sources and
-the seed.
+Invariants: a package's code runs only in sandboxes without a network; the result depends only on the sources and the
+seed.
 """

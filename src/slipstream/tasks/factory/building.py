@@ -1,6 +1,6 @@
-"""From a bug and its statement to a line of a task file. Pure but for reading the tree.
+"""Builds a line of a task file from a bug and its statement. Pure, except that it reads the tree.
 
-Invariants: the oracle and the ids of the hidden tests are in the grading alone; the same for the same bug.
+Invariants: the oracle and the ids of the hidden tests are only in the grading; the same bug gives the same line.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from slipstream.patches.apply import Entry, make_patch
 from slipstream.tasks.factory.difficulty import Difficulty, Tier
 from slipstream.tasks.factory.hiding import command_of, cuts_of
 from slipstream.tasks.factory.package.fetch import CONFIGURATION, Package
-from slipstream.tasks.factory.package.layout import TEST_FOLDERS
+from slipstream.tasks.factory.package.layout import test_folder
 from slipstream.tasks.factory.package.runner import DEPS, WORKDIR, environment
 from slipstream.tasks.factory.package.suite import Suite
 from slipstream.tasks.factory.plant import Bug
@@ -25,12 +24,12 @@ from slipstream.types import Json
 
 COMMAND = ("python3", "-q", "-o", "addopts=", "-W", "ignore::pytest.PytestWarning")
 MAX_FILES = 3
-"""Test files that a task is graded with."""
+"""The maximum number of test files that a task is graded with."""
 MAX_FAILING, MAX_PASSING = 20, 30
 NUM_OTHERS = 5
-"""Tests of the same files that do not touch the bug."""
+"""Additional tests of the same files that do not touch the bug."""
 MAX_GRADED_S = 1.0
-"""Of the tests that a task is graded with, on a processor."""
+"""CPU time of the passing tests that a task is graded with."""
 TOOLS = ("bash", "edit", "search", "finish")
 TINY_TOOLS = tuple(f"slipstream.tasks.factory.tools:{name}" for name in ("bash", "replace", "finish"))
 MIN_TIMEOUT_S = 30
@@ -38,29 +37,29 @@ MIN_TIMEOUT_S = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A task as it is written down."""
+    """A task, ready to be written."""
 
     line: Mapping[str, Json]
     facts: Mapping[str, Json]
-    """What the report tells of it."""
+    """Its entry in the report."""
 
     failing: tuple[str, ...]
-    """The tests that it is graded with."""
+    """The tests that it is graded with, here and in `passing`."""
     passing: tuple[str, ...]
     changed: Mapping[str, str]
-    """The files with the bug in them."""
+    """The files with the bug."""
 
     @property
     def id(self) -> str:
         return str(self.line["id"])
 
     def guarded_by(self, guard: str) -> Made:
-        """The same, with one more that grades work whose tests passed."""
+        """The same task with one more guard."""
         return replace(self, facts={**self.facts, "guards": [*self.guards, guard]})
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """What stands behind the tests' word. Nothing: the tests alone are believed."""
+        """The additional checks of work that passed its tests; without any, the tests alone decide."""
         guards = self.facts["guards"]
         return tuple(map(str, guards)) if isinstance(guards, list) else ()
 
@@ -78,7 +77,7 @@ class Made:
 def build(
     package: Package, suite: Suite, bug: Bug, statement: Statement, difficulty: Difficulty, *, number: int
 ) -> Made | None:
-    """None if a file that is changed is not UTF-8."""
+    """None if a changed file is not UTF-8."""
     changed = bug.mutant.files(package)
     original = {path: package.text(path) for path in changed}
     try:
@@ -144,12 +143,11 @@ def instruction(package: Package, statement: Statement) -> str:
 
 
 def protected(package: Package) -> list[str]:
-    """Patterns of what the work may not change: tests, their configuration, what is installed."""
+    """Patterns of files that the work may not change: tests, their configuration, installed packages."""
     patterns: set[str] = {f"{DEPS}/**", *CONFIGURATION}
     for test in package.layout.tests:
-        folders = PurePosixPath(test).parent.parts
-        depth = next((place for place, part in enumerate(folders) if part in TEST_FOLDERS), None)
-        patterns.add(test if depth is None else "/".join(folders[: depth + 1]) + "/**")
+        folder = test_folder(test)
+        patterns.add(test if folder is None else f"{folder}/**")
     return sorted(patterns)
 
 
@@ -158,7 +156,7 @@ def _entries(files: Mapping[str, str]) -> dict[str, Entry | None]:
 
 
 def _graded(suite: Suite, bug: Bug) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tests that a task is graded with: from few files, the quick ones first."""
+    """The failing and passing tests that a task is graded with: from few files, the quick ones first."""
     num_of = Counter(test.partition("::")[0] for test in bug.failing)
     files = {file for file, _ in sorted(num_of.items(), key=lambda one: (-one[1], one[0]))[:MAX_FILES]}
     seconds = suite.seconds
@@ -185,7 +183,7 @@ def _file(test: str) -> str:
 
 
 def _hide(package: Package, bug: Bug) -> list[Json]:
-    """Commands that take the failing tests out of the agent's tree."""
+    """Commands that remove the failing tests from the agent's tree."""
     by_file: dict[str, list[str]] = {}
     for test in bug.failing:
         by_file.setdefault(_file(test), []).append(test)
@@ -193,7 +191,7 @@ def _hide(package: Package, bug: Bug) -> list[Json]:
 
 
 def _timeout_s(suite: Suite, tests: tuple[str, ...]) -> int:
-    """Ample, from what the tests took without the bug; a round number, so that it seldom differs between runs."""
+    """A generous multiple of the tests' time without the bug, rounded so that it seldom differs between runs."""
     needed = 20 * sum(suite.seconds[test] for test in tests)
     return MIN_TIMEOUT_S * (1 + int(needed / MIN_TIMEOUT_S))
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
 from slipstream.tasks.factory.plant import Bug
 from slipstream.tasks.factory.statement import Statement
 
@@ -20,6 +22,12 @@ class Tier(StrEnum):
     EASY = "easy"
     MEDIUM = "medium"
     HARD = "hard"
+
+
+def tier_named(name: str) -> Tier:
+    if name not in set(Tier):
+        raise ConfigError(f'there is no tier "{name}"{did_you_mean(name, list(Tier))}: give one of {", ".join(Tier)}')
+    return Tier(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Test files without the tests that are to be hidden. Pure; what stays, stays as it is.
+"""Removes hidden tests from test files. Pure; all other lines stay unchanged.
 
-Input: the text of a test file and the ids of tests in it. Output: a shell command that takes their lines out.
-Invariants: the file that is left can be parsed, and none of the hidden tests' functions is in it.
+Input: the text of a test file and the ids of tests in it. Output: a shell command that removes their lines.
+Invariants: the remaining file can be parsed, and contains none of the hidden tests' functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cut:
-    """Lines to take out, from 1, the last one too; `text` takes their place."""
+    """Lines `first` to `last`, counted from 1, to be replaced by `text`."""
 
     first: int
     last: int
@@ -23,7 +23,7 @@ class Cut:
 
 
 def cuts_of(text: str, tests: Iterable[str]) -> list[Cut] | None:
-    """Where the tests stand, by pytest's ids (`file.py::Class::test_name[param]`); None if the whole file must go."""
+    """The lines of tests given by pytest ids (`file.py::Class::test_name[param]`); None if the whole file must go."""
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -40,7 +40,7 @@ def cuts_of(text: str, tests: Iterable[str]) -> list[Cut] | None:
 
 
 def without(text: str, cuts: Iterable[Cut]) -> str:
-    """What the command leaves of the text."""
+    """The text without the cuts."""
     lines = text.split("\n")
     for cut in sorted(cuts, reverse=True):
         lines[cut.first - 1 : cut.last] = [cut.text] if cut.text else []
@@ -48,7 +48,7 @@ def without(text: str, cuts: Iterable[Cut]) -> str:
 
 
 def command_of(path: str, cuts: Iterable[Cut] | None) -> str:
-    """For a shell in the tree's folder."""
+    """A shell command, to be run in the tree's folder, that makes the cuts; None removes the file."""
     if cuts is None:
         return f"rm -f -- {shlex.quote(path)}"
     steps = [f"{cut.first},{cut.last}" + (f"c\\{cut.text}" if cut.text else "d") for cut in cuts]

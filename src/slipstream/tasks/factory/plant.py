@@ -1,8 +1,8 @@
-"""Bugs that tests catch: mutants of a package, each run against the tests that touch what it changes.
+"""Plants bugs that tests catch: mutants of a package, each run against the tests that touch the changed functions.
 
-Input: a Package, its Suite, sandboxes over its tree, a seed. Output: Bugs, which some steady tests catch and which
-leave the others passing. Invariants: the same bugs, in the same order, for the same sources and seed, whatever ran at
-the same time; a mutant that hangs, breaks a test file, or fails too large a share of the suite is no bug.
+Input: a Package, its Suite, sandboxes over its tree, and a seed. Output: Bugs that some steady tests catch while the
+others still pass. Invariants: the same sources and seed give the same bugs in the same order, whatever runs at the same
+time; a mutant that hangs, breaks a test file, or fails too large a share of the suite is dropped.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 
-from slipstream.tasks.factory.mutate import Edit, Mistake, apply, edits_of
+from slipstream.tasks.factory.mistakes import Edit, Mistake
+from slipstream.tasks.factory.mutate import apply, edits_of
 from slipstream.tasks.factory.package.fetch import Package
 from slipstream.tasks.factory.package.runner import Answer, Workers
 from slipstream.tasks.factory.package.suite import Function, Suite
 
 AT_A_TIME = 8
-"""Mutants that one sandbox runs in a row."""
+"""The number of mutants that one sandbox runs in a row."""
 MAX_TESTS = 120
-"""Tests that a mutant is run against."""
+"""The maximum number of tests that a mutant is run against."""
 MAX_PER_FUNCTION = 4
 TRIES_PER_FUNCTION = 10
 MAX_BROKEN_SHARE = 0.2
@@ -29,14 +30,14 @@ MIN_BROKEN = 12
 MULTI_SITE_SHARE = 0.15
 HANGS = "the tests hang"
 MAX_HUNG = 2
-"""Mutants of one function that may hang before no more of it are tried: each costs a whole time limit."""
+"""After this many mutants that hang, no more are tried of a function: each costs a whole time limit."""
 SLOWEST_S = 4.0
-"""Of the tests of one mutant together, as they passed."""
+"""The maximum time of one mutant's tests together, when they pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A package with one mistake in it, or with several."""
+    """A package with one or several mistakes."""
 
     edits: Mapping[Function, tuple[Edit, ...]]
 
@@ -49,7 +50,7 @@ class Mutant:
         return tuple(edit.mistake for edits in self.edits.values() for edit in edits)
 
     def files(self, package: Package) -> dict[str, str]:
-        """The files that it changes, as they are then."""
+        """The changed files with their new content."""
         by_path: dict[str, list[Edit]] = {}
         for function, edits in self.edits.items():
             by_path.setdefault(function.path, []).extend(edits)
@@ -60,11 +61,11 @@ class Mutant:
 class Bug:
     mutant: Mutant
     failing: tuple[str, ...]
-    """Steady tests that fail with it."""
+    """Steady tests that fail with the mutant."""
     passing: tuple[str, ...]
     """Steady tests that touch its functions and pass."""
     failures: Mapping[str, Answer] = field(default_factory=dict)
-    """What the failing tests told, as `inside.describe` makes it."""
+    """Details of the failures, made by `sandbox_program.describe`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +73,24 @@ class Planted:
     bugs: tuple[Bug, ...]
     num_tried: int
     dropped: Mapping[str, int]
-    """Mutants that are no bugs, by the reason."""
+    """Mutants that were dropped, by reason."""
 
 
 async def plant(package: Package, suite: Suite, workers: Workers, *, seed: int, num: int) -> Planted:
-    """The first `num` bugs, some of them with two places that are wrong."""
+    """Plant `num` bugs, some of them with two mistakes."""
     num_single = num - round(num * MULTI_SITE_SHARE)
-    run = _Run(package, suite, workers, random.Random(f"{seed} {package.label}"))
+    run = _Search(package, suite, workers, random.Random(f"{seed} {package.label}"))
     await run.until(num_single, run.singles())
     await run.until(num, run.pairs())
     return Planted(bugs=tuple(run.bugs[:num]), num_tried=run.num_tried, dropped=dict(run.dropped))
 
 
-class _Run:
-    def __init__(self, package: Package, suite: Suite, workers: Workers, chance: random.Random) -> None:
+class _Search:
+    def __init__(self, package: Package, suite: Suite, workers: Workers, rng: random.Random) -> None:
         self._package = package
         self._suite = suite
         self._workers = workers
-        self._chance = chance
+        self._rng = rng
         self.bugs: list[Bug] = []
         self.num_tried = 0
         self.dropped: Counter[str] = Counter()
@@ -97,13 +98,13 @@ class _Run:
         self._num_hung: Counter[Function] = Counter()
 
     def singles(self) -> Iterator[Mutant]:
-        """One mistake each; every function once before any has a second."""
+        """Mutants with one mistake each, visiting every function once before any a second time."""
         columns: list[list[Mutant]] = []
         functions = [one for one in self._suite.touched if not one.name.endswith(("__repr__", "__del__"))]
-        self._chance.shuffle(functions)
+        self._rng.shuffle(functions)
         for function in functions:
             edits = edits_of(self._package.text(function.path), function.body_line, function.last_line)
-            chosen = _mixed(edits, self._chance)[:TRIES_PER_FUNCTION]
+            chosen = _shuffled(edits, self._rng)[:TRIES_PER_FUNCTION]
             columns.append([Mutant(edits={function: (edit,)}) for edit in chosen])
         for row in zip_longest(*columns):
             for mutant in row:
@@ -114,24 +115,24 @@ class _Run:
         return self._num_of[function] < MAX_PER_FUNCTION and self._num_hung[function] < MAX_HUNG
 
     def pairs(self) -> Iterator[Mutant]:
-        """Two mistakes that were each caught alone: in one function, or in two of one file where that can be had."""
+        """Mutants with two mistakes that were each caught alone: if possible in the same file."""
         single = list(self.bugs)
         seen: set[frozenset[int]] = set()
         for _ in range(20 * len(single)):
-            first, second = self._chance.sample(single, 2) if len(single) > 1 else (None, None)
+            first, second = self._rng.sample(single, 2) if len(single) > 1 else (None, None)
             if first is None or second is None:
                 return
             near = [one for one in single if one.mutant.functions[0].path == first.mutant.functions[0].path]
-            if self._chance.random() < 0.7 and len(near) > 1:
-                second = self._chance.choice(near)
+            if self._rng.random() < 0.7 and len(near) > 1:
+                second = self._rng.choice(near)
             pair = frozenset((id(first), id(second)))
-            joined = _joined(first.mutant, second.mutant)
-            if len(pair) == 2 and pair not in seen and joined is not None:
+            combined = _combined(first.mutant, second.mutant)
+            if len(pair) == 2 and pair not in seen and combined is not None:
                 seen.add(pair)
-                yield joined
+                yield combined
 
     async def until(self, num: int, mutants: Iterator[Mutant]) -> None:
-        """Run mutants, a round at a time, until there are enough bugs. A round's size does not depend on timing."""
+        """Run mutants in rounds until there are `num` bugs. A round's size does not depend on timing."""
         while len(self.bugs) < num:
             size = min(4 * AT_A_TIME, 4 + (num - len(self.bugs)) * 5 // 4)
             round_of = list(islice(mutants, size))
@@ -144,7 +145,7 @@ class _Run:
                 "mutants", jobs, at_a_time=max(1, min(AT_A_TIME, size // 4)), timeout_s=timeout_s
             ):
                 if len(self.bugs) < num:
-                    self._judge(round_of[place], jobs[place], answer)
+                    self._add_result(round_of[place], jobs[place], answer)
                 place += 1
 
     def _job(self, number: int, mutant: Mutant) -> Answer:
@@ -163,18 +164,18 @@ class _Run:
             "cpu_s": 2 + int(5 * sum(seconds[test] for test in tests)),
             "timeout_s": 20.0 + 20 * sum(seconds[test] for test in tests),
             "details": True,
-            "max_failures": self._most_broken(),
+            "max_failures": self._max_failures(),
         }
 
-    def _most_broken(self) -> int:
+    def _max_failures(self) -> int:
         return max(MIN_BROKEN, int(MAX_BROKEN_SHARE * len(self._suite.seconds)))
 
-    def _judge(self, mutant: Mutant, job: Answer, answer: Answer) -> None:
+    def _add_result(self, mutant: Mutant, job: Answer, answer: Answer) -> None:
         self.num_tried += 1
         outcomes: Mapping[str, str] = answer.get("outcomes") or {}
         failing = tuple(test for test in job["tests"] if outcomes.get(test) == "failed")
         passing = tuple(test for test in job["tests"] if outcomes.get(test) == "passed")
-        reason = self._why_not(mutant, job, answer, failing, passing)
+        reason = self._drop_reason(mutant, job, answer, failing, passing)
         if reason:
             self.dropped[reason] += 1
             if reason == HANGS:
@@ -184,7 +185,7 @@ class _Run:
             self._num_of[function] += 1
         self.bugs.append(Bug(mutant=mutant, failing=failing, passing=passing, failures=answer.get("failures") or {}))
 
-    def _why_not(
+    def _drop_reason(
         self, mutant: Mutant, job: Answer, answer: Answer, failing: Sequence[str], passing: Sequence[str]
     ) -> str:
         if answer.get("timed_out"):
@@ -194,7 +195,7 @@ class _Run:
             return HANGS
         if "error" in answer or answer.get("broken"):
             return "a test file cannot be loaded"
-        if len(failing) > self._most_broken():
+        if len(failing) > self._max_failures():
             return "too many tests fail"
         if not failing:
             return "no test catches it"
@@ -205,17 +206,17 @@ class _Run:
         return ""
 
 
-def _mixed(edits: Sequence[Edit], chance: random.Random) -> list[Edit]:
-    """Shuffled, with every kind of mistake once before any comes twice."""
+def _shuffled(edits: Sequence[Edit], rng: random.Random) -> list[Edit]:
+    """Shuffle so that every kind of mistake comes once before any comes twice."""
     kinds: dict[Mistake, list[Edit]] = {}
     for edit in edits:
         kinds.setdefault(edit.mistake, []).append(edit)
-    columns = [chance.sample(same, len(same)) for same in kinds.values()]
-    chance.shuffle(columns)
+    columns = [rng.sample(same, len(same)) for same in kinds.values()]
+    rng.shuffle(columns)
     return [edit for row in zip_longest(*columns) for edit in row if edit is not None]
 
 
-def _joined(first: Mutant, second: Mutant) -> Mutant | None:
+def _combined(first: Mutant, second: Mutant) -> Mutant | None:
     (one, ones), (other, others) = next(iter(first.edits.items())), next(iter(second.edits.items()))
     if one.path == other.path:
         a, b = sorted((ones[0], others[0]))

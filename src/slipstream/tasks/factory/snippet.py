@@ -1,7 +1,7 @@
-"""A failing test as a user would write it down: the lines that lead to the failure, with the imports that they need.
+"""Turns a failing test into a program that a user could report: the lines that lead to the failure, and their imports.
 
-Input: the text of a test file, where in it the failure was, the values of its parameters. Output: a program, or None
-where the test needs more than itself (fixtures, its class). Invariants: pure; the name of the test is not in it.
+Input: the text of a test file, the line of the failure and the values of the test's parameters. Output: a program, or
+None if the test is not self-contained (fixtures, its class). Invariants: pure; the test's name is not in the program.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ASSERTIONS = {
 def snippet_of(
     text: str, path: str, *, function: str, line: int, params: Mapping[str, str], root: str = ".", public: str = ""
 ) -> str | None:
-    """The program that fails as the test did. With `public`, the package's name, what is imported from its modules is
-    imported from the package itself."""
+    """The program that fails like the test. With `public`, the package's name, imports from its modules become imports
+    from the package itself."""
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -37,13 +37,13 @@ def snippet_of(
     try:
         given = _parameters(test, params)
         lines = _needed(_leading(test, line))
-        body = [_Plain().visit(one) for one in lines]
+        body = [_PlainAsserts().visit(one) for one in lines]
         uses = _names(body) - set(given)
         if "self" in uses or "cls" in uses:
             return None
         given = {name: value for name, value in given.items() if name in _names(body)}
-        head = _definitions(module, uses, _Place(path, root, public))
-    except _NotAlone:
+        head = _definitions(module, uses, _FileImports(path, root, public))
+    except _NotSelfContained:
         return None
     parts = [*(ast.unparse(one) for one in head), *(f"{name} = {value}" for name, value in given.items())]
     parts += [ast.unparse(one) for one in body]
@@ -54,19 +54,19 @@ def snippet_of(
 
 
 def lines_of(text: str, *, function: str, line: int) -> str | None:
-    """The lines of the test that lead to the failure, without what they need."""
+    """The lines of the test that lead to the failure, without imports and definitions."""
     try:
         test = _find(ast.parse(text), function, line)
         if test is None:
             return None
         made = "\n".join(ast.unparse(one) for one in _needed(_leading(test, line)))
-    except (SyntaxError, ValueError, _NotAlone):
+    except (SyntaxError, ValueError, _NotSelfContained):
         return None
     return None if len(made) > MAX_CHARS or made.count("\n") >= MAX_LINES or function in made else made
 
 
-class _NotAlone(Exception):
-    """It needs what is not in it."""
+class _NotSelfContained(Exception):
+    """The test depends on something outside it that cannot be included."""
 
 
 def _find(module: ast.Module, function: str, line: int) -> ast.FunctionDef | None:
@@ -83,7 +83,7 @@ def _find(module: ast.Module, function: str, line: int) -> ast.FunctionDef | Non
 def _parameters(test: ast.FunctionDef, params: Mapping[str, str]) -> dict[str, str]:
     names = [one.arg for one in (*test.args.posonlyargs, *test.args.args, *test.args.kwonlyargs)]
     if test.args.vararg or test.args.kwarg:
-        raise _NotAlone
+        raise _NotSelfContained
     given: dict[str, str] = {}
     for name in names:
         if name in ("self", "cls"):
@@ -91,13 +91,13 @@ def _parameters(test: ast.FunctionDef, params: Mapping[str, str]) -> dict[str, s
         try:
             ast.literal_eval(params[name])
         except (KeyError, ValueError, SyntaxError, MemoryError, RecursionError):
-            raise _NotAlone from None
+            raise _NotSelfContained from None
         given[name] = params[name]
     return given
 
 
 def _leading(test: ast.FunctionDef, line: int) -> list[ast.stmt]:
-    """Its statements up to the one that failed, without the checks that went well."""
+    """The test's statements up to the one that failed, without the checks that passed."""
     body = test.body[1:] if ast.get_docstring(test, clean=False) is not None else test.body
     kept: list[ast.stmt] = []
     for statement in body:
@@ -108,7 +108,7 @@ def _leading(test: ast.FunctionDef, line: int) -> list[ast.stmt]:
             kept.append(statement)
         if is_last:
             return kept
-    raise _NotAlone
+    raise _NotSelfContained
 
 
 def _is_check(statement: ast.stmt) -> bool:
@@ -123,7 +123,7 @@ def _is_check(statement: ast.stmt) -> bool:
 
 
 def _needed(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The last statement, and those before it that have to do with its names."""
+    """The last statement, and those before it that affect its names."""
     kept = [statements[-1]]
     wanted = _names(kept)
     for statement in reversed(statements[:-1]):
@@ -146,7 +146,7 @@ def _names(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _bound(node: ast.stmt) -> set[str]:
-    """What a statement gives a name to, outside of functions and comprehensions in it."""
+    """The names that a statement binds, outside functions and comprehensions in it."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -164,8 +164,8 @@ def _bound(node: ast.stmt) -> set[str]:
     return found
 
 
-class _Plain(ast.NodeTransformer):
-    """`self.assertEqual(a, b)` as `assert a == b`."""
+class _PlainAsserts(ast.NodeTransformer):
+    """Rewrites unittest's assertions: `self.assertEqual(a, b)` becomes `assert a == b`."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         call = node.value
@@ -178,13 +178,13 @@ class _Plain(ast.NodeTransformer):
             return node
         name, args = call.func.attr, [ast.unparse(one) for one in call.args]
         if name in _ASSERTIONS and len(args) >= 2:
-            made = f"assert {_closed(call.args[0])} {_ASSERTIONS[name]} {_closed(call.args[1])}"
+            made = f"assert {_parenthesised(call.args[0])} {_ASSERTIONS[name]} {_parenthesised(call.args[1])}"
         elif name in ("assertTrue", "assert_") and args:
             made = f"assert {args[0]}"
         elif name == "assertFalse" and args:
             made = f"assert not ({args[0]})"
         elif name in ("assertIsNone", "assertIsNotNone") and args:
-            made = f"assert {_closed(call.args[0])} is {'not ' if 'Not' in name else ''}None"
+            made = f"assert {_parenthesised(call.args[0])} is {'not ' if 'Not' in name else ''}None"
         elif name == "assertRaises" and len(args) >= 2:
             rest = ", ".join([*args[2:], *(f"{one.arg}={ast.unparse(one.value)}" for one in call.keywords)])
             made = f"try:\n    {args[1]}({rest})\nexcept {args[0]}:\n    pass\nelse:\n    assert False, 'no {args[0]}'"
@@ -205,7 +205,7 @@ class _Plain(ast.NodeTransformer):
         return node
 
 
-def _closed(node: ast.expr) -> str:
+def _parenthesised(node: ast.expr) -> str:
     text = ast.unparse(node)
     return f"({text})" if isinstance(node, ast.Compare | ast.BoolOp | ast.IfExp | ast.Lambda | ast.UnaryOp) else text
 
@@ -213,8 +213,8 @@ def _closed(node: ast.expr) -> str:
 # ---------------------------------------------------------------- what the lines need
 
 
-class _Place:
-    """Where the test file lies, for its relative imports."""
+class _FileImports:
+    """Makes the imports of a test file absolute."""
 
     def __init__(self, path: str, root: str, public: str) -> None:
         parts = PurePosixPath(path).with_suffix("").parts
@@ -227,17 +227,17 @@ class _Place:
         if node.level:
             base = self._parts[: -node.level]
             if not base:
-                raise _NotAlone
+                raise _NotSelfContained
             module = ".".join([*base, *([module] if module else [])])
         if "test" in module.rpartition(".")[2] or module == "__future__":
-            raise _NotAlone
+            raise _NotSelfContained
         if self._public and module.startswith(f"{self._public}."):
             module = self._public
         return ast.ImportFrom(module=module, names=node.names, level=0)
 
 
-def _definitions(module: ast.Module, uses: set[str], place: _Place) -> list[ast.stmt]:
-    """The statements of the file that bind the names, and what those need in turn, in the file's order."""
+def _definitions(module: ast.Module, uses: set[str], place: _FileImports) -> list[ast.stmt]:
+    """The file's statements that bind the names, and those that they need in turn, in the file's order."""
     wanted, kept = set(uses), dict[int, ast.stmt]()
     stars = [one for one in module.body if isinstance(one, ast.ImportFrom) and one.names[0].name == "*"]
     found: set[str] = set()
@@ -257,11 +257,11 @@ def _definitions(module: ast.Module, uses: set[str], place: _Place) -> list[ast.
                 )
             elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.FunctionDef | ast.ClassDef):
                 if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.decorator_list:
-                    raise _NotAlone
+                    raise _NotSelfContained
                 kept[number] = statement
                 wanted |= _names([statement])
             else:
-                raise _NotAlone
+                raise _NotSelfContained
             found |= bound
             more = True
         if not more:

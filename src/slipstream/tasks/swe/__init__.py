@@ -4,6 +4,6 @@
 
     tasks.source=slipstream.tasks.swe.swebench:read_swebench tasks.args.path=verified.parquet
 
-Invariants: the gold patch, the tests and the later history of a repository are in no sandbox of the agent's; a row
-that cannot be read ends in one sentence with its file, its place and the field.
+Invariants: the gold patch, the hidden tests and the later history of a repository are never in the agent's sandbox; a
+row that cannot be read is an error of one sentence with file, row and field.
 """

@@ -1,6 +1,6 @@
-"""What the tasks of all these data sets have in common: facts of a row enter, a Task leaves.
+"""Builds Tasks from the rows of all these data sets.
 
-Invariants: what the agent may see (the brief and the sandbox) is made of the problem statement and the image alone.
+Invariants: what the agent can see (the brief and the sandbox) depends only on the problem statement and the image.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TESTBED = "/testbed"
 DEFAULT_TOOLS = ("bash", "edit", "search", "finish")
 LIMITS = SandboxLimits(memory_mb=8192, processes=1024, disk_mb=8192, file_mb=2048)
 TEST_PLACES = ("/tests/**", "/test/**", "/testing/**", "**/tests/**", "**/test_*.py", "**/*_test.py", "**/tests.py")
-"""Where repositories keep their tests."""
+"""The usual paths of tests in repositories."""
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
 ENVIRONMENT = {
-    # the owner of the image's files is another than the sandbox's user
+    # the image's files belong to another user than the sandbox's
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "safe.directory",
     "GIT_CONFIG_VALUE_0": "*",
@@ -43,8 +43,8 @@ if [ -n "$later" ]; then git gc --quiet --prune=now; fi
 later=$(git rev-list -n 1 --all --reflog --not HEAD)
 test -z "$later"
 fi"""
-"""Leaves of a repository what led to the commit that is checked out: no remotes, no later branches, tags, stashes or
-logs, and none of their objects. Fails if something later can still be named."""
+"""Removes from a repository everything that is not history of the checked-out commit: remotes, later branches, tags,
+stashes, logs and their objects. Fails if a later commit can still be reached."""
 
 INSTRUCTION = """The repository in {folder} has the problem that is described below. Change its files so that the \
 problem is solved. Tests that you cannot see will be run on your changes; you need not change the tests that are there.
@@ -54,16 +54,16 @@ problem is solved. Tests that you cannot see will be run on your changes; you ne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How a reader was asked to make tasks."""
+class ReaderOptions:
+    """The options of a reader."""
 
     base: str = "{image}"
-    """What sandboxes stand on; `{image}` is the image's name and `{id}` the task's."""
+    """The base of sandboxes; `{image}` is the image's name and `{id}` the task's id."""
     tree: str = ""
-    """A folder whose files the repository begins with, in place of the image's; may hold `{id}`."""
+    """A folder with the repository's files, used instead of the image's; may contain `{id}`."""
     tools: tuple[str, ...] = DEFAULT_TOOLS
     timeout_s: float
-    """For the tests of one task."""
+    """The time limit of one task's tests."""
 
 
 class Reader(Protocol):
@@ -81,9 +81,9 @@ class Reader(Protocol):
     ) -> tuple[Task, ...]: ...
 
 
-def reader_of(task_of: Callable[[Row, Setting], Task], *, timeout_s: float = 1_800.0) -> Reader:
-    """The reader of a data set, from what makes a task of one of its rows and its own limit on the tests' time."""
-    usual_s = timeout_s
+def reader_of(task_of: Callable[[Row, ReaderOptions], Task], *, timeout_s: float = 1_800.0) -> Reader:
+    """Make the reader of a data set from a function that turns a row into a task, and the default time limit."""
+    default_s = timeout_s
 
     def read(
         *,
@@ -92,17 +92,17 @@ def reader_of(task_of: Callable[[Row, Setting], Task], *, timeout_s: float = 1_8
         base: str = "{image}",
         tree: str = "",
         tools: tuple[str, ...] = DEFAULT_TOOLS,
-        timeout_s: float = usual_s,
+        timeout_s: float = default_s,
     ) -> tuple[Task, ...]:
-        setting = Setting(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-        return tuple(task_of(row, setting) for row in read_rows(path, num))
+        options = ReaderOptions(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
+        return tuple(task_of(row, options) for row in read_rows(path, num))
 
     return read
 
 
 def make_task(
     row: Row,
-    setting: Setting,
+    options: ReaderOptions,
     *,
     id: str,
     image: str,
@@ -111,10 +111,10 @@ def make_task(
     grading: Mapping[str, Json],
 ) -> Task:
     try:
-        base, tree = (text.format(image=in_full(image), id=id) for text in (setting.base, setting.tree))
+        base, tree = (text.format(image=full_image_name(image), id=id) for text in (options.base, options.tree))
     except (KeyError, IndexError, ValueError) as raised:
         raise ConfigError(
-            f"base and tree may hold {{image}} and {{id}}, and nothing else in braces: {raised}"
+            f"base and tree may contain {{image}} and {{id}}, and nothing else in braces: {raised}"
         ) from None
     if not problem.strip():
         raise row.wrong('the field "problem_statement" is empty: the agent would not know what to do')
@@ -122,68 +122,68 @@ def make_task(
         id=id,
         brief=Brief(
             instruction=INSTRUCTION.format(folder=TESTBED, problem=problem.strip()),
-            tools=setting.tools,
+            tools=options.tools,
             limits=AgentLimits(),
         ),
         sandbox=SandboxSpec(base=base, workdir=TESTBED, tree=tree, setup=tuple(setup), env=ENVIRONMENT, limits=LIMITS),
         patch_of=TESTBED,
-        grading=Grading(kind="tests", spec={"folder": TESTBED, "timeout_s": setting.timeout_s, **grading}),
+        grading=Grading(kind="tests", spec={"folder": TESTBED, "timeout_s": options.timeout_s, **grading}),
     )
 
 
-def in_full(image: str) -> str:
-    """An image's name with its registry, which is Docker Hub where none is named: podman does not guess it."""
+def full_image_name(image: str) -> str:
+    """An image's name with its registry, by default Docker Hub's: podman requires one."""
     first, slash, _ = image.partition("/")
     has_registry = bool(slash) and (first == "localhost" or "." in first or ":" in first)
     return image if has_registry else f"docker.io/{image}"
 
 
 def fail_to_pass(row: Row) -> list[str]:
-    """The tests that show that the problem is solved."""
+    """The tests that fail before the problem is solved and pass afterwards."""
     tests = row.texts("FAIL_TO_PASS")
     if not tests:
         raise row.wrong('the field "FAIL_TO_PASS" is empty: nothing would show that the problem is solved')
     return tests
 
 
-def touched(row: Row, name: str) -> tuple[str, ...]:
-    """The files that a patch of the row is about."""
+def changed_paths(row: Row, name: str) -> tuple[str, ...]:
+    """The files that a patch of the row changes."""
     try:
         return paths_of(row.text(name, "").encode("utf-8", "surrogateescape"))
     except SlipstreamError as raised:
-        raise row.wrong(f'the field "{name}" is no patch: {raised}') from raised
+        raise row.wrong(f'the field "{name}" is not a valid patch: {raised}') from raised
 
 
-def places_of_tests(sources: Iterable[str]) -> list[Json]:
-    """Where changes do not count: the usual places of tests, less those that are the repository's own source."""
+def test_patterns(sources: Iterable[str]) -> list[Json]:
+    """Patterns of paths where changes do not count: the usual test paths, except those that match its source files."""
     known = list(sources)
     return [pattern for pattern in TEST_PLACES if not any(map(any_of([pattern]), known))]
 
 
 def kept_settings(sources: Iterable[str]) -> list[Json]:
-    """Files about how tests are run that the repository's own fix changes too: there, the work may as well."""
+    """Test settings that the reference fix changes too: there, changes of the work count."""
     return [path for path in sources if any_of((*TEST_SETTINGS, "setup.cfg", "pyproject.toml"))(path)]
 
 
 def in_conda(commands: Iterable[str]) -> str:
-    """A script for bash that runs in the images' environment. As in the data sets' harnesses, a command that fails
-    does not stop it."""
+    """A bash script that runs in the images' environment. As in the data sets' harnesses, a failing command does not
+    stop it."""
     lines = ["source /opt/miniconda3/bin/activate", "conda activate testbed", f"cd {TESTBED}", *commands]
     return "\n".join(lines) + "\n"
 
 
 def script_for(command: str, before: Iterable[str] = ()) -> str:
-    """A script whose exit code is the test command's, with the results between two markers."""
+    """A script with the test command's exit code, which prints the results between two markers."""
     return in_conda((*before, f"echo '{START}'", command, "code=$?", f"echo '{END}'", "exit $code"))
 
 
-def forgiving(script: str) -> str:
-    """A set-up command that runs a script and does not mind how it ends."""
+def ignoring_failure(script: str) -> str:
+    """A set-up command that runs a script and ignores its exit code."""
     return f"/bin/bash -c {shlex.quote(script)} || true"
 
 
 def with_exit_code(script: str) -> str:
-    """A script with the markers in it, that ends with the exit code of what runs between them."""
+    """The script, which has the markers, changed to end with the exit code of what runs between them."""
     lines = script.split("\n")
     ends = [number for number, line in enumerate(lines) if END in line]
     if not ends:
@@ -192,22 +192,22 @@ def with_exit_code(script: str) -> str:
     return "\n".join([*lines, 'exit "${slipstream_test_code:-0}"', ""])
 
 
-def applying(patch: str, row: Row) -> str:
-    """A set-up command that applies a patch and leaves no trace of it. It begins with what it means if it fails, since
-    that is what an error shows first."""
+def apply_command(patch: str, row: Row) -> str:
+    """A set-up command that applies a patch and leaves no trace of it. It begins with a comment that
+    explains its failure in error messages."""
     ending = "END_OF_PATCH_8b1f"
     if re.search(rf"^{ending}$", patch, re.MULTILINE):
-        raise row.wrong(f"the patch holds the line {ending}")
+        raise row.wrong(f"the patch contains the line {ending}, which ends it in the set-up command")
     meaning = "# the patch of the row must fit the files of its image"
     return f"{meaning}\ngit apply --whitespace=nowarn - <<'{ending}'\n{patch.rstrip(chr(10))}\n{ending}"
 
 
 _RANGES = re.compile(r"@@ -(\S+) \+(\S+) @@")
-_BACKWARDS = {"new file mode": "deleted file mode", "deleted file mode": "new file mode"}
+_REVERSED_HEADERS = {"new file mode": "deleted file mode", "deleted file mode": "new file mode"}
 
 
-def backwards(patch: str) -> str:
-    """The patch that undoes a patch of text; empty if it renames files or has data that is no text."""
+def reversed_patch(patch: str) -> str:
+    """The patch that undoes a text patch; empty if it renames files or has binary data."""
     if re.search(r"^(?:rename |copy |GIT binary patch|old mode )", patch, re.MULTILINE):
         return ""
     lines: list[str] = []
@@ -227,10 +227,10 @@ def backwards(patch: str) -> str:
             names.append(line[4:])
             lines += [f"--- {_swapped(names[1], 'a')}", f"+++ {_swapped(names[0], 'b')}"]
         elif line.startswith("index "):
-            continue  # its hashes are the other way round
+            continue  # its hashes would have to be swapped
         else:
             kind = line[:17] if line.startswith("deleted") else line[:13]
-            lines.append(_BACKWARDS.get(kind, kind) + line[len(kind) :])
+            lines.append(_REVERSED_HEADERS.get(kind, kind) + line[len(kind) :])
     return "\n".join(lines)
 
 

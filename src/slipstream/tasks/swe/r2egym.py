@@ -1,14 +1,14 @@
-"""R2E-Gym: rows to Tasks.
+"""Reads R2E-Gym.
 
-Its images hold the hidden tests and the script that runs them. The agent's sandbox is set up without them; the grader's
-is not, and there the image's own script is run over the work. A task is solved if all statuses are as expected.
+Its images contain the hidden tests and the script that runs them. They are removed from the agent's sandbox, but not
+from the grader's, where the image's own script runs on the work. A task is solved if all statuses are as expected.
 """
 
 from __future__ import annotations
 
 import re
 
-from slipstream.tasks.swe.building import NO_LATER_HISTORY, TESTBED, Setting, make_task, places_of_tests, reader_of
+from slipstream.tasks.swe.building import NO_LATER_HISTORY, TESTBED, ReaderOptions, make_task, reader_of, test_patterns
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
@@ -22,14 +22,14 @@ HIDDEN = (
     "modified_files.json",
     "modified_entities.json",
 )
-"""What the images hold that says how the work is judged, or what it should be."""
+"""Files of the images that reveal the tests or the solution."""
 TIMEOUT_S = 300.0
 _ISSUE = re.compile(r"\[ISSUE\](.*)\[/ISSUE\]", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _PATH = f"{TESTBED}/.venv/bin:/root/.local/bin:/root/.cargo/bin:$PATH"
 
 
-def r2egym_task(row: Row, setting: Setting) -> Task:
+def r2egym_task(row: Row, options: ReaderOptions) -> Task:
     statement = row.text("problem_statement")
     issue = _ISSUE.search(statement)
     expected: dict[str, Json] = {
@@ -41,7 +41,7 @@ def r2egym_task(row: Row, setting: Setting) -> Task:
     everywhere = " ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)
     return make_task(
         row,
-        setting,
+        options,
         id=f"{row.text('repo_name')}-{row.text('commit_hash')}",
         image=row.text("docker_image"),
         problem=issue[1] if issue else statement,
@@ -52,7 +52,7 @@ def r2egym_task(row: Row, setting: Setting) -> Task:
             "rules": "r2egym",
             "expected": expected,
             "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || ln -s /r2e_tests {TESTBED}/r2e_tests"],
-            "drop": [*places_of_tests(sources), *(f"/{name}/**" for name in HIDDEN)],
+            "drop": [*test_patterns(sources), *(f"/{name}/**" for name in HIDDEN)],
         },
     )
 

@@ -1,6 +1,6 @@
-"""Rows of a data set: a file enters, rows with typed fields leave.
+"""Reads the rows of a data set's file, with typed access to their fields.
 
-Invariants: what is wrong with a row is a ConfigError that names file, row and field.
+Invariants: a bad row raises a ConfigError that names file, row and field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_ROWS = 64
 class Row:
     where: str
     fields: Mapping[str, Any]
-    """As the file has them: text, numbers, lists, or nothing."""
+    """As in the file: text, numbers, lists or null."""
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self.fields.get(name)
@@ -31,21 +31,21 @@ class Row:
         if value is None:
             raise self.wrong(f'the field "{name}" is missing{did_you_mean(name, self.fields)}')
         if not isinstance(value, str):
-            raise self.wrong(f'the field "{name}" is a {type(value).__name__} where text is needed')
+            raise self.wrong(f'the field "{name}" is a {type(value).__name__}, but must be text')
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of text, which some files spell as JSON."""
+        """A list of text, which some files store as JSON."""
         value = self._structure(name)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.wrong(f'the field "{name}" is no list of text')
+            raise self.wrong(f'the field "{name}" must be a list of text')
         return list(value)
 
     def statuses(self, name: str) -> dict[str, str]:
-        """A map from text to text, spelled as JSON or not."""
+        """A map from text to text, which some files store as JSON."""
         value = self._structure(name)
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise self.wrong(f'the field "{name}" is no map of statuses by test')
+            raise self.wrong(f'the field "{name}" must be a map from tests to statuses')
         return dict(value)
 
     def _structure(self, name: str) -> Any:
@@ -78,11 +78,11 @@ def read_rows(path: str, num: int | None = None) -> Iterator[Row]:
         case ".parquet":
             found = _parquet(place)
         case other:
-            raise ConfigError(f"{place}: files that end with {other!r} are not read: use .jsonl, .json or .parquet")
+            raise ConfigError(f"{place}: {other!r} files are not supported: use .jsonl, .json or .parquet")
     for number, value in islice(found, num):
         where = f"{place}, row {number}"
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: a {type(value).__name__} where an object is needed")
+            raise ConfigError(f"{where}: a {type(value).__name__} instead of an object")
         yield Row(where=where, fields=value)
 
 
@@ -96,7 +96,7 @@ def _lines(place: Path) -> Iterator[tuple[int, Any]]:
 def _list(place: Path) -> Iterator[tuple[int, Any]]:
     value = _loads(place.read_text(encoding="utf-8-sig"), str(place))
     if not isinstance(value, list):
-        raise ConfigError(f"{place}: a {type(value).__name__} where a list of rows is needed")
+        raise ConfigError(f"{place}: a {type(value).__name__} instead of a list of rows")
     yield from enumerate(value, 1)
 
 
@@ -104,7 +104,7 @@ def _loads(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as raised:
-        line = f", line {raised.lineno}" if raised.lineno > 1 else ""  # of a file that is one value
+        line = f", line {raised.lineno}" if raised.lineno > 1 else ""  # in a file that is a single value
         raise ConfigError(f"{where}{line}: not valid JSON: {raised.msg} at column {raised.colno}") from None
     except (ValueError, RecursionError) as raised:
         raise ConfigError(f"{where}: not valid JSON: {raised}") from None

@@ -1,7 +1,7 @@
-"""SWE-bench, and its parts Verified and Lite: rows to Tasks.
+"""Reads SWE-bench, Verified and Lite.
 
-Rows of version 5 bring their image, test script and parser along; for those before, they follow from the repository and
-its version, by the table below, which says what the benchmark's own harness runs.
+Rows of version 5 name their image, test script and parser; for older rows these follow from the repository and its
+version, by the table below, which lists what the benchmark's own harness runs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from slipstream.tasks.swe.building import (
     END,
     NO_LATER_HISTORY,
     START,
-    Setting,
+    ReaderOptions,
+    changed_paths,
     fail_to_pass,
-    forgiving,
+    ignoring_failure,
     in_conda,
     kept_settings,
     make_task,
-    places_of_tests,
     reader_of,
     script_for,
-    touched,
+    test_patterns,
     with_exit_code,
 )
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
 NO_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
-"""Files of a test patch that are no tests."""
+"""Files of a test patch that are not tests."""
 INSTALL = "python -m pip install -e ."
 RUNTESTS = "./tests/runtests.py --verbosity 2"
 UTF8 = ("export LANG=en_US.UTF-8", "export LC_ALL=en_US.UTF-8", "export LANGUAGE=en_US:en")
@@ -45,7 +45,7 @@ PARSER_NAMES: Mapping[str, str] = {
     "seaborn": "seaborn",
     "sympy": "sympy",
 }
-"""From the names of the `swebench` package, without `parse_log_`."""
+"""By the names of the `swebench` package, without `parse_log_`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class Repo:
     parser: str = "pytest"
     command: str = "pytest -rA"
     install: str = INSTALL
-    """Run again over the work, before the tests."""
+    """Run again on the work, before the tests."""
     before: tuple[str, ...] = ()
     """Run before the tests, in the same shell."""
     of_version: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Where versions differ."""
+    """What differs in some versions."""
 
     def at(self, version: str) -> Repo:
         changes = self.of_version.get(version, {})
@@ -141,28 +141,28 @@ REPOS: Mapping[str, Repo] = {
 
 
 def image_of(instance_id: str) -> str:
-    """As the harness names it on Docker Hub, which takes no double underscores and no capitals."""
+    """The harness's name on Docker Hub, which allows neither double underscores nor capitals."""
     return f"swebench/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_1776_").lower()
 
 
-def swebench_task(row: Row, setting: Setting) -> Task:
-    brought = row.text("eval_script", "")
+def swebench_task(row: Row, options: ReaderOptions) -> Task:
+    script = row.text("eval_script", "")
     return instance_task(
         row,
-        setting,
+        options,
         image=row.text("image", "") or image_of(row.text("instance_id")),
-        grading=_brought(row, brought) if brought else by_repo(row, known_repo(row, REPOS)),
+        grading=_grading_of_row(row, script) if script else grading_by_repo(row, known_repo(row, REPOS)),
     )
 
 
 read_swebench = reader_of(swebench_task)
 
 
-def instance_task(row: Row, setting: Setting, *, image: str, grading: Mapping[str, Json]) -> Task:
+def instance_task(row: Row, options: ReaderOptions, *, image: str, grading: Mapping[str, Json]) -> Task:
     """The task of a row in SWE-bench's format."""
     return make_task(
         row,
-        setting,
+        options,
         id=row.text("instance_id"),
         image=image,
         problem=row.text("problem_statement"),
@@ -174,12 +174,12 @@ def instance_task(row: Row, setting: Setting, *, image: str, grading: Mapping[st
 def known_repo(row: Row, repos: Mapping[str, Repo]) -> Repo:
     name = row.text("repo")
     if name not in repos:
-        raise row.wrong(f'it is not known how the tests of "{name}" are run{did_you_mean(name, repos)}')
+        raise row.wrong(f'the test command of "{name}" is not known{did_you_mean(name, repos)}')
     return repos[name].at(row.text("version", ""))
 
 
-def by_repo(row: Row, repo: Repo, selected: list[str] | None = None) -> dict[str, Json]:
-    """The grading of a row that does not say how its tests are run. The test patch is applied by the grader."""
+def grading_by_repo(row: Row, repo: Repo, selected: list[str] | None = None) -> dict[str, Json]:
+    """The grading of a row without a test script. The grader applies the test patch."""
     tests = files_to_test(row.text("test_patch"), row.text("repo")) if selected is None else selected
     command = " ".join([repo.command, *tests])
     return {
@@ -188,25 +188,25 @@ def by_repo(row: Row, repo: Repo, selected: list[str] | None = None) -> dict[str
         "parser": repo.parser,
         "markers": [START, END],
         "test_patch": row.text("test_patch"),
-        "setup": [forgiving(in_conda((*repo.before, repo.install)))],
-        "drop": places_of_tests(touched(row, "patch")),
+        "setup": [ignoring_failure(in_conda((*repo.before, repo.install)))],
+        "drop": test_patterns(changed_paths(row, "patch")),
     }
 
 
-def _brought(row: Row, script: str) -> dict[str, Json]:
+def _grading_of_row(row: Row, script: str) -> dict[str, Json]:
     """The grading of a row of version 5. Its script applies the test patch."""
     parser = PARSER_NAMES.get(row.text("log_parser").removeprefix("parse_log_"))
     if parser is None:
-        raise row.wrong(f'the log parser "{row.text("log_parser")}" is not one of Python\'s: only those are read here')
+        raise row.wrong(f'the log parser "{row.text("log_parser")}" is not supported: only those for Python are')
     if row.text("eval_type", "pass_and_fail") != "pass_and_fail":
-        raise row.wrong(f'the evaluation "{row.text("eval_type")}" is not known: only pass_and_fail is')
-    tests: list[Json] = [f"/{path}" for path in touched(row, "test_patch")]
+        raise row.wrong(f'the evaluation "{row.text("eval_type")}" is not supported: only pass_and_fail is')
+    tests: list[Json] = [f"/{path}" for path in changed_paths(row, "test_patch")]
     return {
         **_expected(row),
         "command": with_exit_code(script),
         "parser": parser,
         "markers": [START, END],
-        "drop": [*places_of_tests(touched(row, "patch")), *tests],
+        "drop": [*test_patterns(changed_paths(row, "patch")), *tests],
     }
 
 
@@ -216,12 +216,12 @@ def _expected(row: Row) -> dict[str, Json]:
         "fail_to_pass": [*fail_to_pass(row)],
         "pass_to_pass": [*row.texts("PASS_TO_PASS")],
         "oracle": row.text("patch", ""),
-        "keep": kept_settings(touched(row, "patch")),
+        "keep": kept_settings(changed_paths(row, "patch")),
     }
 
 
 def files_to_test(test_patch: str, repo: str) -> list[str]:
-    """What the test command is asked to run: the files of the test patch; for Django's runner, as modules."""
+    """The arguments of the test command: the files of the test patch; for Django's runner, as modules."""
     files = [path for path in re.findall(r"diff --git a/.* b/(.*)", test_patch) if not path.endswith(NO_TESTS)]
     if repo != "django/django":
         return files

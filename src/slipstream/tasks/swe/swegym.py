@@ -1,4 +1,4 @@
-"""SWE-Gym: rows to Tasks. The format is SWE-bench's; images, repositories and commands are its own."""
+"""Reads SWE-Gym. The format is SWE-bench's; images, repositories and commands are its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from slipstream.tasks.swe.building import Setting, reader_of
+from slipstream.tasks.swe.building import ReaderOptions, reader_of
 from slipstream.tasks.swe.rows import Row
-from slipstream.tasks.swe.swebench import Repo, by_repo, instance_task, known_repo, versions
+from slipstream.tasks.swe.swebench import Repo, grading_by_repo, instance_task, known_repo, versions
 from slipstream.types import Task
 
 _PATH = ("export PYTHONPATH=${PYTHONPATH:-}:$(pwd)",)
@@ -36,19 +36,19 @@ REPOS: Mapping[str, Repo] = {
     ),
     "facebookresearch/hydra": Repo(command="pytest -rA --tb=long", install="pip install -e ."),
 }
-"""By name in lower case. Of what is installed again before the tests, only the repository itself is: the rest is in the
-image, and a sandbox has no network to fetch it from."""
+"""By name in lower case. Only the repository itself is installed again before the tests: its requirements are in the
+image, and a sandbox has no network to download them."""
 
 
 def image_of(instance_id: str) -> str:
     return f"xingyaoww/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_s_").lower()
 
 
-def swegym_task(row: Row, setting: Setting) -> Task:
+def swegym_task(row: Row, options: ReaderOptions) -> Task:
     row = Row(where=row.where, fields={**row.fields, "repo": row.text("repo").lower()})
     cases = _mypy_cases(row) if row.text("repo") == "python/mypy" else None
-    grading = by_repo(row, known_repo(row, REPOS), cases)
-    return instance_task(row, setting, image=image_of(row.text("instance_id")), grading=grading)
+    grading = grading_by_repo(row, known_repo(row, REPOS), cases)
+    return instance_task(row, options, image=image_of(row.text("instance_id")), grading=grading)
 
 
 read_swegym = reader_of(swegym_task)

@@ -1,8 +1,8 @@
-"""SWE-smith: rows to Tasks.
+"""Reads SWE-smith.
 
-A row's patch makes the bug: its image holds the repository without it. The bug is put in when a sandbox is set up, and
-the history is then of one commit, since the one before would be the fix; in the agent's, the tests that show it are
-taken away.
+A row's patch makes the bug: its image has the repository without it. The patch is applied when a sandbox is set up, and
+the history is then a single commit, since the one before would be the fix. The tests that show the bug are removed from
+the agent's sandbox.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from slipstream.graders.testing.rules import files_of
 from slipstream.tasks.swe.building import (
     END,
     START,
-    Setting,
-    applying,
-    backwards,
+    ReaderOptions,
+    apply_command,
+    changed_paths,
     fail_to_pass,
     make_task,
-    places_of_tests,
     reader_of,
+    reversed_patch,
     script_for,
-    touched,
+    test_patterns,
 )
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
@@ -56,24 +56,24 @@ SUITES: Mapping[str, Suite] = {
     "tornadoweb/tornado": Suite(command="python -m tornado.test --verbose", parser="smith_tornado"),
     "un33k/python-slugify": Suite(command="python test.py --verbose", parser="smith_unittest"),
 }
-"""Those that differ, by name in lower case."""
+"""The repositories that differ, by name in lower case."""
 _ID = re.compile(r"(?P<owner>.+?)__(?P<repo>.+)\.(?P<commit>[0-9a-f]{8})\..+")
 
 
 def image_of(image_name: str, owner: str, repo: str, commit: str) -> str:
-    """As rows name it where they name it whole; else as it is on Docker Hub."""
+    """The row's name if it is complete, or else the name on Docker Hub."""
     if "/" in image_name:
         return image_name
     return f"jyangballin/swesmith.x86_64.{owner}_1776_{repo}.{commit}".lower()
 
 
-def swesmith_task(row: Row, setting: Setting) -> Task:
+def swesmith_task(row: Row, options: ReaderOptions) -> Task:
     instance_id = row.text("instance_id")
     named = _ID.fullmatch(instance_id)
     if named is None:
         raise row.wrong(f"the instance_id {instance_id!r} is not of the form owner__repo.commit.name")
     owner, repo, commit = named["owner"], named["repo"], named["commit"]
-    bug = applying(row.text("patch"), row)
+    bug = apply_command(row.text("patch"), row)
     failing = fail_to_pass(row)
     suite = SUITES.get(f"{owner}/{repo}".lower(), Suite())
     command, files = _command(suite, f"{owner}/{repo}".lower(), failing)
@@ -82,7 +82,7 @@ def swesmith_task(row: Row, setting: Setting) -> Task:
     shown: list[Json] = [f"/{path}" for path in files]
     return make_task(
         row,
-        setting,
+        options,
         id=instance_id,
         image=image_of(row.text("image_name", ""), owner, repo, commit),
         problem=row.text("problem_statement"),
@@ -95,8 +95,8 @@ def swesmith_task(row: Row, setting: Setting) -> Task:
             "fail_to_pass": [*failing],
             "pass_to_pass": kept,
             "sandbox_setup": [bug, NEW_HISTORY],
-            "oracle": backwards(row.text("patch")),
-            "drop": [*places_of_tests(touched(row, "patch")), *shown],
+            "oracle": reversed_patch(row.text("patch")),
+            "drop": [*test_patterns(changed_paths(row, "patch")), *shown],
         },
     )
 
@@ -105,7 +105,7 @@ read_swesmith = reader_of(swesmith_task, timeout_s=TIMEOUT_S)
 
 
 def _command(suite: Suite, name: str, failing: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The test command, and the files that it runs where it does not run all."""
+    """The test command, and the files that it runs; no files if it runs all tests."""
     if name == "python/mypy":
         cases = " or ".join(test.rpartition("::")[2] for test in failing)
         return f"{suite.command} {shlex.quote(cases)}", ()

@@ -1,6 +1,6 @@
-"""Code search: definitions, references, calls and imports of a repository, true to its files as they are now.
+"""Code search: definitions, references, calls and imports of a repository, always up to date with its files.
 
-`search` in `tool.py` is the tool. `CodeSearch(host_folder(path), Store()).ask(["QuerySet.filter"])` asks without one.
+`tool.py` has the tool. `CodeSearch(host_folder(path), Store()).ask(["QuerySet.filter"])` asks without one.
 """
 
 from slipstream.tools.codesearch.answers.answer import SearchAnswer

@@ -1,7 +1,7 @@
 """Base: the index of one set of files, shared by every rollout that has the same.
 
-Input: paths with their Facts. Output: which files define a name, and which use it. Invariants: it is never changed;
-what is worked out later (lower-case names, words) is worked out once, and depends on nothing else.
+Input: paths with their Facts. Output: which files define a name, and which use it. Invariants: it never changes; what
+is derived later (lower-case names, words) is derived once, from the index alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Base:
     ) -> None:
         self.paths = tuple(sorted(facts))
         self.hashes = dict(hashes)
-        """Of every file that was read, those left out included."""
+        """The hash of every file that was read, including files left out."""
         self.left_out = dict(left_out)
         self.key = key_of(hashes)
         self.facts = {path: facts[path] for path in self.paths}
@@ -50,7 +50,7 @@ class Base:
 
     @property
     def num_bytes(self) -> int:
-        """About what it holds in memory."""
+        """Approximate size in memory."""
         total = 0
         for facts in self.facts.values():
             total += len(facts.text) + 8 * len(facts.refs) + 4 * len(facts.defs) + 60 * len(facts.names) + 1000
@@ -72,7 +72,7 @@ class Base:
 
 
 def key_of(hashes: Mapping[str, bytes]) -> bytes:
-    """One key for the content of a whole tree."""
+    """A key for the content of a whole tree."""
     whole = blake2b(digest_size=16)
     for path in sorted(hashes):
         whole.update(path.encode() + b"\0" + hashes[path])
@@ -97,7 +97,7 @@ def module_of(path: str) -> tuple[str, ...]:
 
 
 def is_test(path: str) -> bool:
-    """Whether a file is for tests, by its name: what it defines is shown after what it tests."""
+    """Whether a file is for tests, judging by its name: its definitions are shown last."""
     parts = path.split("/")
     name = parts[-1]
     return name.startswith(("test_", "conftest.")) or "_test." in name or not {"test", "tests"}.isdisjoint(parts[:-1])

@@ -1,10 +1,10 @@
-"""Files: where the index reads from.
+"""The files that the index reads.
 
 Input: a folder, as a descriptor of a root and a path below it. Output: stamps and bytes. Invariants: no link is
-followed and nothing but regular files is opened, by way of `sandbox.files`; nothing is written.
+followed and only regular files are opened, through `sandbox.files`; nothing is written.
 
-A stamp says whether a file is as it was without a look into it. It has the time of the inode's last change, which a
-program cannot set, unlike that of the file's.
+A stamp shows whether a file changed without reading it. It has the inode's change time (ctime), which a program cannot
+set, unlike the modification time.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ MAX_FILES = 100_000
 MAX_DEPTH = 128
 SKIPPED = "a folder of a kind that is never searched"
 DOUBT_NS = 50_000_000
-"""A file or folder that changed so shortly before it was looked at may have changed again within one tick of the file
-system's clock."""
+"""A file or folder that changed this shortly before `stat` may have changed again within one tick of the file system's
+clock."""
 
 
 Stamp = tuple[int, int, int]
-"""(size, time of the last change in nanoseconds, inode). A plain tuple, as there is one for each file at each query."""
+"""(size, ctime in nanoseconds, inode). A plain tuple, since there is one for each file at each query."""
 Read = Callable[[str], bytes]
 
 
 class Files(Protocol):
     @property
     def left_out(self) -> Mapping[str, str]:
-        """What the last `stat` did not look at, and why: path -> reason."""
+        """What the last `stat` left out: path -> reason."""
         ...
 
     def stat(self, *, code_only: bool = False) -> Mapping[str, Stamp]:
-        """The files as they are now: path -> stamp. `code_only`: those alone whose names say that they are code."""
+        """The files as they are now: path -> stamp. `code_only`: only files whose names say that they are code."""
         ...
 
     def reading(self) -> AbstractContextManager[Read]:
@@ -52,12 +52,12 @@ class Files(Protocol):
         ...
 
     def now_ns(self) -> int:
-        """By the clock that the stamps are made with."""
+        """The time of the clock that stamps use."""
         ...
 
 
 class _Folder:
-    """What a folder held when it was last listed."""
+    """The content of a folder when it was last listed."""
 
     __slots__ = ("changed_ns", "code", "folders", "inode", "is_doubtful", "others", "skipped")
 
@@ -75,7 +75,7 @@ Rights = Callable[[], AbstractContextManager[None]]
 
 
 class FolderFiles:
-    """The files below a folder. A folder is listed again only when it changed; files are looked at each time."""
+    """The files below a folder. A folder is listed again only if it changed; files are checked each time."""
 
     def __init__(
         self, root: Root, path: str = ".", *, rights: Rights = nullcontext, max_files: int = MAX_FILES
@@ -136,7 +136,7 @@ class FolderFiles:
                 os.close(fd)
 
     def _list(self, root: int) -> None:
-        """Bring the lists of paths up to date: look at every known folder, list those that changed."""
+        """Update the lists of paths: check every known folder, list those that changed."""
         known, is_changed = self._folders, not self._folders
         fresh: dict[str, _Folder] = {}
         todo = [""]
@@ -184,7 +184,7 @@ class FolderFiles:
         try:
             name.encode()
         except UnicodeEncodeError:
-            return  # no model could spell it
+            return  # no model could write it
         if entry.is_dir(follow_symlinks=False):
             if name in SKIPPED_FOLDERS or prefix.count("/") >= MAX_DEPTH:
                 listed.skipped.append(f"{prefix}{name}/")
@@ -204,9 +204,9 @@ class FolderFiles:
 
 
 def host_folder(folder: Path) -> FolderFiles:
-    """The files of a folder on this machine that a person named. Raises ConfigError if it is none."""
+    """The files of a folder on this machine that a user named. Raises ConfigError if it is not a folder."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder: name the root of a repository")
+        raise ConfigError(f"{folder} is not a folder: name the root of a repository")
 
     @contextmanager
     def root() -> Iterator[int]:

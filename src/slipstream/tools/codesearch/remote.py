@@ -1,8 +1,8 @@
-"""The files of any sandbox, by way of a small program that runs inside it (`sandbox_program.py`).
+"""The files of any sandbox, through a small program that runs inside it (`sandbox_program.py`).
 
-Input: a Sandbox with python3 in it. Output: Files for one query. Invariants: a file travels only if no tree of this
-process has that content already; what the program says is not trusted: it is bounded, checked, and can only be about
-the sandbox's own files.
+Input: a Sandbox with python3. Output: Files for one query. Invariants: a file is transferred only if no tree of this
+process has its content; the program's output is untrusted: it is bounded, checked, and only about the sandbox's own
+files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HASH = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 class FetchedFiles:
-    """Files as they were told by the sandbox: `await fetch(...)` before each query."""
+    """Files as the sandbox reported them: `await fetch(...)` before each query."""
 
     def __init__(self, sandbox: Sandbox, store: Store, root: str = ".") -> None:
         self._sandbox = sandbox
@@ -64,23 +64,23 @@ class FetchedFiles:
     def _read(self, path: str) -> bytes:
         if path in self._bytes:
             return self._bytes[path]
-        told = self._hashes.get(path)
-        if told == "":
-            return b"\0"  # binary, which is all that is asked of it
-        text = None if told is None else self._store.text_of(bytes.fromhex(told), language_of(path))
+        known_hash = self._hashes.get(path)
+        if known_hash == "":
+            return b"\0"  # it is binary, which is all that matters
+        text = None if known_hash is None else self._store.text_of(bytes.fromhex(known_hash), language_of(path))
         if text is None:
             raise SandboxFileError(f"{path} could not be read")
         return text
 
     async def fetch(self, tree: CodeTree, timeout_s: float) -> None:
-        """See what changed, and get it. Raises ToolError where the sandbox cannot answer."""
+        """Find out what changed, and get it. Raises ToolError if the sandbox cannot answer."""
         async with asyncio.timeout(timeout_s):
             reply, _ = await self._ask(
                 {
                     "op": "stat",
                     "skipped": [*sorted(SKIPPED_FOLDERS)],
                     "binary": [*sorted(BINARY_SUFFIXES)],
-                    "most": MAX_FILES,
+                    "max_files": MAX_FILES,
                 },
                 timeout_s,
             )
@@ -98,8 +98,8 @@ class FetchedFiles:
                 self._bytes.update(_split(reply.get("sizes"), blob))
 
     def _is_unknown(self, path: str) -> bool:
-        told = self._hashes.get(path)
-        return bool(told) and self._store.text_of(bytes.fromhex(told or ""), language_of(path)) is None
+        known_hash = self._hashes.get(path)
+        return bool(known_hash) and self._store.text_of(bytes.fromhex(known_hash or ""), language_of(path)) is None
 
     async def _ask(self, request: dict[str, Json], timeout_s: float) -> tuple[dict[str, Json], bytes]:
         stdin = json.dumps({**request, "root": self._root, "max_bytes": MAX_FILE_BYTES}).encode()
@@ -108,10 +108,10 @@ class FetchedFiles:
         if result.exit_code == 127:
             raise ToolError(f"search: the sandbox has no {PYTHON}: look with other tools")
         if result.exit_code != 0 or result.stdout.num_left_out:
-            said = result.stderr.text().strip().rpartition("\n")[2]
-            raise ToolError(f"search: the files could not be listed in the sandbox: {said[:200] or 'it took too long'}")
+            why = result.stderr.text().strip().rpartition("\n")[2]
+            raise ToolError(f"search: the files could not be listed in the sandbox: {why[:200] or 'it took too long'}")
         data = result.stdout.head + result.stdout.tail
-        try:  # packed, it may be much smaller than what has to be read
+        try:  # packed, it may be much smaller than the files to be read
             return await by_size(_unpacked, data, num_bytes=16 * len(data))
         except WorkTooLarge as raised:
             raise ToolError(f"search: the files of the sandbox are too many to look at: {raised}") from raised
@@ -157,7 +157,9 @@ def _reasons(given: Json) -> dict[str, str]:
 def _hashes(given: Json, asked: Sequence[Json]) -> dict[str, str]:
     items = given.items() if isinstance(given, dict) else ()
     wanted = set(map(str, asked))
-    return {path: told for path, told in items if path in wanted and isinstance(told, str) and _HASH.fullmatch(told)}
+    return {
+        path: found for path, found in items if path in wanted and isinstance(found, str) and _HASH.fullmatch(found)
+    }
 
 
 def _split(sizes: Json, blob: bytes) -> dict[str, bytes]:

@@ -1,15 +1,15 @@
-"""Tells the files of a sandbox to code search outside. A standalone program (Python 3.8+, standard library alone).
+"""Reports the files of a sandbox to code search outside. A standalone program (Python 3.8+, standard library only).
 
     sandbox_program.py < REQUEST > REPLY
 
 Input: one JSON request on standard input. Output: one reply on standard output, packed with zlib: a line of JSON, then
-the bytes of files one after the other. Invariants: no link is followed, nothing but regular files is opened, nothing
-is written; files that vanish meanwhile are left out.
+the bytes of the files. Invariants: no link is followed, only regular files are opened, nothing is written; files that
+vanish meanwhile are left out.
 
-    {"op": "stat", "root": ".", "skipped": [NAME...], "binary": [SUFFIX...], "most": 100000}
+    {"op": "stat", "root": ".", "skipped": [NAME...], "binary": [SUFFIX...], "max_files": 100000}
         -> {"files": {PATH: [size, change time in ns, inode]}, "left_out": {PATH: WHY}, "now_ns": 123}
     {"op": "hash", "root": ".", "paths": [PATH...], "max_bytes": 1000000}
-        -> {"hashes": {PATH: HEX, or "" for what is binary}}
+        -> {"hashes": {PATH: HEX, or "" for a binary file}}
     {"op": "read", "root": ".", "paths": [PATH...], "max_bytes": 1000000}
         -> {"sizes": [[PATH, SIZE]...]} and the bytes, in that order
 """
@@ -55,7 +55,7 @@ def walk(root: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def tell_stat(request: dict[str, Any]) -> dict[str, Any]:
+def report_stat(request: dict[str, Any]) -> dict[str, Any]:
     now_ns = time.time_ns()
     files: dict[str, list[int]] = {}
     left_out: dict[str, str] = {}
@@ -69,8 +69,8 @@ def tell_stat(request: dict[str, Any]) -> dict[str, Any]:
             left_out[path] = "a folder of a kind that is never searched"
         elif path.rpartition(".")[2].lower() in binary:
             continue
-        elif len(files) >= request["most"]:
-            left_out[path] = "more than %d files" % request["most"]
+        elif len(files) >= request["max_files"]:
+            left_out[path] = "more than %d files" % request["max_files"]
         else:
             files[path] = [known.st_size, known.st_ctime_ns, known.st_ino]
     return {"files": files, "left_out": left_out, "now_ns": now_ns}
@@ -91,7 +91,7 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     blobs: list[bytes] = []
     if request["op"] == "stat":
-        reply = tell_stat(request)
+        reply = report_stat(request)
     else:
         hashes: dict[str, str] = {}
         sizes: list[tuple[str, int]] = []

@@ -1,8 +1,8 @@
 """CodeSearch: the code search of one rollout.
 
-Input: terms, perhaps a path and a mode. Output: an Answer for a model. Invariants: the files are looked at before
-every answer; the same files and the same query give the same answer, whatever was asked before; what was left out is
-said. Blocking: it belongs into a thread.
+Input: terms, and optionally a path and a mode. Output: an Answer for a model. Invariants: files are checked before
+every answer; the same files and query give the same answer, whatever was asked before; the answer says what was left
+out. It blocks, so use it in a thread.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CodeSearch:
 
 
 def _is_blank(facts: FileFacts | None) -> TypeGuard[FileFacts]:
-    """Whether nothing is known of a file but its text."""
+    """Whether only the text of a file is known."""
     return facts is not None and not facts.names
 
 
@@ -89,7 +89,7 @@ def _is_about_code(text: str) -> bool:
 
 
 class _Query:
-    """One query on a tree that is up to date."""
+    """One query on an up-to-date tree."""
 
     def __init__(self, tree: CodeTree, store: Store, path: str, has_texts: bool) -> None:
         self._tree = tree
@@ -105,7 +105,7 @@ class _Query:
                 raise ToolError(f'search: no file matches path="{path}"{self._close_to(path)}')
 
     def answers(self, terms: Sequence[str], mode: Mode) -> list[SearchAnswer]:
-        """One for each term. A term that cannot be answered says so, unless none can."""
+        """An answer for each term. A term that cannot be answered says so, unless none can."""
         answers: list[SearchAnswer] = []
         errors: list[ToolError] = []
         for term in terms:
@@ -134,7 +134,7 @@ class _Query:
             return self._symbol(term) if term.form is Form.SYMBOL else self._text(text)
         if term.form is not Form.SYMBOL:
             raise ToolError(f'search: mode="{mode}" needs the name of a definition, and "{text}" is none')
-        # A path says where to look for uses; what they are uses of may be defined elsewhere.
+        # The path restricts the uses; the definition may be elsewhere.
         found = self._find(term, anywhere=mode is not Mode.CALLEES)
         if mode is Mode.REFERENCES:
             return self._sites(term, found, calls_only=False)
@@ -143,7 +143,7 @@ class _Query:
         return self._sites(term, found, calls_only=True) if mode is Mode.CALLERS else self._callees(found)
 
     def notes(self, terms: Sequence[str], is_empty: bool) -> list[str]:
-        """What was left out, as far as it may matter to this answer."""
+        """What was left out that may matter for this answer."""
         boring = () if is_empty else (SKIPPED, BINARY)
         left_out = {path: why for path, why in self._tree.left_out.items() if why not in boring}
         names = [part.encode() for term in terms for part in read_term(term).parts[-1:]]
@@ -169,7 +169,7 @@ class _Query:
         return [(path, facts) for path, facts in items if self._filter.match(path)]
 
     def _named(self, pattern: str) -> list[tuple[str, FileFacts]]:
-        """The files of a pattern; one whose whole path it is comes alone."""
+        """The files of a pattern; only the file if it is a complete path."""
         if not language_of(pattern) and "*" not in pattern:
             self._need_texts()
         plain = pattern.removeprefix("./").strip("/")
@@ -180,14 +180,14 @@ class _Query:
         return [(path, facts) for path, facts in self._items() if wanted.match(path)]
 
     def _close_to(self, pattern: str) -> str:
-        """A remedy for a path that is none."""
+        """A remedy for a path that does not exist."""
         self._need_texts()
         paths = self._tree.paths()
         name = pattern.rstrip("/").rpartition("/")[2]
         by_name: dict[str, list[str]] = {}
         for path in paths:
             by_name.setdefault(path.rpartition("/")[2], []).append(path)
-        close = close_names(name, by_name, most=3, cutoff=0.7)
+        close = close_names(name, by_name, limit=3, cutoff=0.7)
         shown = [path for found in close for path in by_name[found]][:3]
         if shown:
             return f": perhaps {' or '.join(shown)}"
@@ -274,7 +274,7 @@ class _Query:
         return SearchAnswer(text=how + text, next_step=step, kind="narrow")
 
     def _missing(self, term: Term) -> SearchAnswer:
-        """No such definition: places where the text stands, names that hold it, then what ranks best."""
+        """Without such a definition: where the text occurs, names that contain it, then the best ranked."""
         text = ".".join(term.parts) if term.pattern else term.text
         if term.pattern:
             if not self._named(term.pattern):
@@ -282,12 +282,12 @@ class _Query:
             raise ToolError(f'search: "{term.pattern}" defines no "{text}"{self._names_like(term)}')
         found = self._text(text, is_symbol=True)
         if self._path and (elsewhere := self._resolver.find(term.parts).places):
-            told = f"{text} is defined elsewhere: {answer.headline(elsewhere[0])}"
-            return replace(found, text=f"{told}\n{found.text}", is_empty=False)
+            heading = f"{text} is defined elsewhere: {answer.headline(elsewhere[0])}"
+            return replace(found, text=f"{heading}\n{found.text}", is_empty=False)
         return found
 
     def _names_like(self, term: Term) -> str:
-        close = close_names(term.parts[-1], self._tree.code.def_names(), most=3, cutoff=0.75)
+        close = close_names(term.parts[-1], self._tree.code.def_names(), limit=3, cutoff=0.75)
         return f": perhaps {' or '.join(close)}" if close else ": look for a part of the name"
 
     def _sites(self, term: Term, found: Found, *, calls_only: bool) -> SearchAnswer:
@@ -304,9 +304,9 @@ class _Query:
         by_name = [site for site in all_sites if not site.is_certain]
         num_files = len({site.path for site in all_sites})
         texts = [f"{len(all_sites)} {what} {title} in {answer.counted(num_files, 'file')}"]
-        for some, told in ((certain, "certain"), (by_name, "by name alone")):
+        for some, how in ((certain, "certain"), (by_name, "by name alone")):
             if some:
-                texts.append(f"{len(some)} {told}:\n{answer.shown_sites(some, MAX_SITES if some is certain else 20)}")
+                texts.append(f"{len(some)} {how}:\n{answer.shown_sites(some, MAX_SITES if some is certain else 20)}")
         is_cut = len(certain) > MAX_SITES or len(by_name) > 20
         return SearchAnswer(
             text="\n".join(texts), next_step="narrow with path" if is_cut else "", kind="narrow" if is_cut else ""
@@ -348,17 +348,17 @@ class _Query:
                 places = [place for name in names for place in self._tree.code.defined(name)]
                 places = [place for place in places if self._filter.match(place.path)]
                 if places:
-                    told = f"No definition is called {text}; {len(places)} have it in their names:"
+                    heading = f"No definition is called {text}; {len(places)} have it in their names:"
                     found = SearchAnswer(
-                        text=f"{told}\n{answer.folded(places, 10)}\n{found.text}",
+                        text=f"{heading}\n{answer.folded(places, 10)}\n{found.text}",
                         next_step=found.next_step or f'ask for one of them, such as "{answer.entity(places[0])}"',
                         kind=found.kind or "rest",
                     )
             return found
         if is_symbol and (close := self._close_names(read_term(text).parts)):
             step = f'ask for one of them, such as "{answer.entity(close[0])}"'
-            told = f'There is no "{text}". Closest by name:'
-            return SearchAnswer(text=f"{told}\n{answer.folded(close, NUM_RANKED)}", next_step=step, kind="rest")
+            heading = f'There is no "{text}". Closest by name:'
+            return SearchAnswer(text=f"{heading}\n{answer.folded(close, NUM_RANKED)}", next_step=step, kind="rest")
         ranked = [place for _, place in rank(self._tree, text, 4 * NUM_RANKED) if self._filter.match(place.path)]
         if not ranked:
             step = "try other words, a part of the name, or a path"
@@ -370,19 +370,19 @@ class _Query:
         )
 
     def _close_names(self, parts: tuple[str, ...]) -> list[DefinitionPlace]:
-        """Definitions whose names are nearly this: the last part and the one before it may each be misspelt."""
+        """Definitions with similar names: the last part and the one before it may be misspelt."""
         code = self._tree.code
         places: list[DefinitionPlace] = []
-        for name in close_names(parts[-1], code.def_names(), most=5, cutoff=0.72):
+        for name in close_names(parts[-1], code.def_names(), limit=5, cutoff=0.72):
             for place in code.defined(name):
                 around = place.full[-2:-1]
-                is_near = len(parts) < 2 or bool(close_names(parts[-2], ["".join(around)], most=1, cutoff=0.7))
+                is_near = len(parts) < 2 or bool(close_names(parts[-2], ["".join(around)], limit=1, cutoff=0.7))
                 if is_near and self._filter.match(place.path):
                     places.append(place)
         return places
 
     def _holding(self, text: str) -> list[str]:
-        """Names of definitions that hold a text, shortest first."""
+        """Names of definitions that contain a text, shortest first."""
         lower = text.lower()
         return sorted((n for n in self._tree.code.def_names() if lower in n.lower()), key=lambda n: (len(n), n))[:50]
 

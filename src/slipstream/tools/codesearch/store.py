@@ -1,7 +1,7 @@
-"""Store: what all rollouts of this process share: parsing processes, Facts by content, and bases.
+"""What all rollouts of this process share: parsing processes, Facts by content, and bases.
 
-Input: the bytes of files. Output: their Facts, each parsed once however many trees have it. Invariants: bases that
-were not used for longest are forgotten when all together grow too large; one that is in use lives on with its users.
+Input: the bytes of files. Output: their Facts, each parsed once however many trees have it. Invariant: when the bases
+grow too large together, the least recently used ones are dropped; one in use lives on with its users.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from slipstream.errors import SandboxError
+from slipstream.errors import SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.tools.codesearch.base import Base, key_of
 from slipstream.tools.codesearch.files import MAX_FILE_BYTES, Files, Read, Stamp
 from slipstream.tools.codesearch.parsing.facts import BadReply, FileFacts, decode, plain
@@ -22,7 +22,7 @@ from slipstream.tools.codesearch.parsing.parsers import NO_TIME, Job, Lost, Pars
 
 MAX_TREE_BYTES = 512 << 20
 NEAR_SHARE = 0.2
-"""A tree that differs from a base in fewer of its files than this is that base with changes."""
+"""A tree that differs from a base in fewer files than this is stored as that base with changes."""
 BINARY = "binary"
 NOT_PARSED = "not parsed: "
 PENDING = NOT_PARSED + NO_TIME
@@ -34,7 +34,7 @@ _BINARY_PEEK = 8192
 
 @dataclass(slots=True, kw_only=True)
 class Loaded:
-    """What came of reading some files."""
+    """The result of reading some files."""
 
     facts: dict[str, FileFacts] = field(default_factory=dict)
     hashes: dict[str, bytes] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Store:
         self._bases: OrderedDict[bytes, Base] = OrderedDict()
         self._lock = threading.Lock()
         self._building = threading.Lock()
-        """So that rollouts which start together on one repository parse it once."""
+        """Rollouts that start together on one repository parse it once."""
 
     def close(self) -> None:
         self.parsers.close()
@@ -68,8 +68,8 @@ class Store:
     def load(
         self, files: Files, stamps: Mapping[str, Stamp], known: Mapping[str, bytes], timeout_s: float = LATER_TIMEOUT_S
     ) -> Loaded:
-        """Read files and parse those whose content is new. `known` are hashes: a file that still has its own comes
-        back with its hash alone. What is not parsed when the time is over is there as text, with the error PENDING."""
+        """Read files and parse those with new content. `known` are hashes: a file that still has its own is returned
+        with its hash only. What is not parsed in time is there as text, with the error PENDING."""
         loaded = Loaded()
         texts: dict[str, bytes] = {}
         room = MAX_TREE_BYTES
@@ -109,7 +109,7 @@ class Store:
         return None if facts is None else facts.text
 
     def _settle(self, path: str, text: bytes, language: str, loaded: Loaded) -> bool:
-        """Whether a file needs no parsing: its content is known, or is no code."""
+        """Whether a file needs no parsing: its content is known, or it is not code."""
         known = self._facts.get((loaded.hashes[path], language))
         if known is not None:
             loaded.facts[path] = known
@@ -126,7 +126,7 @@ class Store:
         return True
 
     def base_for(self, files: Files, stamps: Mapping[str, Stamp]) -> tuple[Base, Loaded]:
-        """A base that is near these files, and what was loaded beside it: all files on which the two differ."""
+        """A base that is similar to these files, and the files in which they differ."""
         with self._building:
             loaded = self.load(files, stamps, {}, self._parse_timeout_s)
             base = self._nearest(loaded)
@@ -168,17 +168,17 @@ class Store:
 
 
 def differences(base: Base, hashes: Mapping[str, bytes]) -> set[str]:
-    """The paths at which a base and a tree are not the same."""
+    """The paths at which a base and a tree differ."""
     return {path for path, _ in base.hashes.items() ^ hashes.items()}
 
 
 def _big_first(stamps: Mapping[str, Stamp]) -> list[str]:
-    """So that no process is left with the longest file at the end."""
+    """Longest files first, so that no process is left with the longest file at the end."""
     return sorted(stamps, key=lambda path: (-stamps[path][0], path))
 
 
 def _read(read: Read, path: str, stamp: Stamp, room: int, loaded: Loaded) -> bytes | None:
-    """The bytes of a file; None where it is gone or left out."""
+    """The bytes of a file; None if it is gone or left out."""
     size = stamp[0]
     if size > MAX_FILE_BYTES:
         loaded.hashes[path] = b"large" + repr(size).encode()
@@ -190,23 +190,23 @@ def _read(read: Read, path: str, stamp: Stamp, room: int, loaded: Loaded) -> byt
         return None
     try:
         text = read(path)
-    except SandboxError:
+    except (SandboxError, SandboxFileError, SandboxLimitError):
         return None
     loaded.hashes[path] = content_hash(text)
     return text
 
 
 def _is_minified(text: bytes) -> bool:
-    """Whether its lines are so long that no person wrote them."""
+    """Whether its lines are too long to be written by hand."""
     return len(text) > MINIFIED_BYTES and len(text) > MINIFIED_LINE_BYTES * (1 + text.count(b"\n"))
 
 
-def summary(left_out: Mapping[str, str], most: int = 3) -> str:
-    """In one line: how many files were left out, and why."""
+def summary(left_out: Mapping[str, str], limit: int = 3) -> str:
+    """A line that says how many files were left out, and why."""
     reasons = Counter(left_out.values())
     parts = []
-    for reason, number in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:most]:
+    for reason, number in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:limit]:
         example = min(path for path, why in left_out.items() if why == reason)
         parts.append(f"{example}{f' and {number - 1} more' if number > 1 else ''} ({reason})")
-    more = f"; and {len(reasons) - most} other reasons" if len(reasons) > most else ""
+    more = f"; and {len(reasons) - limit} other reasons" if len(reasons) > limit else ""
     return "; ".join(parts) + more

@@ -1,7 +1,7 @@
 """search: look up code in the repository of the sandbox.
 
 Input: terms, a path and a mode. Output: an answer sized for a model, and the next step as a hint. Invariants: the
-answer is true to the files as they are; nothing in the sandbox is changed.
+answer is up to date with the files; nothing in the sandbox is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from slipstream.errors import InfrastructureError, ToolError, ToolFailure, boundary
+from slipstream.errors import InfrastructureError, SandboxFileError, ToolError, ToolFailure, boundary
 from slipstream.sandbox.base import Rooted, Sandbox
 from slipstream.tools.base import Effect, Hint, Observation, ToolContext
 from slipstream.tools.codesearch.answers.answer import SearchAnswer
@@ -34,7 +34,7 @@ PWD_TIMEOUT_S = 20.0
 
 
 class Service:
-    """What the searches of all rollouts share: the store, and threads of their own for blocking work."""
+    """What the searches of all rollouts share: the store, and threads for blocking work."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = Store() if store is None else store
@@ -43,7 +43,7 @@ class Service:
 
 @cache
 def shared_service() -> Service:
-    """The one of this process, started when it is first needed."""
+    """The one of this process, started when first needed."""
     return Service()
 
 
@@ -75,12 +75,12 @@ class Search:
         defined and what it does without reading whole files."""
         sandbox = ctx.need_sandbox()
         service = self._service()
-        # Calls of one turn run side by side, and a tree is brought up to date by one of them at a time.
+        # Calls of one turn run concurrently, and only one at a time updates a tree.
         async with self._turn, _lost_sandboxes_say_so(sandbox):
             search = await self._opened(sandbox, service)
             if self._remote is not None:
                 await self._remote.fetch(search.tree, max(1.0, ctx.remaining_s() / 2))
-                # What was fetched is taken in at once: texts too, whatever this query is about.
+                # Take in everything that was fetched at once, text files too, whatever the query.
                 await _in_thread(service, search.tree.refresh)
             ask = partial(search.ask, terms, path=path, mode=Mode(mode))
             found = await _in_thread(service, ask)
@@ -100,10 +100,10 @@ class Search:
 
 @asynccontextmanager
 async def _lost_sandboxes_say_so(sandbox: Sandbox) -> AsyncIterator[None]:
-    """A sandbox that was lost cannot be read either; then its own error is the one to raise."""
+    """A lost sandbox cannot be read either; then its own error is the one to raise."""
     try:
         yield
-    except InfrastructureError:
+    except (InfrastructureError, SandboxFileError):
         await sandbox.exec(["true"], timeout_s=PWD_TIMEOUT_S)
         raise
 
@@ -117,7 +117,7 @@ async def _workdir(sandbox: Sandbox) -> str:
     result = await sandbox.exec(["pwd"], timeout_s=PWD_TIMEOUT_S)
     folder = result.stdout.text().strip()
     if result.exit_code != 0 or not folder.startswith("/"):
-        raise ToolError(f"search: `pwd` in the sandbox ended with {result.exit_code} and said {folder[:100]!r}")
+        raise ToolError(f"search: `pwd` in the sandbox ended with {result.exit_code} and printed {folder[:100]!r}")
     return folder
 
 

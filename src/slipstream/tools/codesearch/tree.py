@@ -1,8 +1,7 @@
-"""Tree: the files of one rollout as they are now: a shared base, and what differs from it.
+"""The files of one rollout as they are now: a shared base, and what differs from it.
 
-Input: Files. Output: Facts by path, and places by name. Invariants: after `refresh`, every answer is that of an
-index made anew from the files; only files whose stamps changed were read again; a rollout owns its changes, its stamps
-and nothing else.
+Input: Files. Output: Facts by path, and places by name. Invariants: after `refresh`, every answer is that of a new
+index of the files; only files whose stamps changed were read again; a rollout owns only its changes and its stamps.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class DefinitionPlace(NamedTuple):
 
     @property
     def full(self) -> tuple[str, ...]:
-        """With the module before it."""
+        """Its name, with the module before it."""
         return module_of(self.path) + self.qualified
 
     @property
@@ -46,23 +45,23 @@ class DefinitionPlace(NamedTuple):
 
 
 class FileLayer:
-    """Some files of a rollout: those that are code, or the others."""
+    """Part of a rollout's files: code, or the others."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._base: Base | None = None
         self._stamps: dict[str, int] = {}
-        """The hash of the stamp that each file had when it was read last."""
+        """The hash of each file's stamp when it was last read."""
         self._doubtful: set[str] = set()
         self._over: dict[str, FileFacts | None] = {}
-        """What differs from the base; None where its file is gone."""
+        """What differs from the base; None if the file is gone."""
         self._over_hashes: dict[str, bytes] = {}
         self._over_left_out: dict[str, str] = {}
 
     # ---------------------------------------------------------------- keeping up
 
     def refresh(self, files: Files, stamps: Mapping[str, Stamp], *, again: bool = False) -> int:
-        """See what changed; how many files were read."""
+        """Update from the files; returns how many were read."""
         now_ns = files.now_ns()
         if self._base is None:
             self._start(files, stamps, now_ns)
@@ -79,7 +78,7 @@ class FileLayer:
         return len(stale)
 
     def stale(self, stamps: Mapping[str, Stamp], *, again: bool = False) -> dict[str, Stamp]:
-        """The files that must be read again. `again`: in the same query, so what there was no time for has to wait."""
+        """The files that must be read again. `again`: within the same query, so pending files have to wait."""
         known = self._stamps
         stale = {path: stamp for path, stamp in stamps.items() if known.get(path) != hash(stamp)}
         pending = [] if again else self._pending()
@@ -87,7 +86,7 @@ class FileLayer:
         return stale
 
     def _pending(self) -> list[str]:
-        """What there was no time to parse, as much of it as is tried at once."""
+        """Files that there was no time to parse, as many as are tried at once."""
         return [path for path, why in self.unparsed.items() if why == PENDING][:MAX_PENDING]
 
     def _start(self, files: Files, stamps: Mapping[str, Stamp], now_ns: int) -> None:
@@ -113,7 +112,7 @@ class FileLayer:
                 self._forget(path)
             elif known.get(path) != loaded.hashes[path]:
                 if self._base.hashes.get(path) == loaded.hashes[path] and path not in pending:
-                    self._drop(path)  # as it was at first
+                    self._drop(path)  # as it was before
                 else:
                     self._put(path, loaded)
         self._note_stamps({path: stamp for path, stamp in stale.items() if path in loaded.hashes}, now_ns)
@@ -175,7 +174,7 @@ class FileLayer:
         return None if self._base is None else self._base.facts.get(path)
 
     def items(self) -> Iterator[tuple[str, FileFacts]]:
-        """Every file, in no order."""
+        """Every file, in any order."""
         if self._base is not None:
             for path, facts in self._base.facts.items():
                 if path not in self._over:
@@ -211,7 +210,7 @@ class FileLayer:
         return sorted(found, key=lambda item: item[0]) if self._over else found
 
     def spelt(self, name: str) -> list[str]:
-        """The defined names that are this one in other cases."""
+        """Defined names that differ from this one only in case."""
         lower = name.lower()
         found = set(() if self._base is None else self._base.lower.get(lower, ()))
         for facts in self.changed().values():
@@ -219,7 +218,7 @@ class FileLayer:
         return sorted(found)
 
     def def_names(self) -> set[str]:
-        """Every defined name; some may be gone meanwhile."""
+        """Every defined name; may include some that are gone."""
         found = set(() if self._base is None else self._base.defined)
         for facts in self.changed().values():
             found.update(facts.names[number] for number in facts.def_names())
@@ -241,8 +240,8 @@ class CodeTree:
         self.texts = FileLayer(store)
 
     def refresh(self, *, code_only: bool = False, again: bool = False) -> int:
-        """Bring the index up to date; how many files were read. With `code_only`, the others are left as they are.
-        `again`: it is for the same query."""
+        """Update the index; returns how many files were read. With `code_only`, other files are left as they are.
+        `again`: for the same query."""
         stamps = self._files.stat(code_only=code_only)
         if code_only:
             return self.code.refresh(self._files, stamps, again=again)
@@ -261,7 +260,7 @@ class CodeTree:
         return self.code.get(path) or self.texts.get(path)
 
     def items(self) -> list[tuple[str, FileFacts]]:
-        """Every file that was looked at, by path."""
+        """Every file that was checked, by path."""
         return sorted([*self.code.items(), *self.texts.items()], key=lambda item: item[0])
 
     def paths(self) -> list[str]:
@@ -274,5 +273,5 @@ class CodeTree:
 
     @property
     def unparsed(self) -> dict[str, str]:
-        """Path of code -> why its definitions are not all known."""
+        """Path of code -> why not all of its definitions are known."""
         return self.code.unparsed

@@ -1,7 +1,7 @@
-"""Where a text that is not in a file nearly is.
+"""Finds the places in a file most similar to a text that was not found.
 
-Input: the folded text of a file and the text that was looked for. Output: the nearest places, with what differs.
-Invariants: the work is linear in the file, and only its first lines are compared word by word.
+Input: the folded text of a file and the text. Output: the most similar places, with the differences. Invariants: the
+work is linear in the file, and only its first lines are compared word by word.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MAX_LINES = 20_000
 _MAX_WANTED_LINES = 60
 _MAX_CANDIDATES = 300
 _MAX_LINE_CHARS = 300
-_LEAST_ALIKE = 0.5
+_MIN_SIMILARITY = 0.5
 _BESIDE_BEST = 0.8
-"""Of the best place's likeness: what has less of it would only distract."""
+"""Places below this share of the best similarity would only distract."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _NUMBERED = re.compile(r"[ ]*\d+\t")
@@ -32,7 +32,7 @@ _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Near:
-    """Lines that nearly are what was looked for."""
+    """Lines that are similar to the text."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class Near:
 
 
 def closest(folded: str, wanted: str) -> list[Near]:
-    """The nearest places, best first; empty if nothing is like it."""
+    """The most similar places, best first; empty if there are none."""
     lines = split_lines(folded)
     asked = split_lines(wanted)
     if not any(line.strip() for line in asked):
@@ -49,7 +49,7 @@ def closest(folded: str, wanted: str) -> list[Near]:
     return _but_for_looks(lines, asked, wanted) or _alike(lines[:_MAX_LINES], asked[:_MAX_WANTED_LINES])
 
 
-# ---------------------------------------------------------------- the same, but for how it looks
+# ---------------------------------------------------------------- differences in formatting only
 
 
 def _inner(line: str) -> str:
@@ -151,7 +151,7 @@ def _alike(lines: Sequence[str], asked: Sequence[str]) -> list[Near]:
         scored = sorted(having[:_MAX_CANDIDATES], key=lambda number: -_likeness(words[place], lines[number]))
         starts.update(max(0, number - place) for number in scored[:10])
     scores = {start: _window(words, lines, start) for start in sorted(starts)}
-    least = max(_LEAST_ALIKE, _BESIDE_BEST * max(scores.values(), default=0.0))
+    least = max(_MIN_SIMILARITY, _BESIDE_BEST * max(scores.values(), default=0.0))
     found: list[Near] = []
     for start in sorted(scores, key=lambda start: (-scores[start], start)):
         last = min(len(lines), start + len(asked))

@@ -1,9 +1,9 @@
-"""edit: view, create and change text files, exactly.
+"""edit: views, creates and changes text files, exactly.
 
-Input: one of five commands and a path. Output: numbered lines of the file, or what became of the change.
-Invariants: a change touches no byte that it was not asked to: line endings, encoding, byte order mark, tabs and mode
-stay. A failed command leaves the file as it was, as far as the sandbox allows. What can be undone lives as long as the
-rollout. A syntax error is told and does not stop a change.
+Input: one of five commands and a path. Output: numbered lines of the file, or the result of the change. Invariants: a
+change touches only the bytes it was asked to: line endings, encoding, byte order mark, tabs and mode stay. A failed
+command leaves the file unchanged, as far as the sandbox allows. The undo history lives as long as the rollout. A syntax
+error is reported but does not prevent a change.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from slipstream.types import File
 
 MAX_BYTES = 4 << 20
 NOT_FOUND = "old_str was not found"
-"""What an answer to a miss says; hints go by it."""
+"""In the answer when the text is missing; hints look for it."""
 NEW_SYNTAX_ERROR = "[new syntax error"
-"""What an answer begins a line with where an edit broke the syntax; hints go by it."""
+"""Starts a line of the answer when an edit broke the syntax; hints look for it."""
 
 _LIMITS = OffloadLimits(cpu_s=10, result_bytes=64 << 20)
-"""Of the process that works on a large file."""
+"""For the process that works on a large file."""
 _MAX_PLACES = 10
 _MAX_SHOWN_LINES = 30
 _SYNTAX_SHARE = 0.5
-"""Of the time that is left, the most that checking the syntax may take."""
+"""The largest share of the remaining time for the syntax check."""
 
 T = TypeVar("T")
 Command = Literal["view", "create", "str_replace", "insert", "undo"]
@@ -190,7 +190,7 @@ class Editor:
         self._history.push(real, before, after)
 
     async def _syntax(self, place: EditorPlace, before: bytes | None, after: bytes, ctx: ToolContext) -> list[str]:
-        """A line if the file does not parse: whether that is new, and what is wrong."""
+        """A line if the file does not parse: what is wrong, and whether this is new."""
         sandbox = ctx.need_sandbox()
         problem = await find_problem(sandbox, place.path, after, timeout_s=ctx.remaining_s() * _SYNTAX_SHARE)
         if problem is None:
@@ -256,7 +256,7 @@ def _decoded(place: EditorPlace, data: bytes) -> TextFile:
 
 
 def _remarks(file: TextFile) -> list[str]:
-    """What the lines do not show."""
+    """Notes on what the lines do not show."""
     told: list[str] = []
     if file.encoding != "utf-8":
         told.append(f"[the file is in {file.encoding}]")
@@ -266,7 +266,7 @@ def _remarks(file: TextFile) -> list[str]:
 
 
 async def _put(sandbox: Sandbox, place: EditorPlace, before: bytes | None, after: bytes) -> None:
-    """Write a file; if that fails, put back what was there."""
+    """Write a file; if that fails, restore its previous content."""
     try:
         await sandbox.write({place.path: File(data=after, mode=place.mode)})
     except (SandboxFileError, SandboxLimitError) as failed:
@@ -281,7 +281,7 @@ async def _put(sandbox: Sandbox, place: EditorPlace, before: bytes | None, after
 
 
 def _about(folded: str, start: int, end: int) -> list[str]:
-    """The lines that hold the characters from `start` to `end`, with a few around them."""
+    """The lines with the characters from `start` to `end`, and a few lines around them."""
     lines = split_lines(folded)
     if not lines:
         return ["[it is empty now]"]
@@ -293,7 +293,7 @@ def _about(folded: str, start: int, end: int) -> list[str]:
 
 
 async def _worked_on(data: bytes, function: Callable[..., T], *args: object) -> T:
-    """Call a function whose work grows with the bytes and the lines of a file: for a large one, in a process."""
+    """Call a function whose work grows with the size of a file; for a large file, in another process."""
     num_lines = data.count(b"\n") + data.count(b"\r")
     try:
         return await by_size(function, *args, num_bytes=max(len(data) // 8, 6 * num_lines), limits=_LIMITS)
@@ -315,7 +315,7 @@ def _viewed(place: EditorPlace, data: bytes, view_range: list[int] | None) -> st
 
 
 def _replaced(place: EditorPlace, data: bytes, old: str, new: str) -> tuple[bytes, str]:
-    """The file with one text in place of another, and what is told of that. Raises ToolError."""
+    """The file after replacing one text with another, and the answer. Raises ToolError."""
     file = _decoded(place, data)
     return _spliced(place, file, _find_change(place, file, old, new))
 
@@ -361,7 +361,7 @@ def _about_undone(now: bytes, before: bytes) -> list[str]:
 
 def _find_change(place: EditorPlace, file: TextFile, old: str, new: str) -> Change:
     """Raises ToolError unless `old` is in the file exactly once."""
-    if "\r" in old + new:  # then line endings are meant as they are written
+    if "\r" in old + new:  # then line endings are meant literally
         found = find_places(file.text, old, _MAX_PLACES + 1)
         if len(found) == 1:
             return Change(start=found[0], end=found[0] + len(old), new=new)

@@ -1,8 +1,8 @@
-"""What undo needs to know: for each file, how to get from what an edit left to what was there before.
+"""The undo history of the editor.
 
 Input: the bytes of a file before and after an edit. Output: the bytes before it, given the bytes after it.
-Invariants: it keeps the bytes that an edit took away and no whole files, within a limit; where the file is no longer
-what the edit left, there is no way back.
+Invariants: it keeps only the bytes that an edit removed, within a limit; an edit cannot be undone if the file changed
+since.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Edit:
     path: str
     start: int
     old: bytes
-    """What stood there before."""
+    """The bytes before the edit."""
     num_new: int
-    """How many bytes stand there now."""
+    """The number of bytes that replaced them."""
     digest: bytes
     """Of the whole file after the edit."""
     created: bool
-    """There was no file before."""
+    """The edit created the file."""
 
     def before(self, after: bytes) -> bytes:
         return after[: self.start] + self.old + after[self.start + self.num_new :]
 
 
 class History:
-    """The edits of one rollout that can be undone. The oldest are forgotten first."""
+    """The edits of one rollout that can be undone. The oldest are dropped first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_edits: int = MAX_EDITS) -> None:
         self._edits: list[Edit] = []
@@ -40,7 +40,7 @@ class History:
         self._max_edits = max_edits
 
     def push(self, path: str, before: bytes | None, after: bytes) -> None:
-        """`before` is None if the file was not there."""
+        """`before` is None if the file did not exist."""
         old = before or b""
         head = _num_common(old, after)
         tail = _num_common(old[head:][::-1], after[head:][::-1])
@@ -61,11 +61,11 @@ class History:
         return next((edit for edit in reversed(self._edits) if edit.path == path), None)
 
     def is_left_by(self, edit: Edit, now: bytes) -> bool:
-        """Whether the file is what the edit left."""
+        """Whether the file is unchanged since the edit."""
         return _digest(now) == edit.digest
 
     def drop_last(self, path: str) -> None:
-        """Forget the last edit of a file: it was undone."""
+        """Drop the last edit of a file after it was undone."""
         for place in reversed(range(len(self._edits))):
             if self._edits[place].path == path:
                 del self._edits[place]

@@ -1,8 +1,8 @@
-"""A long code file, folded: its classes, functions and the like, each with its lines.
+"""The outline of a long code file: its classes, functions and so on, with their lines.
 
-Input: the name of a file and its lines. Output: the entries of its outline, in order; none for a language it does not
-know. Invariants: it goes by the look of lines and never parses, so that files that do not parse have an outline too,
-and the work is linear in the text. What stands in a Python string is no entry.
+Input: the name of a file and its lines. Output: the entries of its outline, in order; none for an unknown language.
+Invariants: lines are matched with patterns and never parsed, so files with syntax errors have an outline too, and the
+work is linear in the text. Nothing inside a Python string is an entry.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PATTERNS = {
     for suffix in suffixes
 }
 _MAX_MATCHED_CHARS = 400
-"""Of one line: beyond that it is no definition, and a pattern has less to try."""
+"""Per line: a longer line is no definition, and this bounds the matching."""
 
 _QUOTE_OR_COMMENT = re.compile(r"\"\"\"|'''|\"|'|#|\\.")
 
@@ -55,7 +55,7 @@ class Entry:
     first: int
     last: int
     text: str
-    """Its first line, indentation included."""
+    """Its first line, with indentation."""
 
 
 def outline(path: str, lines: Sequence[str]) -> list[Entry]:
@@ -79,7 +79,8 @@ def _width(indent: str) -> int:
 
 
 def _ends(lines: Sequence[str], heads: Sequence[tuple[int, int]], in_string: frozenset[int]) -> dict[int, int]:
-    """The last line of each: that before the next line which is indented no deeper; closing brackets belong to it."""
+    """The last line of each: the one before the next line that is not indented deeper; closing brackets belong to
+    it."""
     widths = dict(heads)
     ends: dict[int, int] = {}
     open_: list[tuple[int, int]] = []
@@ -92,7 +93,7 @@ def _ends(lines: Sequence[str], heads: Sequence[tuple[int, int]], in_string: fro
             width = _width(line[: len(line) - len(line.lstrip())])
             if bare.startswith(("#", "//")):
                 if open_ and width <= open_[-1][1]:
-                    continue  # it may belong to what comes next
+                    continue  # it may belong to the next entry
             else:
                 closes = bare[0] in ")]}" or bare == "end"
                 while open_ and (width < open_[-1][1] or (width == open_[-1][1] and not closes and bare != "{")):
@@ -105,7 +106,7 @@ def _ends(lines: Sequence[str], heads: Sequence[tuple[int, int]], in_string: fro
 
 
 def _string_lines(lines: Sequence[str]) -> frozenset[int]:
-    """The lines of a Python file that begin inside a string of several lines."""
+    """The lines of a Python file that start inside a multi-line string."""
     inside: list[int] = []
     quote = ""
     for number, line in enumerate(lines, start=1):

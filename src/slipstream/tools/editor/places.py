@@ -1,8 +1,8 @@
-"""What a path of the sandbox leads to, and what a folder holds.
+"""Looks up paths and lists folders in the sandbox.
 
-Input: a path a model wrote. Output: its kind, mode and size; or the names below it, two levels deep.
-Invariants: it asks the sandbox's own `sh`, `ls` and `find`, and runs nothing else. A sandbox without them is no
-failure: then the path is unknown, and only reading it will tell.
+Input: a path a model wrote. Output: its kind, mode and size; or the names below it, two levels deep. Invariants: only
+the sandbox's own `sh`, `ls` and `find` are run. If the sandbox lacks them, the path is unknown until it is read; that
+is not an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slipstream.sandbox.base import Sandbox
 TIMEOUT_S = 20.0
 MAX_ENTRIES = 400
 MAX_BELOW = 40
-"""Names shown of one folder of the second level."""
+"""How many names of a second-level folder are shown."""
 NEW_FILE_MODE = 0o644
 
 _MAX_PATH_CHARS = 4_000
@@ -40,7 +40,7 @@ printf '\\0'
 find . -mindepth 1 -maxdepth 2 -name '.?*' -prune -o ! -type d -print0
 """
 _NOISE = frozenset({"node_modules", "__pycache__"})
-"""Folders that are named and not opened."""
+"""Folders that are listed but not opened."""
 
 
 class PlaceKind(StrEnum):
@@ -49,7 +49,7 @@ class PlaceKind(StrEnum):
     OTHER = "other"
     MISSING = "missing"
     UNKNOWN = "unknown"
-    """The sandbox has no programs to ask."""
+    """The sandbox has no programs to find out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,43 +60,43 @@ class EditorPlace:
     mode: int = NEW_FILE_MODE
     size: int = 0
     real: str = ""
-    """The same for every way to write the path, as far as is known."""
+    """The resolved path, the same for every way to write it, as far as known."""
     siblings: tuple[str, ...] = ()
-    """Of a missing one: what is in the folder where it would be."""
+    """For a missing path: the names in its folder."""
 
 
 async def look(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> EditorPlace:
-    """Raises ToolError for what is no path, or a link that leads nowhere."""
+    """Raises ToolError for an invalid path or a dangling link."""
     if not path.strip() or "\0" in path or len(path) > _MAX_PATH_CHARS:
         raise ToolError(f"edit: {path[:60]!r} is no path: give the path of a file, such as src/main.py")
     result = await sandbox.exec(
         ["/bin/sh", "-c", _LOOK, "sh", path], timeout_s=min(TIMEOUT_S, timeout_s), max_output_bytes=1 << 17
     )
-    said = result.stdout.head + result.stdout.tail
+    output = result.stdout.head + result.stdout.tail
     unknown = EditorPlace(path=path, kind=PlaceKind.UNKNOWN, real=posixpath.normpath(path))
     if result.exit_code == _DANGLING:
         raise ToolError(f"edit: {path} is a link that leads nowhere: remove it with rm, or give another path")
     if result.exit_code == _MISSING:
-        names = said.decode("utf-8", "replace").split("\n")
+        names = output.decode("utf-8", "replace").split("\n")
         known = tuple(name for name in names if name not in ("", ".", ".."))
         return EditorPlace(path=path, kind=PlaceKind.MISSING, real=unknown.real, siblings=known)
     if result.exit_code != 0:
         return unknown
-    listed, _, folder = said.partition(b"\0")
+    listed, _, folder = output.partition(b"\0")
     return _from_listing(listed.decode("utf-8", "replace"), folder.decode("utf-8", "replace").rstrip("\n"), unknown)
 
 
 async def mode_of(sandbox: Sandbox, path: str, *, timeout_s: float = TIMEOUT_S) -> int:
-    """The mode of the file that is there; that of a new one if there is none, or none can be told."""
+    """The mode of an existing file; the default for new files if there is none, or if it is unknown."""
     try:
         place = await look(sandbox, path, timeout_s=timeout_s)
-    except ToolError:  # whoever writes there learns what is wrong with the path
+    except ToolError:  # the write will report what is wrong with the path
         return NEW_FILE_MODE
     return place.mode if place.kind is PlaceKind.FILE else NEW_FILE_MODE
 
 
 def _from_listing(listed: str, folder: str, unknown: EditorPlace) -> EditorPlace:
-    """A line of `ls -dln`: mode, links, owner, group, size, and what does not matter."""
+    """Parse a line of `ls -dln`: mode, links, owner, group, size, and the rest."""
     words = listed.split(maxsplit=5)
     if len(words) < 5 or len(words[0]) < 10:
         return unknown
@@ -132,16 +132,16 @@ def missing(place: EditorPlace) -> ToolError:
 
 
 async def list_folder(sandbox: Sandbox, path: str, *, timeout_s: float) -> str:
-    """What a folder holds, two levels deep, without what is hidden."""
+    """The contents of a folder, two levels deep, without hidden names."""
     result = await sandbox.exec(
         ["/bin/sh", "-c", _LIST, "sh", path], timeout_s=min(TIMEOUT_S, timeout_s), max_output_bytes=1 << 20
     )
-    if result.exit_code not in (0, 1):  # 1: some of it could not be entered
+    if result.exit_code not in (0, 1):  # 1: some folders could not be entered
         why = "that took too long" if result.timed_out else result.stderr.text().strip()[:200] or "find failed"
         raise ToolError(f"edit: {path} cannot be listed ({why}): list it with bash, such as `ls {path} | head`")
     whole = (result.stdout.head + result.stdout.tail).decode("utf-8", "replace")
     folders, _, files = whole.partition("\0\0")
-    if not whole.partition("\0\0")[1]:  # there are no folders, so their list is empty and not ended
+    if not whole.partition("\0\0")[1]:  # no folders: their list is empty and not terminated
         folders, files = "", whole.removeprefix("\0")
     entries = [(*_steps(name), "/") for name in _names(folders)] + [(*_steps(name), "") for name in _names(files)]
     left_out = " Part of a very long list was left out." if result.stdout.num_left_out else ""

@@ -1,7 +1,7 @@
-"""How a file is shown to a model: numbered lines, within a number of characters.
+"""Formats a file for a model: numbered lines, within a character limit.
 
-Input: lines and which of them. Output: text, with a bracketed line where it is not all that was asked for.
-Invariants: what is shown is no longer than allowed, and says how to see the rest.
+Input: lines, and which of them to show. Output: text, with a bracketed line if not everything requested is shown.
+Invariants: the text stays within the limit, and says how to see the rest.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from slipstream.tools.editor.outline import Entry, outline
 from slipstream.tools.editor.text import shown
 
 MAX_CHARS = 14_000
-"""Of a view: less than a tool's output may have, so that nothing is cut out of its middle."""
+"""For a view: below the limit of a tool's output, so that the middle is not cut out."""
 MAX_LINE_CHARS = 1_000
 MAX_WHOLE_LINES = 400
-"""A longer file is folded, if it is code of a known kind."""
+"""A longer file is folded to its outline, if its language is known."""
 FOLDED = "[folded: see code with view_range"
 _AROUND = 4
 
 
 def numbered(lines: Sequence[str], first: int, last: int) -> list[str]:
-    """The lines `first` to `last`, each with its number and a tab before it."""
+    """The lines `first` to `last`, each prefixed with its number and a tab."""
     return [_line(number, lines[number - 1]) for number in range(first, min(last, len(lines)) + 1)]
 
 
@@ -32,7 +32,7 @@ def _line(number: int, line: str) -> str:
 
 
 def around(lines: Sequence[str], first: int, last: int) -> str:
-    """The lines `first` to `last` with a few about them; the middle is left out where they are many."""
+    """The lines `first` to `last` with a few around them; the middle is left out if there are many."""
     start, end = max(1, first - _AROUND), min(len(lines), last + _AROUND)
     if end - start < 60:
         return "\n".join(_fitting(numbered(lines, start, end), MAX_CHARS // 2))
@@ -46,7 +46,7 @@ def around(lines: Sequence[str], first: int, last: int) -> str:
 
 
 def view_lines(lines: Sequence[str], first: int, last: int) -> str:
-    """A range, as far as it fits."""
+    """A range of lines, as far as it fits."""
     told = _fitting(numbered(lines, first, last), MAX_CHARS)
     end = first + len(told) - 1
     text = "\n".join(told)
@@ -56,7 +56,7 @@ def view_lines(lines: Sequence[str], first: int, last: int) -> str:
 
 
 def view_whole(path: str, lines: Sequence[str]) -> str:
-    """The whole file if it is not too long; else its outline, or else its beginning."""
+    """The whole file if it is not too long; otherwise its outline, or its beginning."""
     if len(lines) <= MAX_WHOLE_LINES and sum(min(len(line), MAX_LINE_CHARS) + 10 for line in lines) <= MAX_CHARS:
         return view_lines(lines, 1, len(lines))
     entries = outline(path, lines)
@@ -78,7 +78,7 @@ def folded_view(path: str, lines: Sequence[str], entries: Sequence[Entry]) -> st
 
 
 def _fitting(rows: Sequence[str], room: int) -> list[str]:
-    """The first of them, at least one, that have room."""
+    """The first rows that fit, at least one."""
     kept: list[str] = []
     for row in rows:
         room -= len(row) + 1

@@ -1,8 +1,8 @@
-"""Whether code is well formed, asked of the sandbox's own programs.
+"""Checks the syntax of code with the sandbox's own programs.
 
-Input: the name of a file and its bytes. Output: the first error, or that there is none, or None where nobody can say.
-Invariants: the text is parsed inside the sandbox, under a deadline and a limit on memory, and never run; a checker
-that is missing, crashes or takes too long says nothing.
+Input: the name of a file and its bytes. Output: the first error, or None.
+Invariants: the text is parsed inside the sandbox, with a deadline and a memory limit, and never run; a checker that is
+missing, crashes or takes too long reports nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _CHECKERS: Mapping[str, Sequence[str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntaxProblem:
     line: int
-    """0 where it is not known."""
+    """0 if unknown."""
     what: str
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class SyntaxProblem:
 
 
 async def find_problem(sandbox: Sandbox, path: str, data: bytes, *, timeout_s: float) -> SyntaxProblem | None:
-    """The first error. None if there is none, or nobody can say."""
+    """The first error; None if there is none, or if it is unknown."""
     argv = _CHECKERS.get(PurePosixPath(path).suffix.lower())
     if argv is None or len(data) > MAX_BYTES or timeout_s <= 0:
         return None
@@ -88,5 +88,5 @@ async def find_problem(sandbox: Sandbox, path: str, data: bytes, *, timeout_s: f
     if result.exit_code != _FOUND:
         return None
     number, _, what = result.stdout.text().partition("\n")
-    said = " ".join(what.split())[:_MAX_SHOWN_CHARS]
-    return SyntaxProblem(line=int(number) if _LINE.fullmatch(number) else 0, what=said or "it does not parse")
+    message = " ".join(what.split())[:_MAX_SHOWN_CHARS]
+    return SyntaxProblem(line=int(number) if _LINE.fullmatch(number) else 0, what=message or "it does not parse")

@@ -1,11 +1,11 @@
-"""A text file as characters, and the way back to its bytes.
+"""Decodes a text file to characters, and encodes changes back to bytes.
 
-Input: the bytes of a file; then what is to stand in place of some characters. Output: the bytes of the changed file.
-Invariants: `splice` leaves every byte outside the characters it replaces as it was. A byte that is no text in the
-file's encoding is carried as a lone surrogate and written back as that byte.
+Input: the bytes of a file, then a replacement for some characters. Output: the bytes of the changed file. Invariants:
+`splice` keeps every byte outside the characters it replaces. A byte that is invalid in the file's encoding is
+represented by a lone surrogate and written back as that byte.
 
-Lines end with a line feed, a carriage return, or both. Whoever looks for text sees `folded`, in which every line ends
-with a line feed; offsets in it are turned into offsets of the text by `raw`.
+Lines end with a line feed, a carriage return, or both. Searches use `folded`, in which every line ends with a line
+feed; `raw` turns its offsets into offsets of the text.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DECLARABLE = frozenset(
         *("koi8-r", "koi8-u", "mac-roman", "gb2312", "gbk", "gb18030", "big5", "euc-kr", "euc-jp", "shift_jis"),
     )
 )
-"""What a coding line may name: charsets in which every character is written by itself. Python knows codecs that
-compress, escape or keep a state; text taken apart and put together again would not be the same in those."""
+"""The encodings that a coding line may name: those without state. Python has codecs that compress, escape or keep
+state; with those, text that is split and joined again would not be the same."""
 
 _MAX_ODD_SHARE = 0.3
 
 
 class NotText(Exception):
-    """The bytes are no text that can be edited."""
+    """The bytes are not editable text."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """The text of a file without its byte order mark. Not slotted: it remembers its folded form."""
+    """The text of a file without its byte order mark. Not slotted: it caches its folded form."""
 
     data: bytes
     text: str
@@ -56,7 +56,7 @@ class TextFile:
 
     @cached_property
     def _pairs(self) -> list[int]:
-        """Where in `folded` a line feed stands for two characters."""
+        """The offsets in `folded` where a line feed stands for two characters."""
         return [found.start() - number for number, found in enumerate(re.finditer("\r\n", self.text))]
 
     @property
@@ -78,10 +78,10 @@ class TextFile:
         return self.data[:first] + self.encode(new) + self.data[last:]
 
     def with_endings(self, new: str, start: int, end: int) -> str:
-        """`new`, whose lines end with line feeds, as it is to be written from `start` to `end` of `folded`.
+        """`new`, whose lines end with line feeds, with the line endings to write from `start` to `end` of `folded`.
 
-        Each new line ends as the line in its place did; further ones end like the last of those, or like their
-        neighbours. A carriage return that would come to stand before another line's line feed gets one of its own.
+        Each new line ends like the line it replaces; further ones end like the last of those, or like their neighbours.
+        A carriage return that would end up before another line's line feed gets its own.
         """
         old: list[str] = []
         place = self.folded.find("\n", start, end)
@@ -99,7 +99,7 @@ class TextFile:
         return written + "\n" if written.endswith("\r") and after == "\n" else written
 
     def _ending(self, place: int) -> str:
-        """How the line whose line feed is at `place` of `folded` ends in the text."""
+        """The ending, in the text, of the line whose line feed is at `place` of `folded`."""
         start = self.raw(place)
         return self.text[start : self.raw(place + 1)]
 
@@ -129,7 +129,7 @@ def decode(data: bytes) -> TextFile:
 
 
 def _decoded(data: bytes, encoding: str, errors: str, bom: bytes) -> TextFile | None:
-    """None where the bytes would not come back the same."""
+    """None if encoding the text would not give the same bytes."""
     body = data[len(bom) :]
     try:
         text = body.decode(encoding, errors)
@@ -140,7 +140,7 @@ def _decoded(data: bytes, encoding: str, errors: str, bom: bytes) -> TextFile | 
 
 
 def _declared(data: bytes) -> str | None:
-    """The charset that a coding line in one of the first two lines names."""
+    """The encoding named by a coding line among the first two lines."""
     for line in re.split(rb"\r\n|\n|\r", data[:1000], maxsplit=2)[:2]:
         if found := _CODING_LINE.match(line):
             try:
@@ -165,20 +165,20 @@ class Change:
     new: str
 
 
-def find_places(text: str, wanted: str, most: int) -> list[int]:
-    """Where `wanted` begins in `text`, overlapping places included; at most `most` of them."""
+def find_places(text: str, wanted: str, max_places: int) -> list[int]:
+    """The offsets of `wanted` in `text`, overlapping ones included; at most `max_places`."""
     found: list[int] = []
     place = text.find(wanted)
-    while place >= 0 and len(found) < most:
+    while place >= 0 and len(found) < max_places:
         found.append(place)
         place = text.find(wanted, place + 1)
     return found
 
 
 def replacement(file: TextFile, place: int, old: str, new: str) -> Change:
-    """The change that puts `new` in place of `old`, which begins at `place` of `folded`; both with line feeds alone.
+    """The change that replaces `old`, at `place` of `folded`, with `new`; both with line feeds only.
 
-    What both begin or end with is not touched, so that it keeps its own line endings.
+    Their common prefix and suffix are not touched, so they keep their line endings.
     """
     head, tail = common_ends(old, new)
     start, end = place + head, place + len(old) - tail
@@ -187,9 +187,9 @@ def replacement(file: TextFile, place: int, old: str, new: str) -> Change:
 
 
 def insertion(file: TextFile, after_line: int, new: str) -> Change:
-    """The change that makes `new` whole lines after a line (0: before the first).
+    """The change that inserts `new` as whole lines after a line (0: before the first).
 
-    A line break is added where `new` does not end with one, but for the end of a file that has none either.
+    A line break is added if `new` does not end with one, except at the end of a file that has none either.
     """
     place = line_start(file.folded, after_line)
     if place == len(file.folded) and file.folded and not file.folded.endswith("\n"):
@@ -201,22 +201,22 @@ def insertion(file: TextFile, after_line: int, new: str) -> Change:
 
 
 def common_ends(one: str, other: str) -> tuple[int, int]:
-    """How many characters two texts have in common at their beginning, and at their end beyond that."""
-    most = min(len(one), len(other))
-    head = _num_common(one, other, most)
-    return head, _num_common(one[head:][::-1], other[head:][::-1], most - head)
+    """The lengths of the common prefix of two texts, and of the common suffix beyond it."""
+    max_common = min(len(one), len(other))
+    head = _num_common(one, other, max_common)
+    return head, _num_common(one[head:][::-1], other[head:][::-1], max_common - head)
 
 
-def _num_common(one: str, other: str, most: int) -> int:
-    """By halves, as comparing slices is fast."""
-    least = 0
-    while least < most:
-        middle = (least + most + 1) // 2
-        if one[least:middle] == other[least:middle]:
-            least = middle
+def _num_common(one: str, other: str, max_common: int) -> int:
+    """Binary search, since comparing slices is fast."""
+    low, high = 0, max_common
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
         else:
-            most = middle - 1
-    return least
+            high = middle - 1
+    return low
 
 
 def fold(text: str) -> str:
@@ -224,13 +224,13 @@ def fold(text: str) -> str:
 
 
 def split_lines(folded: str) -> list[str]:
-    """The lines of a folded text, without their ends. An empty text has none."""
+    """The lines of a folded text, without line endings. An empty text has none."""
     lines = folded.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def line_start(folded: str, after_line: int) -> int:
-    """Where the line after the `after_line`-th begins, or the end of the text."""
+    """The offset of the line after line `after_line`, or the end of the text."""
     place = 0
     for _ in range(after_line):
         place = folded.find("\n", place) + 1
@@ -240,10 +240,10 @@ def line_start(folded: str, after_line: int) -> int:
 
 
 def line_at(folded: str, place: int) -> int:
-    """The number, from 1, of the line that holds this offset."""
+    """The number, from 1, of the line that contains this offset."""
     return folded.count("\n", 0, place) + 1
 
 
 def shown(line: str) -> str:
-    """A line as a model can read it: bytes that are no text by their number."""
+    """A line as a model can read it, with invalid bytes as hex escapes."""
     return _ODD.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", line)

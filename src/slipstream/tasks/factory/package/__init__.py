@@ -1,1 +1,1 @@
-"""A Python package made ready for the factory: fetched, laid out, its tests run in sandboxes."""
+"""Prepares a Python package for the factory: fetches it, finds its layout, and runs its tests in sandboxes."""

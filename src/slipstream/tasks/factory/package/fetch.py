@@ -1,9 +1,9 @@
-"""From a requirement to a tree: the source of a package with all that its tests need, ready to be used offline.
+"""Makes the tree of a package: its source and everything its tests need, usable offline.
 
-Input: a Requirement, a folder for downloads, the place of the tree. Output: a Package, whose tree holds the source at
-its top and what it requires in `.deps`.
-Invariants: the network is used to download alone, and nothing that was downloaded runs outside a sandbox without one;
-the tree holds one copy of the package's own source.
+Input: a Requirement, a folder for downloads, a folder for trees. Output: a Package, whose tree holds the source at the
+top and its requirements in `.deps`.
+Invariants: the network is used only to download; downloaded code runs only in sandboxes without a network; the tree
+holds exactly one copy of the package's own source.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slipstream.atomic import replace_folder
 from slipstream.errors import SandboxFileError
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.ready import open_sandbox
@@ -37,7 +38,7 @@ from slipstream.types import SandboxSpec
 
 BASE_REQUIRES = ("pytest>=8,<9",)
 RUNNERS_OWN = {"pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli", "colorama"}
-"""Projects that the test runner itself is made of."""
+"""Projects that the test runner itself needs."""
 BUILD_TIMEOUT_S = 300.0
 IMPORT_TIMEOUT_S = 60.0
 BUILD_TOOLS = ".build"
@@ -47,7 +48,7 @@ CONFIGURATION = ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package that is ready to be tested."""
+    """A package whose tests can be run."""
 
     layout: Layout
     tree: Path
@@ -61,12 +62,12 @@ class Package:
         return spec_of(self.tree, self.layout.root)
 
     def text(self, path: str) -> str:
-        """A file of the tree; bytes that are no UTF-8 survive a round trip."""
+        """A file of the tree; bytes that are not UTF-8 survive a round trip."""
         return (self.tree / path).read_bytes().decode("utf-8", "surrogateescape")
 
 
 async def fetch(wanted: Requirement, trees: Path, downloads: Path, *, provider: SandboxProvider) -> Package:
-    """Make the tree of a package. Raises Skipped, with the reason, where none can be made."""
+    """Make the tree of a package. Raises Skipped, with the reason, if that is not possible."""
     if normal_name(wanted.name) in RUNNERS_OWN:
         raise Skipped("the test runner itself needs it: a bug in it would be a bug in the runner")
     await asyncio.to_thread(downloads.mkdir, parents=True, exist_ok=True)
@@ -84,13 +85,12 @@ async def fetch(wanted: Requirement, trees: Path, downloads: Path, *, provider: 
         unpacked = await _importable(unpacked, layout, downloads, python, provider)
         await _compile_requirements(unpacked, layout, provider)
         tree = trees / f"{normal_name(layout.name)}-{layout.version}"
-        shutil.rmtree(tree, ignore_errors=True)
-        unpacked.rename(tree)
+        replace_folder(unpacked, tree)
     return Package(layout=layout, tree=tree)
 
 
 def _clear(folder: Path) -> None:
-    """Leave out what would be a second copy of the source, or is of no use."""
+    """Remove what would be a second copy of the source, or is not needed."""
     for name in DROPPED:
         shutil.rmtree(folder / name, ignore_errors=True)
     for cache in list(folder.rglob("__pycache__")):
@@ -109,7 +109,7 @@ async def _add_requirements(tree: Path, layout: Layout, downloads: Path, python:
             await asyncio.to_thread(download_wheels, (*needed, *extra), wheels, python=python)
         except Skipped:
             for one in extra:
-                with contextlib.suppress(Skipped):  # tests that need it will not work, and be left out
+                with contextlib.suppress(Skipped):  # tests that need it will fail, and be left out
                     await asyncio.to_thread(download_wheels, (*needed, one), wheels, python=python)
     deps = tree / DEPS
     deps.mkdir()
@@ -122,70 +122,70 @@ async def _add_requirements(tree: Path, layout: Layout, downloads: Path, python:
             raise Skipped(f"{wheel.name} cannot be unpacked: {raised}") from raised
     for module in layout.modules:
         if (deps / module).exists() or (deps / f"{module}.py").exists():
-            raise Skipped(f"what it requires brings a second copy of its module {module}")
+            raise Skipped(f"its requirements contain a second copy of its module {module}")
 
 
 async def _python_inside(layout: Layout, provider: SandboxProvider) -> str:
-    """The version of the sandbox's own Python, which must not have the package."""
+    """The version of the sandbox's Python, in which the package must not be installed."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    exit_code, said = await _inside(SandboxSpec(), provider, ["python3", "-I", "-c", code])
+    exit_code, output = await _run_inside(SandboxSpec(), provider, ["python3", "-I", "-c", code])
     if exit_code != 0:
-        raise Skipped(f"the sandbox has no Python: {last_line(said)}")
+        raise Skipped(f"the sandbox has no Python: {last_line(output)}")
     for module in layout.modules:
-        exit_code, _ = await _inside(SandboxSpec(), provider, ["python3", "-I", "-c", f"import {module}"])
+        exit_code, _ = await _run_inside(SandboxSpec(), provider, ["python3", "-I", "-c", f"import {module}"])
         if exit_code == 0:
-            raise Skipped(f"the sandbox's own Python has a module {module}, which would be a second copy of it")
-    return said.strip()
+            raise Skipped(f"the sandbox's Python already has the module {module}")
+    return output.strip()
 
 
 def _add_metadata(tree: Path, layout: Layout) -> None:
-    """What `importlib.metadata` tells of a package that is installed."""
+    """Write the metadata that `importlib.metadata` has of an installed package."""
     info = tree / DEPS / f"{layout.name.replace('-', '_')}-{layout.version}.dist-info"
     info.mkdir(exist_ok=True)
-    told = tree / "PKG-INFO"
+    source_info = tree / "PKG-INFO"
     head = f"Metadata-Version: 2.1\nName: {layout.name}\nVersion: {layout.version}\n"
-    (info / "METADATA").write_bytes(told.read_bytes() if told.is_file() else head.encode())
+    (info / "METADATA").write_bytes(source_info.read_bytes() if source_info.is_file() else head.encode())
     for points in tree.glob("**/*.egg-info/entry_points.txt"):
         shutil.copy(points, info / "entry_points.txt")
 
 
 async def _importable(tree: Path, layout: Layout, downloads: Path, python: str, provider: SandboxProvider) -> Path:
-    """See that it can be imported; build it, in a sandbox, where it cannot be as it is. Returns where it lies then:
-    sandboxes see a tree as it was when the first of them opened, so a changed one has another name."""
+    """Check that the package can be imported, and build it in a sandbox if it cannot. Returns its folder: sandboxes see
+    a tree as it was when the first of them opened, so a changed tree gets another name."""
     command = ["python3", "-c", "; ".join(f"import {module}" for module in layout.modules)]
-    exit_code, said = await _inside(spec_of(tree, layout.root), provider, command)
+    exit_code, output = await _run_inside(spec_of(tree, layout.root), provider, command)
     if exit_code == 0:
         return tree
     tree = await asyncio.to_thread(tree.rename, tree.with_name("building"))
     await _build(tree, layout, downloads, python, provider)
     tree = await asyncio.to_thread(tree.rename, tree.with_name("built"))
-    exit_code, said = await _inside(spec_of(tree, layout.root), provider, command)
+    exit_code, output = await _run_inside(spec_of(tree, layout.root), provider, command)
     if exit_code != 0:
-        raise Skipped(f"it cannot be imported: {last_line(said)}")
+        raise Skipped(f"it cannot be imported: {last_line(output)}")
     return tree
 
 
 async def _build(tree: Path, layout: Layout, downloads: Path, python: str, provider: SandboxProvider) -> None:
-    """Build a wheel offline, and take from it the files that the source does not have."""
-    asked = _build_system(tree)
-    needs = [str(one) for one in asked.get("requires", ["setuptools"])] + ["wheel"]
+    """Build a wheel offline, and copy from it the files that the source lacks."""
+    build_system = _build_system(tree)
+    needs = [str(one) for one in build_system.get("requires", ["setuptools"])] + ["wheel"]
     wheels = downloads / f"build-{python}-{normal_name(layout.name)}"
     await asyncio.to_thread(download_wheels, needs, wheels, python=python)
     tools = tree / BUILD_TOOLS
     try:
         for wheel in sorted(wheels.glob("*.whl")):
             await asyncio.to_thread(unpack_wheel, wheel, tools)
-        built = await built_wheel(spec_of(tree, layout.root), asked, provider)
+        built = await built_wheel(spec_of(tree, layout.root), build_system, provider)
     finally:
         shutil.rmtree(tools, ignore_errors=True)
     archive = downloads / f"{normal_name(layout.name)}-built.whl"
-    await asyncio.to_thread(_take_missing, built, archive, tree / layout.root)
+    await asyncio.to_thread(_copy_missing, built, archive, tree / layout.root)
 
 
-async def built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: SandboxProvider) -> bytes:
-    """What the package's own build program makes, in a sandbox without a network."""
-    backend, _, inner = str(asked.get("build-backend", "setuptools.build_meta:__legacy__")).partition(":")
-    paths = [f"{WORKDIR}/{BUILD_TOOLS}", ".", *map(str, asked.get("backend-path", []))]
+async def built_wheel(spec: SandboxSpec, build_system: Mapping[str, Any], provider: SandboxProvider) -> bytes:
+    """Run the package's own build backend in a sandbox without a network."""
+    backend, _, inner = str(build_system.get("build-backend", "setuptools.build_meta:__legacy__")).partition(":")
+    paths = [f"{WORKDIR}/{BUILD_TOOLS}", ".", *map(str, build_system.get("backend-path", []))]
     code = (
         f"import sys; sys.path[:0] = {paths!r}; import {backend} as backend; "
         f"print('BUILT', backend{'.' + inner if inner else ''}.build_wheel('/tmp'))"
@@ -193,17 +193,17 @@ async def built_wheel(spec: SandboxSpec, asked: Mapping[str, Any], provider: San
     sandbox = await open_sandbox(provider, spec, timeout_s=START_TIMEOUT_S)
     try:
         done = await sandbox.exec(["/usr/bin/env", "python3", "-c", code], timeout_s=BUILD_TIMEOUT_S)
-        said = done.stdout.text()
-        if done.exit_code != 0 or "BUILT " not in said:
-            raise Skipped(f"it does not build without a network: {first_error(done.stderr.text() or said)}")
-        return await sandbox.read(f"/tmp/{said.rsplit('BUILT ', 1)[1].split()[0]}", max_bytes=64 << 20)
+        output = done.stdout.text()
+        if done.exit_code != 0 or "BUILT " not in output:
+            raise Skipped(f"it does not build without a network: {first_error(done.stderr.text() or output)}")
+        return await sandbox.read(f"/tmp/{output.rsplit('BUILT ', 1)[1].split()[0]}", max_bytes=64 << 20)
     except SandboxFileError as raised:
         raise Skipped(f"it does not build: {raised}") from raised
     finally:
         await sandbox.aclose()
 
 
-def _take_missing(wheel: bytes, archive: Path, root: Path) -> None:
+def _copy_missing(wheel: bytes, archive: Path, root: Path) -> None:
     archive.write_bytes(wheel)
     with tempfile.TemporaryDirectory() as place:
         made = Path(place, "made")
@@ -220,14 +220,14 @@ def _take_missing(wheel: bytes, archive: Path, root: Path) -> None:
 
 def _build_system(tree: Path) -> dict[str, Any]:
     try:
-        asked = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
+        build_system = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
     except (OSError, ValueError):
         return {}
-    return asked if isinstance(asked, dict) else {}
+    return build_system if isinstance(build_system, dict) else {}
 
 
 async def _compile_requirements(tree: Path, layout: Layout, provider: SandboxProvider) -> None:
-    """Compiled files of what it requires, so that no sandbox has to make them; they hold whatever the files' times."""
+    """Compile the requirements once, so that no sandbox has to; valid whatever the files' times are."""
     sandbox = await open_sandbox(provider, spec_of(tree, layout.root), timeout_s=START_TIMEOUT_S)
     command = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", f"{WORKDIR}/{DEPS}"]
     try:
@@ -242,7 +242,7 @@ async def _compile_requirements(tree: Path, layout: Layout, provider: SandboxPro
             place.write_bytes(file.data)
 
 
-async def _inside(spec: SandboxSpec, provider: SandboxProvider, argv: list[str]) -> tuple[int | None, str]:
+async def _run_inside(spec: SandboxSpec, provider: SandboxProvider, argv: list[str]) -> tuple[int | None, str]:
     sandbox = await open_sandbox(provider, spec, timeout_s=START_TIMEOUT_S)
     try:
         done = await sandbox.exec(["/usr/bin/env", *argv], timeout_s=IMPORT_TIMEOUT_S)

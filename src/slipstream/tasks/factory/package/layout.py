@@ -1,6 +1,6 @@
-"""What is where in an unpacked source distribution: what is imported, what tests it, what it requires.
+"""Finds the layout of an unpacked source distribution: its modules, sources, tests and requirements.
 
-Input: a folder. Output: a Layout, which is paths and names. Invariants: files are read and parsed, never run.
+Invariants: files are read and parsed, never run.
 """
 
 from __future__ import annotations
@@ -26,39 +26,46 @@ PROJECT_OF = {
     "yaml": "pyyaml", "dateutil": "python-dateutil", "attr": "attrs", "bs4": "beautifulsoup4", "PIL": "pillow",
     "pkg_resources": "setuptools", "_pytest": "pytest", "docutils": "docutils", "freezegun": "freezegun",
 }  # fmt: skip
-"""Projects whose name is not that of the module."""
+"""Projects whose name differs from their module's."""
 TEST_FILE = re.compile(r"(test_.*|.*_tests?|tests?)\.py")
 TEST_FOLDERS = ("tests", "test", "testing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """All paths are relative to the folder."""
+    """The layout of a source distribution. All paths are relative to its folder."""
 
     name: str
     version: str
     root: str
-    """What is put on Python's path; `.` for the folder itself."""
+    """The folder on Python's search path; `.` for the top folder."""
     modules: tuple[str, ...]
-    """Top-level names that are imported."""
+    """Top-level module names."""
     sources: tuple[str, ...]
-    """The package's own Python files, tests not among them."""
+    """The package's own Python files, without tests."""
     tests: tuple[str, ...]
-    """Python files with tests in them."""
+    """Python files with tests."""
     requires: tuple[str, ...]
-    """What it needs to be imported, as the distribution says."""
+    """The requirements that the distribution declares."""
     test_requires: tuple[str, ...]
-    """What its tests import besides, by name of the project."""
+    """Projects that its tests import in addition."""
+
+
+def test_folder(test: str) -> str | None:
+    """The outermost folder of tests that a test file is in, if there is one."""
+    folders = Path(test).parent.parts
+    depth = next((number for number, part in enumerate(folders, 1) if part in TEST_FOLDERS), None)
+    return None if depth is None else "/".join(folders[:depth])
 
 
 def read_layout(folder: Path, *, name: str, version: str) -> Layout:
-    """Raises Skipped where nothing can be imported, or nothing tested."""
+    """Raises Skipped if there is nothing to import or to test."""
     facts = _facts(folder)
     name, version = facts.get("Name", "") or name, facts.get("Version", "") or version
     root, modules = _modules(folder, name)
     sources, tests = _files(folder, root, modules)
     if not tests:
-        raise Skipped("its source distribution holds no tests")
+        raise Skipped("its source distribution has no tests")
     if not sources:
         raise Skipped("it has no Python source of its own")
     return Layout(
@@ -78,7 +85,7 @@ class _Facts(dict[str, str]):
 
 
 def _facts(folder: Path) -> _Facts:
-    """The headers of PKG-INFO; of pyproject.toml where there is none."""
+    """The headers of PKG-INFO, or else the fields of pyproject.toml."""
     facts = _Facts()
     facts.requires = []
     place = folder / "PKG-INFO"
@@ -103,7 +110,7 @@ def _requires(facts: _Facts) -> Iterator[str]:
 
 
 def _modules(folder: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """Where the top-level modules lie, and their names."""
+    """The folder of the top-level modules, and their names."""
     for root in ROOTS:
         place = folder / root
         if not place.is_dir():
@@ -121,7 +128,7 @@ def _modules(folder: Path, name: str) -> tuple[str, tuple[str, ...]]:
         packages = [one for one in found if (place / one / "__init__.py").is_file()]
         if len(packages) == 1 or (root != "." and packages):
             return root, tuple(packages)
-    raise Skipped("what it would be imported as was not found: it has no Python package of its name")
+    raise Skipped("it has no Python module or package of its name to import")
 
 
 def _files(folder: Path, root: str, modules: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -152,14 +159,14 @@ def _is_test(path: Path) -> bool:
 
 
 def _supports(folder: Path, tests: list[str]) -> list[str]:
-    """Python files beside the tests: what the tests share."""
+    """Python files beside the tests, which tests may share."""
     folders = {(folder / test).parent for test in tests} - {folder}
     found = {path.relative_to(folder).as_posix() for place in folders for path in place.glob("*.py")}
     return sorted(found - set(tests))
 
 
 def _imported(folder: Path, files: list[str], own: set[str]) -> list[str]:
-    """The projects whose modules are imported at the top of files."""
+    """The projects whose modules are imported at the top level of files."""
     local = {part for file in files for part in (*Path(file).parent.parts, Path(file).stem)}
     names: set[str] = set()
     for file in files:

@@ -1,8 +1,8 @@
-"""Runs a package's tests in a few sandboxes over one tree, kept open, each with `sandbox_program.py` in it.
+"""Runs a package's tests in a few sandboxes over one tree, each with `sandbox_program.py` in it.
 
-Input: jobs of `sandbox_program.py`. Output: its answers, as plain JSON objects, in the order of the jobs.
-Invariants: nothing runs outside a sandbox; at most `num_at_once` run at a time; a sandbox that breaks is replaced,
-and those of its jobs that were not answered count as timed out.
+Input: jobs for `sandbox_program.py`. Output: its answers, as JSON objects, in the order of the jobs.
+Invariants: nothing runs outside a sandbox; at most `num_at_once` sandboxes run at a time; a sandbox that breaks is
+replaced, and its unanswered jobs count as timed out.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ START_TIMEOUT_S = 60.0
 MAX_ANSWER_BYTES = 256 << 20
 
 Answer = Mapping[str, Any]
-"""What a run told, as JSON: its keys are those of `sandbox_program.py`."""
+"""A job or an answer as JSON, with the keys of `sandbox_program.py`."""
 
 
 def environment(root: str) -> dict[str, str]:
-    """How Python finds the package and what it needs, and runs the same each time."""
+    """The environment in which Python finds the package and its requirements, and runs reproducibly."""
     own = WORKDIR if root == "." else f"{WORKDIR}/{root}"
     return {"PYTHONPATH": f"{own}:{WORKDIR}/{DEPS}", "PYTHONHASHSEED": "0", "CI": "1", "TZ": "UTC"}
 
@@ -54,7 +54,7 @@ class Workers:
         self._idle: list[Sandbox] = []
 
     async def run(self, op: str, jobs: Sequence[Answer], *, timeout_s: float) -> list[Answer]:
-        """Run jobs one after the other in one sandbox; `timeout_s` is for all of them."""
+        """Run jobs one after the other in one sandbox; `timeout_s` covers all of them."""
         async with self._room:
             sandbox = self._idle.pop() if self._idle else await self._open()
             answers: list[Answer] = []
@@ -75,13 +75,13 @@ class Workers:
             except BaseException:
                 await sandbox.aclose()
                 raise
-        told = {answer.get("id"): answer for answer in answers}
-        return [told.get(job["id"], {**missing, "id": job["id"]}) for job in jobs]
+        by_id = {answer.get("id"): answer for answer in answers}
+        return [by_id.get(job["id"], {**missing, "id": job["id"]}) for job in jobs]
 
     async def run_all(
         self, op: str, jobs: Sequence[Answer], *, at_a_time: int, timeout_s: float
     ) -> AsyncIterator[Answer]:
-        """Run jobs in parts of `at_a_time`, in parallel; the answers come in the order of the jobs."""
+        """Run jobs in batches of `at_a_time`, in parallel; yields the answers in the order of the jobs."""
         parts = [jobs[place : place + at_a_time] for place in range(0, len(jobs), at_a_time)]
         async with task_group() as group:
             running = [group.create_task(self.run(op, part, timeout_s=timeout_s)) for part in parts]
@@ -125,13 +125,13 @@ def _read(data: bytes) -> list[Answer]:
     return answers
 
 
-def first_error(said: str) -> str:
-    """The first line of a long output that speaks of an error; the last one if none does."""
-    errors = [line.strip() for line in said.splitlines() if "error:" in line.lower()]
-    return errors[0][:300] if errors else last_line(said)
+def first_error(output: str) -> str:
+    """The first line of a long output that mentions an error, or else the last line."""
+    errors = [line.strip() for line in output.splitlines() if "error:" in line.lower()]
+    return errors[0][:300] if errors else last_line(output)
 
 
-def last_line(said: str) -> str:
-    """What an error says in its last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it says nothing"
+def last_line(output: str) -> str:
+    """The last line of an error message."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no output"

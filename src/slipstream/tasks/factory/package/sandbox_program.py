@@ -1,8 +1,8 @@
-"""A test runner inside a sandbox, for the factory: one standalone program, standard library and pytest alone.
+"""Runs tests and snippets inside a sandbox, for the factory. A standalone program: standard library and pytest only.
 
 Input: one JSON object on standard input, `{"op": "suite" | "mutants" | "snippets", ...}`. Output: JSON lines on
-standard output, one for each thing that was run. Invariants: pytest is loaded once and every run is a fork of that,
-with a deadline; files that a run needs changed are put back after it; what the code under test prints is thrown away.
+standard output, one for each job. Invariants: pytest is imported once and every job is a fork with a deadline; files
+that a job changes are restored after it; the output of the code under test is discarded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 Job = dict[str, Any]
-"""What is asked for and what is answered, as JSON."""
+"""A job or an answer, as JSON."""
 
 ROOT = str(pathlib.Path.cwd())
 MAX_REPR = 600
@@ -39,9 +39,9 @@ FLAGS = (
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    if asked["op"] != "snippets":
+    if request["op"] != "snippets":
         import _pytest.assertion.rewrite
         import _pytest.unittest  # noqa: F401
         import pytest  # noqa: F401
@@ -50,9 +50,10 @@ def main() -> None:
             with contextlib.suppress(ImportError):
                 __import__(name)
     gc.freeze()
-    for job in asked["jobs"]:
+    work = {"suite": run_tests, "mutants": run_tests, "snippets": run_snippet}[request["op"]]
+    for job in request["jobs"]:
         with changed(job.get("files", {}), job.get("number", 0)):
-            answer = forked({"suite": run_tests, "mutants": run_tests, "snippets": run_snippet}[asked["op"]], job)
+            answer = run_in_fork(work, job)
         answer["id"] = job["id"]
         out.write(json.dumps(answer) + "\n")
         out.flush()
@@ -60,8 +61,8 @@ def main() -> None:
 
 @contextlib.contextmanager
 def changed(files: dict[str, str], number: int) -> Iterator[None]:
-    """The files with other contents, for as long as it takes. Their times differ each time, so that no compiled file
-    is taken for theirs."""
+    """A context in which the files have other contents. Their modification times differ each time, so that no stale
+    compiled file is used."""
     before: dict[str, bytes] = {}
     try:
         for path, text in files.items():
@@ -78,14 +79,14 @@ def rewrite(path: str, data: bytes, when: int) -> None:
     os.utime(path, (when, when))
 
 
-def forked(work: Callable[[Job], Job], job: Job) -> Job:
-    """What `work(job)` returns, made in a child that is killed at the deadline."""
+def run_in_fork(work: Callable[[Job], Job], job: Job) -> Job:
+    """Run `work(job)` in a child process that is killed at the deadline; returns its answer."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         os.close(ours)
-        if "cpu_s" in job:  # whatever else the machine does, it has as much as this
+        if "cpu_s" in job:  # unlike a deadline, independent of the machine's load
             resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_s"], job["cpu_s"]))
             resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
         null = os.open(os.devnull, os.O_RDWR)
@@ -109,8 +110,8 @@ def forked(work: Callable[[Job], Job], job: Job) -> Job:
     if timed_out or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) and not data):
         return {"timed_out": True}
     try:
-        told: Job = json.loads(data)
-        return told
+        failure: Job = json.loads(data)
+        return failure
     except ValueError:
         return {"error": "the run ended without an answer"}
 
@@ -176,10 +177,10 @@ class Plugin:
             files: dict[str, list[Any]] = {}
             for item in items:
                 files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-            chance = random.Random(self.order)
+            rng = random.Random(self.order)
             groups = list(files.values())
-            chance.shuffle(groups)
-            items[:] = [item for group in groups for item in chance.sample(group, len(group))]
+            rng.shuffle(groups)
+            items[:] = [item for group in groups for item in rng.sample(group, len(group))]
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -219,7 +220,7 @@ class Plugin:
 
 
 def start_trace(files: set[str], touched: set[tuple[str, int]]) -> None:
-    """Which functions of the files are entered: `[file, first line]`. Nothing is traced within them."""
+    """Record which functions of the files are entered, as `(file, first line)`, without tracing inside them."""
     seen: set[CodeType] = set()
     prefix = ROOT + os.sep
 
@@ -244,7 +245,7 @@ def stop_trace() -> None:
 
 
 def describe(item: Any, excinfo: Any) -> Job:
-    """Where in the test it failed, and with which values."""
+    """Where in the test a failure occurred, and with which values."""
     path = str(item.path)
     found = None
     step = excinfo.tb
@@ -255,7 +256,7 @@ def describe(item: Any, excinfo: Any) -> Job:
     last = excinfo.tb
     while last.tb_next is not None:
         last = last.tb_next
-    told: Job = {
+    failure: Job = {
         "exception": excinfo.type.__name__,
         "message": str(excinfo.value)[:MAX_REPR],
         "params": {},
@@ -263,15 +264,15 @@ def describe(item: Any, excinfo: Any) -> Job:
     }
     callspec = getattr(item, "callspec", None)
     for name, value in (callspec.params if callspec is not None else {}).items():
-        told["params"][name] = repr_of(value)
+        failure["params"][name] = repr_of(value)
     if found is None:
-        return told
+        return failure
     frame = found.tb_frame
-    told["function"] = frame.f_code.co_name
-    told["first_line"] = frame.f_code.co_firstlineno
-    told["line"] = found.tb_lineno
-    told["values"] = values(path, found.tb_lineno, frame)
-    return told
+    failure["function"] = frame.f_code.co_name
+    failure["first_line"] = frame.f_code.co_firstlineno
+    failure["line"] = found.tb_lineno
+    failure["values"] = values(path, found.tb_lineno, frame)
+    return failure
 
 
 COMPARED = {"assertEqual": "==", "assertEquals": "==", "assertListEqual": "==", "assertDictEqual": "==",
@@ -280,7 +281,7 @@ COMPARED = {"assertEqual": "==", "assertEquals": "==", "assertListEqual": "==", 
 
 
 def values(path: str, line: int, frame: FrameType) -> Job | None:
-    """Both sides of the comparison that failed, evaluated once more where it stands; None if it is none."""
+    """Both sides of the failed comparison, evaluated again in its frame; None if it is not a comparison."""
     tree = ast.parse(pathlib.Path(path).read_bytes())
     nodes = [
         node
@@ -338,7 +339,7 @@ def repr_of(value: object) -> str:
 
 
 def run_snippet(job: Job) -> Job:
-    """Run a snippet as a program of its own; tell how it ended."""
+    """Run a snippet as a program; returns the exception that ended it, if any."""
     sys.dont_write_bytecode = True
     names = {"__name__": "__main__"}
     try:

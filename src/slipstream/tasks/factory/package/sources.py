@@ -1,8 +1,8 @@
-"""Source distributions and wheels: found, downloaded, unpacked. No code of them runs.
+"""Finds, downloads and unpacks source distributions and wheels. None of their code runs.
 
 Input: `NAME==VERSION`, or the path of a source distribution or of a folder. Output: folders of plain files.
-Invariants: what is downloaded is what its index names, by SHA-256 where that is told; an archive writes nowhere but
-into the folder it is unpacked to, and links in it are left out.
+Invariants: a download matches the SHA-256 of its index if there is one; an archive writes only into the folder it is
+unpacked to, and its links are left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _LINK = re.compile(r'<a\s[^>]*?href="(?P<url>[^"]+)"[^>]*>(?P<file>[^<]+)</a>', 
 
 
 class Skipped(Exception):
-    """A package of which no tasks can be made; says why."""
+    """No tasks can be made from a package; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A package to make tasks of: by name and version, or where it lies."""
+    """A package to make tasks from: by name and version, or by path."""
 
     name: str
     version: str = ""
@@ -60,13 +60,13 @@ def read_requirement(text: str) -> Requirement:
     named = _NAMED.fullmatch(text.strip())
     if named is None:
         raise ConfigError(
-            f"{text!r} names no package: write NAME==VERSION, such as toolz==1.0.0, or a source distribution's path"
+            f"{text!r} is not a package: write NAME==VERSION, such as toolz==1.0.0, or a source distribution's path"
         )
     return Requirement(name=named["name"], version=named["version"])
 
 
 def normal_name(name: str) -> str:
-    """A project's name as indexes write it."""
+    """A project's normalised name, as indexes use it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -74,7 +74,7 @@ def normal_name(name: str) -> str:
 
 
 def download_source(wanted: Requirement, folder: Path, *, index: str = INDEX) -> Path:
-    """The package's source distribution, put into `folder`."""
+    """Download the package's source distribution to `folder`."""
     page_url = f"{index.rstrip('/')}/{normal_name(wanted.name)}/"
     try:
         page = _fetch(page_url).decode("utf-8", "replace")
@@ -92,7 +92,7 @@ def download_source(wanted: Requirement, folder: Path, *, index: str = INDEX) ->
             data = _fetch(url)
             expected = fragment.partition("sha256=")[2]
             if expected and hashlib.sha256(data).hexdigest() != expected:
-                raise Skipped(f"{url} is not the file that {index} names: its SHA-256 differs")
+                raise Skipped(f"the SHA-256 of {url} differs from the one in {index}")
             place.write_bytes(data)
         return place
     raise Skipped(f"{index} has no source distribution of {wanted}")
@@ -116,15 +116,15 @@ def _fetch(url: str) -> bytes:
 
 
 def download_wheels(requirements: Sequence[str], folder: Path, *, python: str) -> list[Path]:
-    """Wheels of the requirements and of all that they require, for this version of Python. Raises Skipped."""
+    """Download wheels of the requirements and of all that they require, for this version of Python. Raises Skipped."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", python]
     done = subprocess.run(
         [*command, "--dest", str(folder), *requirements], capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()[-300:]]
-        raise Skipped(f"no wheels of {' '.join(requirements)}: {said[-1].removeprefix('ERROR: ')}")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()[-300:]]
+        raise Skipped(f"no wheels of {' '.join(requirements)}: {errors[-1].removeprefix('ERROR: ')}")
     return sorted(folder.glob("*.whl"))
 
 
@@ -132,7 +132,7 @@ def download_wheels(requirements: Sequence[str], folder: Path, *, python: str) -
 
 
 def unpack_source(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
-    """The files of a source distribution, or of a folder, without the one folder around them."""
+    """Unpack a source distribution without its top folder, or copy a folder."""
     if archive.is_dir():
         shutil.copytree(archive, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "*.pyc"))
         for link in [path for path in folder.rglob("*") if path.is_symlink()]:
@@ -146,13 +146,13 @@ def unpack_source(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_
             with tarfile.open(archive) as packed_tar:
                 _write(_tar_files(packed_tar), folder, max_bytes, strip=1)
     except tarfile.ReadError as raised:
-        raise Skipped(f"{archive.name} is no tar or zip archive that can be read: is it all there?") from raised
+        raise Skipped(f"{archive.name} is not a readable tar or zip archive: is it complete?") from raised
     except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as raised:
         raise Skipped(f"{archive.name} cannot be unpacked: {raised}") from raised
 
 
 def unpack_wheel(archive: Path, folder: Path) -> None:
-    """The files of a wheel that are imported; its scripts and headers are left out."""
+    """Unpack the importable files of a wheel, without its scripts and headers."""
     with zipfile.ZipFile(archive) as packed:
         _write(_zip_files(packed), folder, MAX_UNPACKED_BYTES, strip=0)
     for data in folder.glob("*.data"):

@@ -1,8 +1,7 @@
-"""A package's working and steady tests: those that pass each time, how long they take, which functions they touch.
+"""Finds a package's steady tests: those that pass every time, how long they take, and which functions they touch.
 
-Input: a Package and sandboxes over its tree. Output: a Suite.
-Invariants: a test is in it only if it passed in every run, one of them in another order; a function is in it only if
-a steady test entered it.
+Invariants: a test is in the Suite only if it passed in every run, one of them in another order; a function is in it
+only if a steady test entered it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class Function:
 
     path: str
     name: str
-    """With the names around it: `Class.method`."""
+    """The qualified name: `Class.method`."""
     first_line: int
-    """Of its decorators, if it has any."""
+    """The line of its first decorator, if it has any, or else of its `def`."""
     last_line: int
     body_line: int
-    """Of its `def`."""
+    """The line of its `def`."""
 
     @property
     def num_lines(self) -> int:
@@ -40,13 +39,13 @@ class Function:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     seconds: Mapping[str, float]
-    """Each steady test's time on a processor, the longest that was seen."""
+    """Each steady test's longest CPU time."""
     touched: Mapping[Function, tuple[str, ...]]
     """The steady tests that enter each function, sorted."""
     num_unsteady: int
-    """Tests that passed in some run and not in all."""
+    """Tests that passed in some runs but not in all."""
     num_broken: int
-    """Tests and test files that passed in none."""
+    """Tests and test files that passed in no run."""
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -54,7 +53,7 @@ class Suite:
 
 
 def functions_of(path: str, text: str) -> list[Function]:
-    """The functions of a file, inner ones after the one they are in."""
+    """The functions of a file, inner ones after the enclosing one."""
     found: list[Function] = []
 
     def visit(node: ast.AST, names: tuple[str, ...]) -> None:
@@ -86,7 +85,7 @@ def functions_of(path: str, text: str) -> list[Function]:
 async def find_suite(
     package: Package, workers: Workers, *, timeout_s: float = 240.0, num_runs: int = 3, slowest_test_s: float = 2.0
 ) -> Suite:
-    """Run the tests `num_runs` times. Raises Skipped where too few of them work, or they take too long."""
+    """Run the tests `num_runs` times. Raises Skipped if too few of them work, or they take too long."""
     layout = package.layout
     shared = {"paths": list(layout.tests), "timeout_s": timeout_s}
     jobs: list[Answer] = [{**shared, "id": 0, "traced": list(layout.sources)}]
@@ -95,7 +94,7 @@ async def find_suite(
         running = [group.create_task(workers.run("suite", [job], timeout_s=timeout_s + 30.0)) for job in jobs]
     answers = [task.result()[0] for task in running]
     if any(answer.get("timed_out") for answer in answers):
-        raise Skipped(f"its tests take more than {timeout_s:g} s: allow them more, or leave it out")
+        raise Skipped(f"its tests take more than {timeout_s:g} s: raise the limit, or leave the package out")
     if error := next((answer["error"] for answer in answers if "error" in answer), ""):
         raise Skipped(f"its tests cannot be run: {error}")
     return _suite(package, answers, slowest_test_s)
@@ -122,16 +121,16 @@ def _too_few(num_steady: int, num_tried: int, broken: Sequence[tuple[str, str]])
     why = f"; {broken[0][0]}: {last_line(broken[0][1]).removeprefix('E').strip()}" if broken else ""
     if not num_tried:
         return f"none of its tests can be loaded in a sandbox without a network{why}"
-    return f"only {num_steady} of its {num_tried} tests pass each time without a network, of {MIN_TESTS} needed{why}"
+    return f"only {num_steady} of its {num_tried} tests always pass without a network; {MIN_TESTS} are needed{why}"
 
 
 def _touched(
-    package: Package, told: Mapping[str, Sequence[Sequence[object]]], steady: set[str]
+    package: Package, entered: Mapping[str, Sequence[Sequence[object]]], steady: set[str]
 ) -> dict[Function, tuple[str, ...]]:
-    """Which tests entered which function. Lambdas and comprehensions count for the function they are in."""
+    """By function, the steady tests that entered it. Lambdas and comprehensions count for the enclosing function."""
     functions = {path: functions_of(path, package.text(path)) for path in package.layout.sources}
     found: dict[Function, set[str]] = {}
-    for test, places in told.items():
+    for test, places in entered.items():
         if test not in steady:
             continue
         for path, line in places:

@@ -1,4 +1,4 @@
-"""Replays of made tasks: the calls of the hidden tests, recorded under the reference, and fresh arguments for them."""
+"""Makes the replays of tasks: calls of the hidden tests, recorded on the reference, and fresh arguments for them."""
 
 from pathlib import Path
 

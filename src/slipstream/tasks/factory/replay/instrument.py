@@ -1,7 +1,7 @@
-"""Test files rewritten so that calls, operators, attributes and loops go through `recorder.py`. Standard library alone.
+"""Rewrites test files so that calls, operators, attributes and loops go through `recorder.py`. Standard library only.
 
-Input: a syntax tree. Output: a tree that does the same and calls `_slip_call`, `_slip_op` and the like on the way,
-which the recorder puts among the builtins; the source of functions and classes, by number.
+Input: a syntax tree. Output: an equivalent tree that calls `_slip_call`, `_slip_op` and the like, which the recorder
+adds to the builtins; and the source of functions and classes, by number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 from typing import Any
 
 WITH_FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec", "open", "input", "print", "__import__"}
-"""Builtins that look at who calls them, or out of the process."""
+"""Builtins that depend on their caller's frame, or reach outside the process."""
 OPERATORS: dict[type, str] = {
     ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.In: "contains",
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
@@ -127,14 +127,14 @@ class Instrument(ast.NodeTransformer):
         node.body = [self.visit(one) for one in node.body]
         return node
 
-    # ------------------------------------------------ what is known by its source
+    # ------------------------------------------------ definitions, identified by their source
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         number = self.number_of(node, ast.unparse(node), "")
         return _at(node, _known(number, self.generic_visit(node)))
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        """Made by a function of its own, which can be sent as text."""
+        """Wrapped in a lambda, which can be sent as source text."""
         if self.in_class or any(isinstance(one, ast.NamedExpr | ast.Await | ast.Yield) for one in ast.walk(node)):
             return self.generic_visit(node)
         number = self.number_of(node, f"lambda: {ast.unparse(node)}", "")

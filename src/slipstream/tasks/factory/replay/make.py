@@ -1,8 +1,8 @@
-"""Replays for tasks: the calls that graded tests make, what the reference answers, and fresh arguments.
+"""Makes the replay of a task: the calls that its tests make, the reference's answers, and fresh arguments.
 
-Input: a package, its steady tests and a bug. Output: the `replay` of the task's grading (`graders.replay.judge`).
-Invariants: whatever is compared at grading came out the same in two processes over the clean tree, without tests and
-under different hash seeds, and looked at no clock; a session is telling only if the buggy tree answered otherwise.
+Input: a package, its steady tests and a bug. Output: the `replay` of the task's grading (`graders.replay.grading`).
+Invariants: every answer that is compared in grading was the same in two processes over the clean tree, without tests
+and with different hash seeds, and read no clock; a session is telling only if the buggy tree answered differently.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from slipstream.graders.replay.compare import same_answer
-from slipstream.graders.replay.judge import Answers, CallSite, Encoded, ReplaySpec, SessionSpec, differing, run_worker
-from slipstream.graders.replay.judge import program as worker_program
+from slipstream.graders.replay.grading import Answers, CallSite, Encoded, ReplaySpec, SessionSpec, differing, run_worker
+from slipstream.graders.replay.grading import program as worker_program
 from slipstream.graders.testing.work import TEST_TOOLS, Refused
 from slipstream.sandbox.base import Sandbox, SandboxProvider
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.tasks.factory.package.fetch import Package
-from slipstream.tasks.factory.package.layout import TEST_FOLDERS
+from slipstream.tasks.factory.package.layout import test_folder
 from slipstream.tasks.factory.package.runner import DEPS, RECORDER, START_TIMEOUT_S, WORKDIR, Workers, environment
 from slipstream.tasks.factory.replay.fresh import varied_session
 from slipstream.tasks.factory.replay.shorten import session_of, shortened
 from slipstream.types import File, Json
 
 MAX_CALLS = 40
-"""Recorded calls of a task that are compared."""
+"""The maximum number of recorded calls that are compared."""
 MAX_RECORDED_BYTES = 20_000
 MAX_FRESH_BYTES = 12_000
 NUM_VARIED = 90
-"""Sessions with fresh arguments that are tried."""
+"""The number of sessions with fresh arguments that are tried."""
 MAX_FRESH_TELLING, MAX_FRESH_OTHERS = 16, 8
 MAX_OUTPUT_BYTES = 64 << 20
 MAKE_TIMEOUT_S = 240.0
 GRADE_TIMEOUT_S = 30.0
 MIN_GUESSES = 4
-"""Telling sessions that are enough even if each could be guessed."""
+"""This many telling sessions suffice even if each could be guessed."""
 WEAK = ("_operator:eq", "_operator:ne")
-"""Operators whose answer is one bit that an object can give to everything: compared, but never telling."""
+"""Operators with an answer of one bit that an object can always give: compared, but never telling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a task's grading gets, and what the report says of it."""
+    """The replay of a task's grading, and its figures for the report."""
 
     spec: ReplaySpec
     num_calls: int
@@ -53,7 +53,7 @@ class Replay:
     num_fresh: int
     num_fresh_telling: int
     has_rich_answer: bool
-    """A telling call returns more than could be guessed: neither one bit, nor the type of an exception alone."""
+    """Whether some telling call returns more than a guessable bit or exception type."""
 
     @property
     def is_telling(self) -> bool:
@@ -61,7 +61,7 @@ class Replay:
         return num_telling >= MIN_GUESSES or (num_telling > 0 and self.has_rich_answer)
 
     def as_json(self) -> dict[str, Json]:
-        """As the grading has it."""
+        """The `replay` entry of the grading."""
         spec = self.spec.model_copy(update={"is_guard": self.is_telling})
         written: dict[str, Json] = spec.model_dump(mode="json", exclude_defaults=True)
         return written
@@ -85,32 +85,33 @@ class Replays:
         self._provider = provider
         self._reference = reference
         self.sessions = sessions
-        """By test, with what the reference answered."""
+        """By test, with the reference's answers."""
 
     async def make(
         self, changed: Mapping[str, str], failing: Sequence[str], passing: Sequence[str], *, seed: str
     ) -> Replay | None:
-        """The replay of a task whose bug changes these files; None if nothing of it can be replayed."""
+        """The replay of a task whose bug changes these files; None if nothing can be replayed."""
         sessions = [self.sessions[test] for test in (*failing, *passing) if test in self.sessions]
         base = _spec(self._package)
         files = {path: File(data=text.encode("utf-8", "surrogateescape")) for path, text in changed.items()}
         spec = replace(self._package.spec, files=files)
         buggy = await open_sandbox(self._provider, spec, timeout_s=START_TIMEOUT_S)
         try:
-            told = await _answers(buggy, self._package, base, sessions)
-            fresh = _varied(sessions, told, random.Random(seed))
-            recorded = _chosen(sessions, told)
+            buggy_answers = await _answers(buggy, self._package, base, sessions)
+            fresh = _fresh_sessions(sessions, buggy_answers, random.Random(seed))
+            recorded = _chosen_calls(sessions, buggy_answers)
             recorded = await self._expected(base, recorded)
             fresh = await self._fresh(base, fresh)
-            told = await _answers(buggy, self._package, base, [*recorded, *fresh])
+            buggy_answers = await _answers(buggy, self._package, base, [*recorded, *fresh])
         except Refused:
             return None
         finally:
             await buggy.aclose()
-        places = [_wrong(session, answers) for session, answers in zip([*recorded, *fresh], told, strict=True)]
-        pairs = list(zip([*recorded, *fresh], places, strict=True))
+        sessions = [*recorded, *fresh]
+        places = [_wrong_calls(one, answers) for one, answers in zip(sessions, buggy_answers, strict=True)]
+        pairs = list(zip(sessions, places, strict=True))
         marked = [session.model_copy(update={"telling": bool(wrong)}) for session, wrong in pairs]
-        recorded, fresh = marked[: len(recorded)], _kept(marked[len(recorded) :])
+        recorded, fresh = marked[: len(recorded)], _limited(marked[len(recorded) :])
         if not recorded and not fresh:
             return None
         return Replay(
@@ -123,13 +124,13 @@ class Replays:
         )
 
     async def _expected(self, base: ReplaySpec, sessions: Sequence[SessionSpec]) -> list[SessionSpec]:
-        """What of the shortened sessions comes out as it did in the whole ones."""
+        """The shortened sessions, expecting only answers that are the same as in the complete ones."""
         runs = await _twice(self._reference, self._package, base, sessions)
         found = [_agreed(session, answers) for session, answers in zip(sessions, runs, strict=True)]
         return [session for session in found if any(one is not None for one in session.expect)]
 
     async def _fresh(self, base: ReplaySpec, sessions: Sequence[SessionSpec]) -> list[SessionSpec]:
-        """Those whose last call returns something that can be compared, with what it returns."""
+        """The sessions whose last call returns something comparable, expecting that."""
         found = []
         for session, answers in zip(
             sessions, await _twice(self._reference, self._package, base, sessions), strict=True
@@ -145,14 +146,14 @@ class Replays:
 async def open_replays(
     package: Package, tests: Sequence[str], workers: Workers, provider: SandboxProvider, *, timeout_s: float
 ) -> AsyncIterator[Replays]:
-    """Record the calls of the tests, and see what the reference answers to each."""
+    """Record the calls of the tests, and the reference's answer to each."""
     recorded = await _record(package, tests, workers, timeout_s)
     reference = await open_sandbox(provider, package.spec, timeout_s=START_TIMEOUT_S)
     try:
         base = _spec(package)
         try:
             runs = await _twice(reference, package, base, list(recorded.values()))
-        except Refused:  # nothing can be replayed without the tests: the tasks are graded by them alone
+        except Refused:  # nothing can be replayed without the tests: they alone grade the tasks
             runs = [None] * len(recorded)
         pairs = zip(recorded.items(), runs, strict=True)
         sessions = {test: _agreed(session, answers) for (test, session), answers in pairs}
@@ -179,8 +180,8 @@ async def _record(package: Package, tests: Sequence[str], workers: Workers, time
         "sources": list(package.layout.sources),
     }
     (answer,) = await workers.run("suite", [job], timeout_s=timeout_s + 30.0)
-    told = answer.get("recorded") or {"prelude": [], "tests": {}}
-    sessions = {test: session_of(told["prelude"], ops) for test, ops in sorted(told["tests"].items())}
+    recording = answer.get("recorded") or {"prelude": [], "tests": {}}
+    sessions = {test: session_of(recording["prelude"], ops) for test, ops in sorted(recording["tests"].items())}
     return {test: session for test, session in sessions.items() if session.ops}
 
 
@@ -188,7 +189,7 @@ async def _record(package: Package, tests: Sequence[str], workers: Workers, time
 
 
 def _agreed(session: SessionSpec, answers: Answers) -> SessionSpec:
-    """What the reference answered, where it is what was expected of it."""
+    """The session, expecting the reference's answers where they agree with the recorded ones."""
     if answers is None or len(answers) != len(session.ops):
         return session.model_copy(update={"expect": [None] * len(session.ops)})
     expect = [
@@ -199,20 +200,20 @@ def _agreed(session: SessionSpec, answers: Answers) -> SessionSpec:
 
 
 def _is_outcome(recorded: Mapping[str, Json], got: Mapping[str, Json]) -> bool:
-    """The recording alone does not tell what became of the arguments and what was printed; a replay does."""
-    told: Json = {key: value for key, value in got.items() if key != "m" or "m" in recorded}
-    return same_answer(dict(recorded), told)
+    """Whether a replay agrees with a recording, which lacks changes to arguments and printed output."""
+    buggy_answers: Json = {key: value for key, value in got.items() if key != "m" or "m" in recorded}
+    return same_answer(dict(recorded), buggy_answers)
 
 
-def _wrong(session: SessionSpec, answers: Answers) -> set[int]:
-    """The calls that the bug answers otherwise, and by which it can be told. A session that died tells nothing."""
+def _wrong_calls(session: SessionSpec, answers: Answers) -> set[int]:
+    """The calls that the buggy tree answers differently, without weak ones; none if the session died."""
     places = [] if answers is None else differing(session, answers)
     return {place for place in places if session.expect[place] is not None and not _is_weak(session.ops[place])}
 
 
-def _chosen(sessions: Sequence[SessionSpec], told: Sequence[Answers]) -> list[SessionSpec]:
-    """As many calls as there is room for, those first that the bug gets wrong."""
-    wrong = [_wrong(session, answers) for session, answers in zip(sessions, told, strict=True)]
+def _chosen_calls(sessions: Sequence[SessionSpec], buggy_answers: Sequence[Answers]) -> list[SessionSpec]:
+    """As many calls as there is room for, first those that the bug gets wrong."""
+    wrong = [_wrong_calls(session, answers) for session, answers in zip(sessions, buggy_answers, strict=True)]
     ranked = sorted(
         (place not in wrong[number], number, place)
         for number, session in enumerate(sessions)
@@ -231,11 +232,13 @@ def _chosen(sessions: Sequence[SessionSpec], told: Sequence[Answers]) -> list[Se
     return [shortened(sessions[number], places) for number, places in sorted(wanted.items())]
 
 
-def _varied(sessions: Sequence[SessionSpec], told: Sequence[Answers], chance: random.Random) -> list[SessionSpec]:
-    """Single calls with other arguments: two in three of those that the bug gets wrong, where there are such."""
+def _fresh_sessions(
+    sessions: Sequence[SessionSpec], buggy_answers: Sequence[Answers], rng: random.Random
+) -> list[SessionSpec]:
+    """Single calls with other arguments: if possible, two in three of calls that the bug gets wrong."""
     kinds: dict[bool, list[SessionSpec]] = {True: [], False: []}
-    for session, answers in zip(sessions, told, strict=True):
-        wrong = _wrong(session, answers)
+    for session, answers in zip(sessions, buggy_answers, strict=True):
+        wrong = _wrong_calls(session, answers)
         for place, one in enumerate(session.expect):
             if one is not None and not _is_weak(session.ops[place]):
                 kinds[place in wrong].append(shortened(session, {place}))
@@ -245,15 +248,15 @@ def _varied(sessions: Sequence[SessionSpec], told: Sequence[Answers], chance: ra
         singles = kinds[number % 3 > 0] or kinds[number % 3 == 0]
         if not singles or len(found) >= NUM_VARIED:
             break
-        single = chance.choice(singles)
-        ops = varied_session(single.ops, chance)
+        single = rng.choice(singles)
+        ops = varied_session(single.ops, rng)
         if ops is not None and (text := json.dumps(ops)) not in seen:
             seen.add(text)
             found.append(single.model_copy(update={"ops": ops}))
     return found
 
 
-def _kept(fresh: Sequence[SessionSpec]) -> list[SessionSpec]:
+def _limited(fresh: Sequence[SessionSpec]) -> list[SessionSpec]:
     kept: list[SessionSpec] = []
     num_bytes = 0
     telling = [session for session in fresh if session.telling][:MAX_FRESH_TELLING]
@@ -292,16 +295,12 @@ def _spec(package: Package) -> ReplaySpec:
 
 
 def _hidden(package: Package) -> list[str]:
-    """Tests, and what runs them."""
+    """The paths of tests and of test tools."""
     paths = {"conftest.py", *(f"{DEPS}/{name}" for name in TEST_TOOLS), *(f"{DEPS}/{name}.py" for name in TEST_TOOLS)}
-    for test in package.layout.tests:
-        folders = PurePosixPath(test).parent.parts
-        depth = next((place for place, part in enumerate(folders) if part in TEST_FOLDERS), None)
-        paths.add(test if depth is None else "/".join(folders[: depth + 1]))
-    return sorted(paths)
+    return sorted(paths | {test_folder(test) or test for test in package.layout.tests})
 
 
-def place_of(package: Package) -> CallSite:
+def call_site(package: Package) -> CallSite:
     env = environment(package.layout.root)
     return CallSite(interpreter="python3", folder=WORKDIR, paths=tuple(env["PYTHONPATH"].split(":")), env=env)
 
@@ -317,7 +316,7 @@ async def _answers(
 ) -> list[Answers]:
     return await run_worker(
         sandbox,
-        place_of(package),
+        call_site(package),
         spec,
         sessions,
         hash_seed=hash_seed,
@@ -329,13 +328,13 @@ async def _answers(
 async def _twice(
     sandbox: Sandbox, package: Package, spec: ReplaySpec, sessions: Sequence[SessionSpec]
 ) -> list[Answers]:
-    """What two processes answered alike; null for what they did not, or what the clock had a part in."""
+    """The answers on which two processes agree; null where they differ or read a clock."""
     first = await _answers(sandbox, package, spec, sessions)
     second = await _answers(sandbox, package, spec, sessions, hash_seed=1, watch=True)
-    return [_alike(one, other) for one, other in zip(first, second, strict=True)]
+    return [_same_answers(one, other) for one, other in zip(first, second, strict=True)]
 
 
-def _alike(one: Answers, other: Answers) -> Answers:
+def _same_answers(one: Answers, other: Answers) -> Answers:
     if one is None or other is None or len(one) != len(other):
         return None
     found: list[Json] = []

@@ -1,11 +1,11 @@
-"""Records the calls that tests make: a plugin for `sandbox_program.py`, in a sandbox, standard library alone.
+"""Records the calls that tests make: a plugin for `sandbox_program.py` in a sandbox. Standard library only.
 
 Input: the text of `graders/replay/worker.py`, whose encoding it shares, and of `instrument.py`, which makes test files
-call it; what belongs to the package. Output: the operations of every test, in order, each with its encoded function,
-arguments and result, as `worker.py` takes them.
+call it; the package's modules. Output: the operations of every test, in order, each with its encoded function,
+arguments and result, in the format of `worker.py`.
 
-It sees the values that a test hands to the package and gets back, and which result a later argument came from; lambdas,
-functions and classes of the tests are known by their source. Calls that the package makes itself are not recorded.
+It records the values that a test passes to the package and gets back, and from which result a later argument came;
+lambdas, functions and classes of the tests are stored as source. Calls within the package are not recorded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_OPS = 80
-"""Of one test."""
+"""Per test."""
 MAX_PRELUDE = 3_000
-"""Of all test files, while they are loaded."""
+"""The limit of operations while test files are loaded."""
 MAX_OP_BYTES = 4_000
 FOREIGN = {"pytest", "_pytest", "unittest", "pluggy", "hypothesis", "nose", "mock", "doctest"}
-"""Not to be had where calls are replayed."""
+"""Not available where calls are replayed."""
 RAISES = {"raises", "assertRaises", "assertRaisesRegex", "warns", "assertWarns", "deprecated_call"}
 
 Op = dict[str, Any]
@@ -45,7 +45,7 @@ class Session:
         self.max_ops = max_ops
         self.handles: dict[int, Any] = {}
         self.alive: list[object] = []
-        """What handles are of: a number is no other object's while it lives."""
+        """Keeps the objects of the handles alive, so that no id is reused."""
 
     def handle(self, value: object) -> Any:
         found = self.handles.get(id(value))
@@ -71,7 +71,7 @@ class Recorder:
         """Source, name and used names of functions and classes in test files."""
         self.defined: dict[int, int] = {}
         self.makers: set[int] = set()
-        """Those that make the generator of an expression."""
+        """Functions that make the generator of a generator expression."""
         self.alive: list[object] = []
         self.named: dict[int, str] = {}
         self.num_modules = 0
@@ -114,7 +114,7 @@ class Recorder:
         self.session = self.prelude
 
     def name_globals(self) -> None:
-        """Objects of the package's modules that are neither functions nor classes, by the name they have there."""
+        """Map the global objects of the package's modules to their names."""
         if self.num_modules == len(sys.modules):
             return
         self.num_modules = len(sys.modules)
@@ -139,13 +139,13 @@ class Recorder:
             self.note(op, {"x": type(raised).__qualname__}, None)
             raise
         else:
-            self.note(op, {"r": self.codec.answer_of(result)}, result)
+            self.note(op, {"r": self.codec.encode_answer(result)}, result)
             return result
         finally:
             self.depth -= 1
 
     def watched(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments of `raises(error, function, ...)`, whose function is called as if the test called it."""
+        """The arguments of `raises(error, function, ...)`, with calls of the function recorded as the test's."""
 
         def through(function: Any) -> Any:
             return lambda *args, **kwargs: self.call(function, *args, **kwargs)
@@ -209,12 +209,12 @@ class Recorder:
     # ------------------------------------------------ operations
 
     def prepared(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op | None:
-        """The operation, encoded before the call; None if it is not to be recorded or cannot be encoded."""
+        """The operation, encoded before the call; None if it is not recorded."""
         session = self.session
         if self.depth or len(session.ops) >= session.max_ops or threading.current_thread() is not MAIN:
             return None
         if isinstance(function, types.FunctionType) and self.is_of_test(function):
-            return None  # a test's own function: what it calls is recorded
+            return None  # a test's own function: the calls it makes are recorded instead
         self.name_globals()
         try:
             op: Op = {"f": self.encode(function), "a": [self.encode(one) for one in args]}
@@ -243,7 +243,7 @@ class Recorder:
         session.ops.append({**op, **outcome})
 
     def collect(self, value: Any, number: int, path: list[Any], handles: dict[int, Any], kept: list[object]) -> None:
-        """Give handles to what cannot be encoded by its content, however deep it lies in plain containers."""
+        """Give handles to objects in plain containers that cannot be encoded by their content."""
         if len(path) > 3 or self.codec.encode_scalar(value) is not self.codec.MISSING:
             return
         kind = type(value)
@@ -259,7 +259,7 @@ class Recorder:
             kept.append(value)
 
     def is_own(self, value: Any) -> bool:
-        """Whether an operation is about the package: it names something of it, or uses what such a one returned."""
+        """Whether an operation involves the package: it names part of it, or uses what such an operation returned."""
         tag = value[0] if isinstance(value, list) else ""
         if tag in ("ref", "mod", "n", "v") and value[1].partition(":")[0].partition(".")[0] in self.modules:
             return True
@@ -301,7 +301,7 @@ class Recorder:
         return path is not None and self.is_test(path)
 
     def source_of(self, value: Any) -> Any:
-        """A function or class of the tests as text, with those of the names it uses that can be encoded."""
+        """A function or class of the tests as source, with the names it uses that can be encoded."""
         number = self.defined[id(value)]
         text, name, used = self.texts[number]
         if number in self.sourcing:

@@ -1,7 +1,6 @@
-"""Sessions cut down to the calls that are wanted and those that they need. Pure.
+"""Shortens sessions to the wanted calls and those that they need. Pure.
 
-Input: recorded operations (`recorder.py`), or a session made of them. Output: a SessionSpec whose handles are numbered
-anew.
+Input: recorded operations (`recorder.py`), or a session made from them. Output: a SessionSpec with renumbered handles.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipstream.graders.replay import worker
-from slipstream.graders.replay.judge import Encoded, SessionSpec
+from slipstream.graders.replay.grading import Encoded, SessionSpec
 from slipstream.types import Json
 
 Op = Mapping[str, Any]
-"""A call as JSON, with what it came to."""
+"""A call as JSON, with its outcome."""
 
 
 def session_of(prelude: Sequence[Op], ops: Sequence[Op]) -> SessionSpec:
-    """The calls of a test that are about the package, with what they need. What they came to is expected of them."""
+    """The calls of a test that involve the package, and those that they need. Their recorded outcomes are expected."""
     everything = [*prelude, *ops]
     needed: set[int] = set()
     for number in range(len(everything) - 1, -1, -1):
         if number in needed or (number >= len(prelude) and everything[number]["own"]):
             needed |= {number, *_handles(everything[number])}
-    return _taken(everything, [_outcome(op) if op["own"] else None for op in everything], needed)
+    return _subset(everything, [_outcome(op) if op["own"] else None for op in everything], needed)
 
 
 def shortened(session: SessionSpec, wanted: set[int]) -> SessionSpec:
-    """Some calls of a session, and those before them that touch the same objects."""
+    """The wanted calls of a session, and the earlier ones that touch the same objects."""
     needed = set(wanted)
     touched = {handle for number in wanted for handle in _handles(session.ops[number])}
     for number in range(max(wanted, default=-1), -1, -1):
@@ -37,10 +36,10 @@ def shortened(session: SessionSpec, wanted: set[int]) -> SessionSpec:
             needed.add(number)
             touched |= used
     expect = [one if number in wanted else None for number, one in enumerate(session.expect)]
-    return _taken(session.ops, expect, needed)
+    return _subset(session.ops, expect, needed)
 
 
-def _taken(ops: Sequence[Op], expect: Sequence[Encoded | None], needed: set[int]) -> SessionSpec:
+def _subset(ops: Sequence[Op], expect: Sequence[Encoded | None], needed: set[int]) -> SessionSpec:
     order = sorted(needed)
     numbers = {old: new for new, old in enumerate(order)}
     return SessionSpec(
@@ -76,7 +75,7 @@ def _handles(op: Op) -> set[int]:
 
 
 def _renumbered(value: Json, numbers: Mapping[int, int]) -> Json:
-    """With handles as they are numbered now."""
+    """The value with renumbered handles."""
     if not isinstance(value, list):
         return value
     tag, *rest = value

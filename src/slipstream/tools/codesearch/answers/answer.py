@@ -1,7 +1,7 @@
 """Answers sized for a model: in full when short, a preview when long, folded to one line each when many.
 
-Input: Places and lines of files. Output: text with line numbers. Invariants: every definition is named with its path
-and its lines; what is not shown is counted.
+Input: Places and lines of files. Output: text with line numbers. Invariants: every definition has its path and lines;
+what is not shown is counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SearchAnswer:
     next_step: str = ""
     """What to ask next, in a sentence."""
     kind: str = ""
-    """Of the next step, in a word: `rest`, `narrow`, `callers`, `nothing`."""
+    """The kind of next step: `rest`, `narrow`, `callers`, `nothing`."""
     is_empty: bool = False
 
 
@@ -64,7 +64,7 @@ def headline(place: DefinitionPlace) -> str:
 
 
 def full(place: DefinitionPlace) -> tuple[str, str]:
-    """A definition in full if it is short, else folded; and a part of it that was not shown, as a term to ask for."""
+    """A definition in full if it is short, else folded; and a term for a part that is not shown."""
     definition = place.definition
     lines = place.facts.lines()
     last = min(definition.last, len(lines))
@@ -92,16 +92,16 @@ def preview(place: DefinitionPlace) -> str:
     return text if shown_to >= last else f"{text}\n[lines {shown_to + 1}-{last} are not shown]"
 
 
-def folded(places: Sequence[DefinitionPlace], most: int = MAX_FOLDED) -> str:
-    """One line for each, with the line that defines it."""
+def folded(places: Sequence[DefinitionPlace], limit: int = MAX_FOLDED) -> str:
+    """One line per definition, with its first line of code."""
     shown = []
     texts: dict[str, list[str]] = {}
-    for place in places[:most]:
+    for place in places[:limit]:
         if place.path not in texts:
             texts[place.path] = place.facts.lines()
         shown.append(f"{headline(place)}: {signature(texts[place.path], place.definition)}")
-    if len(places) > most:
-        shown.append(f"[{len(places) - most} more]")
+    if len(places) > limit:
+        shown.append(f"[{len(places) - limit} more]")
     return "\n".join(shown)
 
 
@@ -113,7 +113,7 @@ def signature(lines: Sequence[str], definition: Definition) -> str:
 def outlined(
     facts: FileFacts, members: Sequence[Definition], lines: Sequence[str], indent: str = "  "
 ) -> tuple[str, str]:
-    """Members, one line each, and the members of classes below them; the first with a body, to ask for next."""
+    """Members, one line each, including those of nested classes; and the first with a body, as the next term."""
     shown: list[str] = []
     first_body = ""
     num_hidden = 0
@@ -133,8 +133,8 @@ def outlined(
             first_body = definition.name
         place = where("", definition.first, definition.last)[1:]
         doc = facts.docs.get(definition.number, "")
-        told = f"  # {doc}" if doc else ""
-        shown.append(f"{indent * (depth + 1)}{place}: {signature(lines, definition)}{told}")
+        comment = f"  # {doc}" if doc else ""
+        shown.append(f"{indent * (depth + 1)}{place}: {signature(lines, definition)}{comment}")
         if definition.kind in CONTAINERS and depth < 3:
             for child in facts.children(definition.number):
                 add(child, depth + 1)
@@ -160,46 +160,46 @@ def file_outline(path: str, facts: FileFacts) -> str:
 
 
 def entity(place: DefinitionPlace) -> str:
-    """The term that asks for one definition."""
+    """The term that finds exactly this definition."""
     return f"{place.path}:{'.'.join(place.qualified)}"
 
 
-def shown_lines(path: str, facts: FileFacts, lines: Sequence[int], most: int) -> str:
-    """Some lines of a file, each group under the definition it stands in."""
+def shown_lines(path: str, facts: FileFacts, lines: Sequence[int], limit: int) -> str:
+    """Some lines of a file, grouped by the definition that they are in."""
     text = facts.lines()
     shown = []
     before = None
-    for line in lines[:most]:
+    for line in lines[:limit]:
         around = facts.enclosing(line)
         inside = f" in {'.'.join(facts.qualified(around))}" if around >= 0 else ""
         if inside != before:
             shown.append(f"{path}{inside}")
             before = inside
         shown.append(f"  {line}| {cut_line(text[line - 1]).strip() if line <= len(text) else ''}")
-    if len(lines) > most:
-        shown.append(f"  [{len(lines) - most} more lines]")
+    if len(lines) > limit:
+        shown.append(f"  [{len(lines) - limit} more lines]")
     return "\n".join(shown)
 
 
-def shown_sites(some: Sequence[Site], most: int) -> str:
+def shown_sites(some: Sequence[Site], limit: int) -> str:
     """Uses of a name, one line each."""
     shown: list[str] = []
     texts: dict[str, list[str]] = {}
-    for site in some[:most]:
+    for site in some[:limit]:
         if site.path not in texts:
             texts[site.path] = site.facts.lines()
         lines = texts[site.path]
         inside = f" in {'.'.join(site.facts.qualified(site.use.owner))}" if site.use.owner >= 0 else ""
         code = lines[site.use.line - 1].strip() if site.use.line <= len(lines) else ""
         shown.append(f"  {site.path}:{site.use.line}{inside}: {code[:120]}")
-    if len(some) > most:
-        rest = some[most:]
+    if len(some) > limit:
+        rest = some[limit:]
         shown.append(f"  [{len(rest)} more in {len({site.path for site in rest})} files]")
     return "\n".join(shown)
 
 
 def joined(terms: Sequence[str], answers: Sequence[SearchAnswer], notes: Sequence[str]) -> SearchAnswer:
-    """One answer of several, each cut to its share."""
+    """Several answers as one, each truncated to its share."""
     share = ANSWER_CHARS // max(1, len(answers))
     texts = []
     for number, each in enumerate(answers):

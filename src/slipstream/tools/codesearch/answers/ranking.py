@@ -1,10 +1,10 @@
-"""Ranks definitions by BM25 over words of code, for queries that match nothing as they stand.
+"""Ranks definitions by BM25 over words of code, for queries without an exact match.
 
 Input: words as a model wrote them. Output: Places, best first. Invariants: `parseHTTPDate`, `parse_http_date` and
-"parse http dates" are the same words; equal scores are ordered by path; the work is bounded by what is looked at.
+"parse http dates" are the same words; equal scores are ordered by path; the number of names examined is limited.
 
 The words of a definition are those of its name, of the names around it, of its docstring's first line and of the names
-that it uses. None of them is indexed beforehand: the few names that hold a word of the query are looked up.
+that it uses. They are not indexed: the few names that contain a word of the query are looked up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ K, B = 1.2, 0.6
 NAME_WEIGHT, AROUND_WEIGHT, DOC_WEIGHT, USE_WEIGHT = 4.0, 1.5, 2.0, 0.5
 MAX_WORDS = 12
 MAX_LOOKUPS = 4000
-"""How many (name, file) pairs are looked at for one word; beyond that the word says little."""
+"""How many (name, file) pairs are examined for one word; a more frequent word says little."""
 TYPICAL_LINES = 20.0
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+|\d+")
 STOP_WORDS = frozenset(
@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
     return found
 
 
-def rank(tree: CodeTree, query: str, most: int) -> list[tuple[float, DefinitionPlace]]:
+def rank(tree: CodeTree, query: str, limit: int) -> list[tuple[float, DefinitionPlace]]:
     asked = list(dict.fromkeys(words(query)))[:MAX_WORDS]
     files = dict(tree.code.items())
     num_defs = sum(facts.num_defs for facts in files.values()) or 1
@@ -79,12 +79,12 @@ def rank(tree: CodeTree, query: str, most: int) -> list[tuple[float, DefinitionP
             length = (definition.last - definition.first + 1) / TYPICAL_LINES
             score = rarity * count * (K + 1) / (count + K * (1 - B + B * min(length, 20.0)))
             scores[path, number] = scores.get((path, number), 0.0) + score
-    best = sorted(scores.items(), key=lambda item: (-round(item[1], 9), item[0]))[:most]
+    best = sorted(scores.items(), key=lambda item: (-round(item[1], 9), item[0]))[:limit]
     return [(score, DefinitionPlace(path, files[path], number)) for (path, number), score in best]
 
 
 def _names_with(tree: CodeTree, asked: list[str]) -> dict[str, list[str]]:
-    """For each word, the names that hold it."""
+    """For each word, the names that contain it."""
     found: dict[str, list[str]] = {word: [] for word in asked}
     if not asked:
         return found
@@ -113,7 +113,7 @@ def _docs_with(files: dict[str, FileFacts], asked: Iterable[str]) -> dict[str, l
 
 
 def _counts(tree: CodeTree, word: str, names: list[str]) -> dict[tuple[str, int], float]:
-    """How often definitions hold a word, weighed by where."""
+    """How often definitions contain a word, weighted by where."""
     counts: dict[tuple[str, int], float] = {}
     lookups = 0
     for name in names:

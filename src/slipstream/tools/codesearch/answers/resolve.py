@@ -1,8 +1,8 @@
-"""From a name to the definitions it stands for: by qualified name, through imports and re-exports, through bases.
+"""Resolves a name to definitions: by qualified name, through imports and re-exports, through base classes.
 
-Input: the parts of a dotted name. Output: Places in a fixed order, and how they were found. Invariants: what is
-defined under the whole of what was asked for comes before one that needs an import or a base class to be followed; no
-chain of imports or bases, however it loops, takes more than a bounded number of steps.
+Input: the parts of a dotted name. Output: Places in a fixed order, and how they were found. Invariants: definitions
+with the complete name come before those that need an import or a base class; chains of imports or bases, even with
+cycles, take a limited number of steps.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Parts = tuple[str, ...]
 class Found:
     places: tuple[DefinitionPlace, ...] = ()
     how: str = ""
-    """"" where it is defined under that very name, else what had to be followed."""
+    """What had to be followed; empty if it is defined under that very name."""
 
 
 class Resolver:
-    """For one query: what was worked out is remembered."""
+    """Resolves names for one query, with a cache."""
 
     def __init__(self, tree: CodeTree) -> None:
         self._code = tree.code
@@ -35,7 +35,7 @@ class Resolver:
         self._members: dict[tuple[str, int, str], tuple[DefinitionPlace, ...]] = {}
         self._globals: dict[tuple[str, str], tuple[DefinitionPlace, ...]] = {}
 
-    # ---------------------------------------------------------------- what was asked for
+    # ---------------------------------------------------------------- names
 
     def find(self, parts: Parts) -> Found:
         self._steps = 0
@@ -77,7 +77,7 @@ class Resolver:
     # ---------------------------------------------------------------- modules and imports
 
     def in_module(self, module: Parts, parts: Parts, depth: int = 0) -> tuple[DefinitionPlace, ...]:
-        """What a module calls by that name, whether it defines or imports it."""
+        """What a name means in a module, which may define or import it."""
         for path in self._paths_of(module):
             if places := self.in_file(path, parts, depth):
                 return places
@@ -103,7 +103,7 @@ class Resolver:
         return ()
 
     def _follow(self, path: str, found: Import, rest: Parts, depth: int = 0) -> tuple[DefinitionPlace, ...]:
-        """What an import stands for, and below it `rest`."""
+        """The definitions of `rest` below what an import refers to."""
         module = _absolute(path, found)
         if not found.name:
             bound = found.as_name.split(".")
@@ -118,7 +118,7 @@ class Resolver:
         return self.in_module((*module, found.name), rest, depth) if rest else ()
 
     def _paths_of(self, module: Parts) -> list[str]:
-        """The files that a module may be: those whose path ends with it, shortest first."""
+        """The files that may be a module: those whose path ends with its name, shortest first."""
         if not module:
             return []
         paths = [path for path in self._code.modules(module[-1]) if module_of(path)[-len(module) :] == module]
@@ -130,7 +130,7 @@ class Resolver:
         return tuple(places)
 
     def seen_from(self, path: str, facts: FileFacts, name: str) -> tuple[DefinitionPlace, ...]:
-        """What a plain or dotted name means at the top of a file."""
+        """What a plain or dotted name means at the top level of a file."""
         key = (path, name)
         if key not in self._globals:
             self._steps = 0
@@ -140,10 +140,10 @@ class Resolver:
     # ---------------------------------------------------------------- classes
 
     def member(self, owner: DefinitionPlace, name: str) -> tuple[DefinitionPlace, ...]:
-        """A member of a class: its own, or that of the nearest base that has one."""
+        """A member of a class: its own, or that of the nearest base class."""
         key = (owner.path, owner.number, name)
         if key not in self._members:
-            self._members[key] = ()  # a class that derives from itself ends here
+            self._members[key] = ()  # a class that derives from itself
             self._members[key] = self._look_for_member(owner, name)
         return self._members[key]
 
@@ -173,7 +173,7 @@ class Resolver:
         return found
 
     def class_around(self, path: str, facts: FileFacts, number: int) -> DefinitionPlace | None:
-        """The class in whose method a definition is, or that it is itself."""
+        """The class itself, or the class of the method that a definition is in."""
         while number >= 0:
             definition = facts.definition(number)
             if definition.kind in CONTAINERS:
@@ -197,7 +197,7 @@ def _absolute(path: str, found: Import) -> Parts:
 
 
 def _in_order(places: list[DefinitionPlace]) -> tuple[DefinitionPlace, ...]:
-    """What is not for tests first, then what is nested least. Blocks that only stand for a type are left out where the
-    type itself is there."""
+    """Non-test code first, then the least nested. Blocks that only stand for a type are left out if the type itself is
+    there."""
     real = [place for place in places if place.definition.kind != "impl"]
     return tuple(sorted(real or places, key=lambda place: (is_test(place.path), len(place.qualified), place.order)))

@@ -1,4 +1,4 @@
-"""What a model may ask for in one term, told apart by its form.
+"""Parses a search term; its form says what it asks for.
 
 `QuerySet.filter` a symbol; `query.py` or `db/**/query.py` files; `query.py:120` or `query.py:120-160` lines;
 `query.py:QuerySet.filter` a symbol of a file; anything else is text.
@@ -54,7 +54,7 @@ TEXT_SUFFIXES = frozenset(
 FILES_ALONE = frozenset(
     ("py", "pyi", "js", "jsx", "ts", "tsx", "rs", "java", "cpp", "md", "rst", "txt", "toml", "yaml")
 )
-"""Suffixes that no name of code ends with."""
+"""Suffixes of files, with which no symbol ends."""
 _LINES = re.compile(r"(?P<path>[^:\s]+):(?:L|#L)?(?P<first>\d{1,7})(?:[-,:](?:L)?(?P<last>\d{1,7}))?")
 _ENTITY = re.compile(r"(?P<path>[^:\s]+\.\w+)::?(?P<name>[^\W\d][\w.:]*)")
 _GLUED = re.compile(r"(?<=[^/*])\*{2,}|\*{2,}(?=[^/*])")
@@ -63,7 +63,7 @@ _ANY = re.compile(".*", re.DOTALL)
 MAX_COMPARED_NAMES = 4_000
 MAX_COMPARED_CHARS = 100
 MAX_COMPARED = 3_000_000
-"""Comparisons of a name with a part of a pattern, in one query; long ones count for more."""
+"""Limit of comparisons of a name with a part of a pattern in one query; long ones count more."""
 _SYMBOL = re.compile(r"[^\W\d]\w*(?:(?:\.|::|#)[^\W\d]\w*)*(?:\(\))?")
 
 
@@ -123,9 +123,9 @@ def _parts(name: str) -> tuple[str, ...]:
 # ---------------------------------------------------------------- names
 
 
-def close_names(name: str, known: Iterable[str], *, most: int, cutoff: float) -> list[str]:
-    """The known names that are nearly this one, best first. Of very many, those are compared that share its first
-    letters or its last, and long names not at all."""
+def close_names(name: str, known: Iterable[str], *, limit: int, cutoff: float) -> list[str]:
+    """Known names that are similar to this one, best first. If there are very many, only those with the same first or
+    last letters are compared, and no long ones."""
     if len(name) > MAX_COMPARED_CHARS:
         return []
     size = len(name)
@@ -134,7 +134,7 @@ def close_names(name: str, known: Iterable[str], *, most: int, cutoff: float) ->
     if len(candidates) > MAX_COMPARED_NAMES:
         ends = (name[:2].lower(), name[-2:].lower())
         candidates = [other for other in candidates if other[:2].lower() == ends[0] or other[-2:].lower() == ends[1]]
-    return get_close_matches(name, sorted(candidates)[:MAX_COMPARED_NAMES], n=most, cutoff=cutoff)
+    return get_close_matches(name, sorted(candidates)[:MAX_COMPARED_NAMES], n=limit, cutoff=cutoff)
 
 
 # ---------------------------------------------------------------- paths
@@ -143,9 +143,9 @@ def close_names(name: str, known: Iterable[str], *, most: int, cutoff: float) ->
 class PathFilter:
     """The paths that a pattern means, for one query. `**` crosses folders and so does `*` in a pattern without a slash;
     a name or a path without `*` is that file, that folder, or one whose path ends with it. Brackets are a set of
-    characters or just that, brackets: `app/[slug]/page.tsx` is a path too. Every text is a pattern.
+    characters or just brackets: `app/[slug]/page.tsx` is a path too. Every text is a pattern.
 
-    Matching a path takes as many comparisons of names as the two have names, multiplied; more than MAX_COMPARED of them
+    Matching a path takes as many comparisons as the product of the two lengths in names; more than MAX_COMPARED of them
     in one query raise ToolError.
     """
 
@@ -159,8 +159,8 @@ class PathFilter:
         return any(self._means(runs, names) for runs in self._meanings)
 
     def _means(self, runs: Runs, names: list[str]) -> bool:
-        """Whether the runs are found in their order. Each is looked for once, from the left: all after it may lie
-        anywhere below, so a later place would do no better."""
+        """Whether the runs occur in order. Taking the leftmost match of each is enough: what follows may be anywhere
+        below, so a later match would be no better."""
         place = 0
         for run in runs:
             last = len(names) - len(run)
@@ -182,9 +182,9 @@ class PathFilter:
 
 
 Run: TypeAlias = tuple[str | re.Pattern[str], ...]
-"""Names, or patterns of names, of folders directly below one another."""
+"""Names, or patterns of names, of consecutive path components."""
 Runs: TypeAlias = tuple[Run, ...]
-"""What lies between those of a pattern that are `**`."""
+"""The runs between the `**` of a pattern."""
 
 
 @lru_cache(maxsize=256)
@@ -210,14 +210,14 @@ def _runs(pattern: str) -> Runs:
         if len(name) == 1 or name.strip("*"):
             runs[-1].append(re.compile(_name(name), re.DOTALL) if re.search(r"[*?\[]", name) else name)
         elif number == len(names):
-            runs[-1].append(_ANY)  # something must lie below
+            runs[-1].append(_ANY)  # something must be below
         elif runs[-1]:
             runs.append([])
     return tuple(tuple(run) for run in runs if run)
 
 
 def _name(glob: str) -> str:
-    """A regular expression for one name of a path. What lies between two `*` is looked for once, as above."""
+    """A regular expression for one name of a path. The text between two `*` takes its leftmost match, as above."""
     pieces = [""]
     at = 0
     while at < len(glob):
@@ -240,7 +240,7 @@ def _name(glob: str) -> str:
 
 
 def _set(brackets: str) -> str:
-    """One of the characters in brackets, or the brackets as they stand; only these if they are no set."""
+    """One of the characters in brackets, or the literal brackets; only those if they are not a set."""
     literally = re.escape(brackets)
     inside = re.sub(r"([\\\[&~|])", r"\\\1", brackets[1:-1]).replace("--", r"-\-")
     one_of = f"(?!/)[{'^' + inside[1:] if inside[0] in '!^' else inside}]"

@@ -1,7 +1,7 @@
 """Finds text in files: by substring here, by regular expression in a parsing process with a deadline.
 
-Input: files with their Facts. Output: the lines that match, by file, and what was not looked through. Invariants: a
-regular expression, however it behaves, costs at most its deadline; nothing is searched twice.
+Input: files with their Facts. Output: the lines that match, by file, and the files that were not searched. Invariants:
+a regular expression costs at most its deadline; nothing is searched twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Matches:
     not_searched: tuple[tuple[str, str], ...] = ()
     """(path, why)."""
     is_other_case: bool = False
-    """Nothing matched as it was spelt, and case was not looked at."""
+    """There was no exact match, so case was ignored."""
 
 
 def find_substring(items: Sequence[tuple[str, FileFacts]], text: str) -> Matches:
@@ -67,10 +67,10 @@ def _lines_of(text: bytes, needle: bytes) -> tuple[int, ...]:
 
 
 def find_regex(parsers: Parsers, items: Sequence[tuple[str, FileFacts]], pattern: str) -> Matches:
-    """Raises ToolError for a pattern that is none, or that cannot even be read in time."""
+    """Raises ToolError for a pattern that is invalid, or that takes too long to compile."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ToolError(f"search: the pattern has more than {MAX_PATTERN_CHARS} characters: make it shorter")
-    header: dict[str, Json] = {"pattern": pattern, "most": MAX_LINES}
+    header: dict[str, Json] = {"pattern": pattern, "max_lines": MAX_LINES}
     literal = _literal(parsers, header)
     needle = literal.encode()
     items = [(path, facts) for path, facts in items if needle in facts.text]
@@ -89,13 +89,13 @@ def find_regex(parsers: Parsers, items: Sequence[tuple[str, FileFacts]], pattern
 
 
 def _literal(parsers: Parsers, header: dict[str, Json]) -> str:
-    """What every match contains. The pattern is compiled there for the first time."""
+    """A text that every match contains. The pattern is first compiled here, in the parsing process."""
     job = Job(key="", header={**header, "op": "literal"})
     for _, reply in parsers.run([job], job_timeout_s=FILE_TIMEOUT_S):
         if isinstance(reply, Lost):
             raise ToolError("search: the regular expression is too costly: make it simpler")
         if isinstance(error := reply.header.get("error"), str):
-            raise ToolError(f'search: "{header["pattern"]}" is no regular expression: {error[:200]}')
+            raise ToolError(f'search: "{header["pattern"]}" is not a regular expression: {error[:200]}')
         if isinstance(literal := reply.header.get("literal"), str):
             return literal
     return ""

@@ -1,7 +1,7 @@
-"""Who calls a definition, what it calls, and where its name is used.
+"""Finds the callers of a definition, what it calls, and where its name is used.
 
-Input: Places that share a name. Output: uses, each marked certain where imports, `self` and base classes lead to one
-of them, and by name alone otherwise. Invariants: no use of the name is dropped; the order is by path and line, tests
+Input: Places with the same name. Output: uses, each marked as certain if imports, `self` and base classes lead to one
+of them, else as by name only. Invariants: no use of the name is dropped; they are in order of path and line, tests
 last.
 """
 
@@ -28,7 +28,7 @@ class Site(NamedTuple):
 
 
 class Callee(NamedTuple):
-    """One name that is called, and what it may be."""
+    """One name that is called, and its possible definitions."""
 
     name: str
     how: int
@@ -40,7 +40,7 @@ class Callee(NamedTuple):
 def sites(
     tree: CodeTree, resolver: Resolver, name: str, places: tuple[DefinitionPlace, ...], *, calls_only: bool
 ) -> list[Site]:
-    """Where a name is used, for the definitions `places`. Other names under which a file imports one count too."""
+    """Where the name of the definitions `places` is used. Aliases under which a file imports one count too."""
     found: list[Site] = []
     wanted = set(places)
     for path, facts in tree.code.using(name):

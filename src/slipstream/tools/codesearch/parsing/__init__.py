@@ -1,1 +1,1 @@
-"""What source files say, read in confined processes."""
+"""Parses source files in confined processes."""

@@ -1,8 +1,8 @@
-"""How the parsing process gives up all that it does not need, before it reads the first hostile byte.
+"""Confines the parsing process: drops every privilege it does not need before it reads untrusted bytes.
 
-A standalone module: `worker.py` loads it by path. After `confine` the process is nobody (where it was root), has no
-room for files, processes and memory beyond its own, and may make only the system calls in `ALLOWED`: all others fail
-with EPERM. On a machine whose call numbers are not known here the first two still hold.
+A standalone module: `worker.py` loads it by path. After `confine` the process is the user nobody (if it was root), has
+limits on files, processes and memory, and may make only the system calls in `ALLOWED`: all others fail with EPERM. On a
+machine whose call numbers are not known here, the first two still hold.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ ALLOWED = {
         261,
     ),
 }
-"""By machine: what the kernel calls it, the calls, and the number of prlimit64, which is allowed for oneself alone."""
+"""By machine: its audit number, the calls, and the number of prlimit64, which is allowed for the process itself."""
 
 
 def confine(max_memory_bytes: int) -> None:
     """Raises OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = filter_of(platform.machine())
-    for which, most in (
+    for which, limit in (
         (resource.RLIMIT_NOFILE, 3),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_AS, max_memory_bytes),
     ):
-        resource.setrlimit(which, (most, most))
-    if os.geteuid() == 0:  # whom the limit on processes does not bind
+        resource.setrlimit(which, (limit, limit))
+    if os.geteuid() == 0:  # the limit on processes does not apply to root
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -88,7 +88,7 @@ def confine(max_memory_bytes: int) -> None:
 
 
 def filter_of(machine: str) -> bytes:
-    """The filter, as the kernel reads it; empty where the numbers are not known."""
+    """The filter as the kernel reads it; empty if the numbers are not known."""
     if machine not in ALLOWED:
         return b""
     arch, numbers, prlimit = ALLOWED[machine]

@@ -1,8 +1,8 @@
-"""Facts: what one file says, as compact columns.
+"""Facts about one file, as compact columns.
 
 Input: the text of a file and the reply of a parsing process, which is not trusted. Output: a Facts, or a BadReply.
-Invariants: every number in a Facts points at something that is there; a parent comes before its children; a Facts is
-never changed, so every tree that has a file of the same content shares it.
+Invariants: every index in a Facts is valid; a parent comes before its children; a Facts never changes, so all trees
+with the same file content share it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LINE_MASK, _USE_MASK, _OWNER_MASK = (1 << LINE_BITS) - 1, (1 << USE_BITS) - 1, 
 _COLUMNS = 6
 _IMPORT_COLUMNS = 5
 VALUES = ("variable", "field", "attribute", "constant")
-"""Kinds of definitions that have no body."""
+"""Kinds of definitions without a body."""
 MAX_IMPORT_CHARS = 4 * MAX_NAME_CHARS
 
 
 class BadReply(Exception):
-    """What a parsing process sent is not what it should."""
+    """A parsing process sent an invalid reply."""
 
 
 class Definition(NamedTuple):
@@ -58,7 +58,7 @@ class NameUse(NamedTuple):
     how: int
     """One of the uses of `python_source`."""
     owner: int
-    """The definition it stands in, or -1."""
+    """The definition that it is in, or -1."""
 
 
 class Import(NamedTuple):
@@ -66,7 +66,7 @@ class Import(NamedTuple):
     dots: int
     module: str
     name: str
-    """"" where the module itself is imported, `*` where all of it is."""
+    """Empty if the module itself is imported, `*` for everything in it."""
     as_name: str
 
 
@@ -74,7 +74,7 @@ class Import(NamedTuple):
 class FileFacts:
     text: bytes
     language: str = ""
-    """"" for a text that is no code we know."""
+    """Empty for text that is not code in a known language."""
     names: tuple[str, ...] = ()
     defs: array[int]
     refs: array[int]
@@ -83,7 +83,7 @@ class FileFacts:
     flat_imports: tuple[int | str, ...] = ()
     """The five fields of each import, one after the other."""
     error: str = ""
-    """Why it did not parse; then definitions come from a scan, or there are none."""
+    """Why it could not be parsed; its definitions are then from a scan, or missing."""
 
     @property
     def imports(self) -> Iterator[Import]:
@@ -110,7 +110,7 @@ class FileFacts:
         return tuple(reversed(parts))
 
     def children(self, number: int) -> list[Definition]:
-        """The definitions right below one, or at the top of the file for -1, by line."""
+        """The direct children of a definition, or of the file for -1, by line."""
         parents = self.defs[2::_COLUMNS]
         found = [self.definition(child) for child, parent in enumerate(parents) if parent == number + 1]
         return sorted(found, key=lambda child: (child.first, child.number))
@@ -149,7 +149,7 @@ class FileFacts:
         return [self._use(packed) for packed in self.refs[start:end]]
 
     def uses_in(self, owners: frozenset[int]) -> list[NameUse]:
-        """What is used inside definitions, by line."""
+        """Uses inside definitions, by line."""
         wanted = {owner + 1 for owner in owners}
         found = [self._use(packed) for packed in self.refs if packed & _OWNER_MASK in wanted]
         return sorted(found, key=lambda use: (use.line, use.name, use.how))
@@ -172,12 +172,12 @@ class FileFacts:
 
 
 def plain(text: bytes, language: str = "", error: str = "") -> FileFacts:
-    """A file that is text alone."""
+    """A file that is only text."""
     return FileFacts(text=text, language=language, defs=array("I"), refs=array("Q"), docs={}, bases={}, error=error)
 
 
 def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, pool: dict[str, str]) -> FileFacts:
-    """The Facts that a parsing process replied. `pool` keeps each name once. Raises BadReply."""
+    """The Facts in a parsing process's reply. `pool` keeps one copy of each name. Raises BadReply."""
     texts = _texts(header.get("names"), MAX_NAME_CHARS, "the names")
     names = tuple(map(pool.setdefault, texts, texts))
     num_numbers = header.get("defs")
@@ -211,11 +211,11 @@ def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, 
 
 
 def _texts(given: Json, max_chars: int, what: str) -> list[str]:
-    """A list of texts, checked without a loop of our own, as there are hundreds of thousands in a repository."""
+    """A list of texts, checked without a Python loop, since a repository has hundreds of thousands."""
     if not isinstance(given, list):
         raise BadReply(what)
     try:
-        "".join(given)  # type: ignore[arg-type]  # raises for what is no text
+        "".join(given)  # type: ignore[arg-type]  # raises if one is not text
     except TypeError:
         raise BadReply(what) from None
     if given and max(map(len, given)) > max_chars:  # type: ignore[arg-type]
@@ -224,7 +224,7 @@ def _texts(given: Json, max_chars: int, what: str) -> list[str]:
 
 
 def _clean(text: str) -> str:
-    """Without halves of surrogate pairs, which no model could be sent."""
+    """Without lone surrogates, which cannot be sent to a model."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -259,4 +259,4 @@ def _imports(given: Json, pool: dict[str, str]) -> tuple[int | str, ...]:
     for column in (2, 3, 4):
         texts = _texts(given[column::_IMPORT_COLUMNS], MAX_IMPORT_CHARS, "the name of an import")
         given[column::_IMPORT_COLUMNS] = map(pool.setdefault, texts, texts)
-    return tuple(given)  # type: ignore[arg-type]  # looked at column by column
+    return tuple(given)  # type: ignore[arg-type]  # checked column by column

@@ -1,176 +1,32 @@
-"""What files in other languages than Python say, by tree-sitter. Loaded by path in the parsing process.
+"""Facts about files in languages other than Python, found by tree-sitter. Loaded by path in the parsing process.
 
-Input: the bytes of a file. Output: the `Said` of `python_source`. Invariants: a file with errors in it still gives
-what can be made out; methods that stand outside their class (Go, C++) hang below an `impl` of the same lines.
+Input: the bytes of a file. Output: the `SourceFacts` of `python_source`. Invariants: a file with syntax errors gives
+what can be made out; methods written outside their class (Go, C++) belong to an `impl` of the same lines.
 
-One query per language: `def.KIND` marks a definition and `name` its name, `scope` the type that a method belongs to,
-`base` what a class derives from, `call`, `member` and `own` the names that are called alone, after a dot, or after
-`this.`, `ref` any other use, and `module` what is imported.
+The queries are in `queries/`. `def.KIND` marks a definition and `name` its name, `scope` the type that a method belongs
+to, `base` what a class derives from, `call`, `member` and `own` the names that are called alone, after a dot, or after
+`this.`, `ref` any other use, and `module` what is imported. Of two patterns for one name the first counts.
 """
+
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-_JAVASCRIPT = """
-(class_declaration name: (_) @name) @def.class
-(class name: (_) @name) @def.class
-(function_declaration name: (_) @name) @def.function
-(generator_function_declaration name: (_) @name) @def.function
-(method_definition name: (_) @name) @def.method
-(variable_declarator name: (identifier) @name value: [(arrow_function) (function_expression) (class)]) @def.function
-(program (lexical_declaration (variable_declarator name: (identifier) @name) @def.variable))
-(program (variable_declaration (variable_declarator name: (identifier) @name) @def.variable))
-(program (export_statement (lexical_declaration (variable_declarator name: (identifier) @name) @def.variable)))
-(pair key: (property_identifier) @name value: [(arrow_function) (function_expression)]) @def.method
-(assignment_expression left: (member_expression property: (property_identifier) @name)
-  right: [(arrow_function) (function_expression)]) @def.function
-(assignment_expression left: (member_expression object: (this) property: (property_identifier) @name)) @def.attribute
-(call_expression function: (identifier) @call)
-(new_expression constructor: (identifier) @call)
-(call_expression function: (member_expression object: (this) property: (property_identifier) @own))
-(call_expression function: (member_expression property: (property_identifier) @member))
-(import_statement source: (string) @module)
-(identifier) @ref
-(property_identifier) @ref
-"""
-_TYPESCRIPT = """
-(abstract_class_declaration name: (_) @name) @def.class
-(interface_declaration name: (_) @name) @def.interface
-(type_alias_declaration name: (_) @name) @def.type
-(enum_declaration name: (_) @name) @def.enum
-(function_signature name: (_) @name) @def.function
-(method_signature name: (_) @name) @def.method
-(abstract_method_signature name: (_) @name) @def.method
-(public_field_definition name: (_) @name) @def.field
-(property_signature name: (_) @name) @def.field
-(internal_module name: (_) @name) @def.module
-(class_heritage (extends_clause value: (_) @base))
-(class_heritage (implements_clause (_) @base))
-(extends_type_clause type: (_) @base)
-(type_identifier) @ref
-"""
-QUERIES = {
-    "javascript": _JAVASCRIPT + "(field_definition property: (_) @name) @def.field\n(class_heritage (_) @base)\n",
-    "typescript": _JAVASCRIPT + _TYPESCRIPT,
-    "tsx": _JAVASCRIPT + _TYPESCRIPT,
-    "go": """
-(function_declaration name: (_) @name) @def.function
-(method_declaration receiver: (parameter_list (parameter_declaration type: (_) @scope)) name: (_) @name) @def.method
-(type_spec name: (_) @name type: (struct_type)) @def.struct
-(type_spec name: (_) @name type: (interface_type)) @def.interface
-(type_spec name: (_) @name) @def.type
-(type_alias name: (_) @name) @def.type
-(method_elem name: (_) @name) @def.method
-(struct_type (field_declaration_list (field_declaration name: (_) @name) @def.field))
-(source_file (const_declaration (const_spec name: (_) @name) @def.constant))
-(source_file (var_declaration (var_spec name: (_) @name) @def.variable))
-(source_file (var_declaration (var_spec_list (var_spec name: (_) @name) @def.variable)))
-(call_expression function: (identifier) @call)
-(call_expression function: (selector_expression field: (_) @member))
-(import_spec path: (_) @module)
-(identifier) @ref
-(field_identifier) @ref
-(type_identifier) @ref
-""",
-    "rust": """
-(function_item name: (_) @name) @def.function
-(function_signature_item name: (_) @name) @def.function
-(struct_item name: (_) @name) @def.struct
-(union_item name: (_) @name) @def.struct
-(enum_item name: (_) @name) @def.enum
-(enum_variant name: (_) @name) @def.field
-(field_declaration name: (_) @name) @def.field
-(trait_item name: (_) @name) @def.trait
-(impl_item type: (_) @name) @def.impl
-(impl_item trait: (_) @base)
-(mod_item name: (_) @name) @def.module
-(type_item name: (_) @name) @def.type
-(const_item name: (_) @name) @def.constant
-(static_item name: (_) @name) @def.variable
-(macro_definition name: (_) @name) @def.macro
-(call_expression function: (identifier) @call)
-(macro_invocation macro: (identifier) @call)
-(call_expression function: (field_expression value: (self) field: (_) @own))
-(call_expression function: (field_expression field: (_) @member))
-(call_expression function: (scoped_identifier name: (_) @member))
-(use_declaration argument: (_) @module)
-(identifier) @ref
-(field_identifier) @ref
-(type_identifier) @ref
-""",
-    "java": """
-(class_declaration name: (_) @name) @def.class
-(record_declaration name: (_) @name) @def.class
-(interface_declaration name: (_) @name) @def.interface
-(annotation_type_declaration name: (_) @name) @def.interface
-(enum_declaration name: (_) @name) @def.enum
-(enum_constant name: (_) @name) @def.field
-(method_declaration name: (_) @name) @def.method
-(constructor_declaration name: (_) @name) @def.method
-(field_declaration declarator: (variable_declarator name: (_) @name)) @def.field
-(superclass (_) @base)
-(super_interfaces (type_list (_) @base))
-(method_invocation object: (this) name: (_) @own)
-(method_invocation object: (_) name: (_) @member)
-(method_invocation name: (_) @call)
-(object_creation_expression type: (_) @call)
-(import_declaration (_) @module)
-(identifier) @ref
-(type_identifier) @ref
-""",
+_QUERIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "queries")
+_PARTS = {
+    "javascript": ("ecmascript", "javascript"),
+    "typescript": ("ecmascript", "typescript"),
+    "tsx": ("ecmascript", "typescript"),
+    "cpp": ("c", "cpp"),
 }
-_C = """
-(function_definition declarator: (function_declarator declarator: (identifier) @name)) @def.function
-(function_definition declarator: (pointer_declarator declarator:
-  (function_declarator declarator: (identifier) @name))) @def.function
-(declaration declarator: (function_declarator declarator: (identifier) @name)) @def.function
-(declaration declarator: (pointer_declarator declarator:
-  (function_declarator declarator: (identifier) @name))) @def.function
-(struct_specifier name: (_) @name body: (_)) @def.struct
-(union_specifier name: (_) @name body: (_)) @def.struct
-(enum_specifier name: (_) @name body: (_)) @def.enum
-(enumerator name: (_) @name) @def.field
-(type_definition declarator: (type_identifier) @name) @def.type
-(preproc_def name: (_) @name) @def.macro
-(preproc_function_def name: (_) @name) @def.macro
-(translation_unit (declaration declarator: (init_declarator declarator: (identifier) @name)) @def.variable)
-(translation_unit (declaration declarator: (identifier) @name) @def.variable)
-(field_declaration declarator: (field_identifier) @name) @def.field
-(call_expression function: (identifier) @call)
-(call_expression function: (field_expression field: (field_identifier) @member))
-(preproc_include path: (_) @module)
-(identifier) @ref
-(field_identifier) @ref
-(type_identifier) @ref
-"""
-QUERIES["c"] = _C
-QUERIES["cpp"] = (
-    _C
-    + """
-(class_specifier name: (_) @name body: (_)) @def.class
-(namespace_definition name: (_) @name) @def.module
-(function_definition declarator: (function_declarator declarator: (field_identifier) @name)) @def.method
-(function_definition declarator: (pointer_declarator declarator:
-  (function_declarator declarator: (field_identifier) @name))) @def.method
-(function_definition declarator: (reference_declarator
-  (function_declarator declarator: (field_identifier) @name))) @def.method
-(field_declaration declarator: (function_declarator declarator: (field_identifier) @name)) @def.method
-(function_definition declarator: (function_declarator declarator:
-  (qualified_identifier scope: (_) @scope name: (_) @name))) @def.method
-(function_definition declarator: (pointer_declarator declarator: (function_declarator declarator:
-  (qualified_identifier scope: (_) @scope name: (_) @name)))) @def.method
-(alias_declaration name: (_) @name) @def.type
-(base_class_clause (type_identifier) @base)
-(base_class_clause (qualified_identifier) @base)
-(call_expression function: (qualified_identifier name: (_) @member))
-(call_expression function: (field_expression argument: (this) field: (field_identifier) @own))
-"""
-)
+"""The files of a language's query, in order, if they are not just the one named after it."""
 _PACKAGES = {"tsx": "tree_sitter_typescript"}
 _FUNCTIONS = {"typescript": "language_typescript", "tsx": "language_tsx"}
 _VALUES = ("variable", "field", "attribute", "constant")
@@ -183,18 +39,26 @@ def open_grammar(language: str) -> Callable[[bytes], Any]:
     package = importlib.import_module(_PACKAGES.get(language, f"tree_sitter_{language}"))
     grammar = tree_sitter.Language(getattr(package, _FUNCTIONS.get(language, "language"))())
     parser = tree_sitter.Parser(grammar)
-    query = tree_sitter.Query(grammar, QUERIES[language])
-    said_module = sys.modules["python_source"]
+    query = tree_sitter.Query(grammar, read_query(language))
+    python_source = sys.modules["python_source"]
 
     def parse(data: bytes) -> Any:
         tree = parser.parse(data)
-        return _Reader(said_module, tree_sitter.QueryCursor(query).matches(tree.root_node)).read(tree.root_node)
+        return _Reader(python_source, tree_sitter.QueryCursor(query).matches(tree.root_node)).read(tree.root_node)
 
     return parse
 
 
+def read_query(language: str) -> str:
+    parts = []
+    for name in _PARTS.get(language, (language,)):
+        with open(os.path.join(_QUERIES, f"{name}.scm"), encoding="utf-8") as file:
+            parts.append(file.read())
+    return "".join(parts)
+
+
 class _Found:
-    """A definition before it has its number."""
+    """A definition that has no number yet."""
 
     __slots__ = ("end", "first", "kind", "last", "line", "name", "scope", "start")
 
@@ -208,12 +72,12 @@ class _Found:
 class _Reader:
     def __init__(self, python_source: Any, matches: list[tuple[int, dict[str, list[Any]]]]) -> None:
         self._ours = python_source
-        self._said = python_source.SourceFacts()
+        self._facts = python_source.SourceFacts()
         self._names = python_source.Names()
         self._matches = matches
         self._types: dict[str, int] = {}
         self._owners: list[tuple[int, int, int]] = []
-        """(start, end, number) of what has a body, outer ones first."""
+        """(start, end, number) of definitions with a body, outer ones first."""
         self._starts: list[int] = []
         self._outer: list[int] = []
 
@@ -225,15 +89,15 @@ class _Reader:
         for position, base in bases:
             owner = self._around(position)
             while owner >= 0 and self._kind(owner) not in _CONTAINERS:
-                owner = self._said.defs[owner * 6 + 2] - 1
+                owner = self._facts.defs[owner * 6 + 2] - 1
             if owner >= 0:
-                self._said.bases.append((owner, [base]))
-        self._said.bases = _joined(self._said.bases)
+                self._facts.bases.append((owner, [base]))
+        self._facts.bases = _joined(self._facts.bases)
         if root.has_error:
-            self._said.error = "it has syntax errors; what could be made out is in the index"
-        self._said.names = list(self._names)
-        self._said.refs.sort()
-        return self._said
+            self._facts.error = "it has syntax errors; what could be made out is in the index"
+        self._facts.names = list(self._names)
+        self._facts.refs.sort()
+        return self._facts
 
     def _sort_matches(self) -> tuple[list[_Found], dict[int, tuple[int, int, str]], list[tuple[int, str]]]:
         """Definitions; uses by position: (how, line, name); what classes derive from, with its position."""
@@ -249,7 +113,7 @@ class _Reader:
                 if capture.startswith("def."):
                     name = captures["name"][0]
                     scope = _text(captures["scope"][0]) if "scope" in captures else ""
-                    # The more telling of two patterns for one name is the one that stands first in the query.
+                    # Of two patterns for one name, the one that comes first in the query is more specific.
                     if pattern < ranks.get(name.start_byte, pattern + 1):
                         ranks[name.start_byte] = pattern
                         found[name.start_byte] = _Found(node, name, capture[4:], scope)
@@ -261,17 +125,17 @@ class _Reader:
                 elif capture == "module":
                     module = _text(node).strip("\"'<>`")
                     last = module.replace("::", ".").replace("/", ".").rpartition(".")[2]
-                    self._said.imports.append((node.start_point[0] + 1, 0, module, "", last))
+                    self._facts.imports.append((node.start_point[0] + 1, 0, module, "", last))
         for position in found:
             uses.pop(position, None)
         return list(found.values()), uses, bases
 
     def _define(self, found: list[_Found]) -> None:
-        """Number the definitions: first all that stand where they belong, then methods that name their type."""
+        """Number the definitions: first those inside their parent, then methods that name their type."""
         ours = self._ours
-        stack: list[tuple[int, int]] = []  # (end, number) of the definitions around the present one
+        stack: list[tuple[int, int]] = []  # (end, number) of the definitions around the current one
         for each in sorted(found, key=lambda each: (bool(each.scope), each.start, -each.end)):
-            if len(self._said.defs) // 6 >= ours.MAX_OWNERS - 1 or not each.name:
+            if len(self._facts.defs) // 6 >= ours.MAX_OWNERS - 1 or not each.name:
                 continue
             if len(each.name) > ours.MAX_NAME_CHARS:
                 continue
@@ -283,7 +147,7 @@ class _Reader:
             parent, kind = stack[-1][1] if stack else -1, each.kind
             if kind in _VALUES:
                 while parent >= 0 and kind == "attribute" and self._kind(parent) not in _CONTAINERS:
-                    parent = self._said.defs[parent * 6 + 2] - 1
+                    parent = self._facts.defs[parent * 6 + 2] - 1
             elif kind == "function" and parent >= 0 and self._kind(parent) in _CONTAINERS:
                 kind = "method"
             number = self._add(each, kind, parent)
@@ -293,19 +157,19 @@ class _Reader:
         self._starts = [start for start, _, _ in self._owners]
 
     def _kind(self, number: int) -> str:
-        return str(self._ours.KINDS[self._said.defs[number * 6 + 1]])
+        return str(self._ours.KINDS[self._facts.defs[number * 6 + 1]])
 
     def _type_named(self, name: str, method: _Found) -> int:
-        """The type that a method belongs to; where it is not in this file, one that stands for it."""
+        """The type that a method belongs to; a placeholder if it is not in this file."""
         number = self._types.get(name, -1)
         if number < 0:
-            number = len(self._said.defs) // 6
+            number = len(self._facts.defs) // 6
             kind = self._ours.KINDS.index("impl")
-            self._said.defs.extend((self._names[name], kind, 0, method.first, method.line, method.last))
+            self._facts.defs.extend((self._names[name], kind, 0, method.first, method.line, method.last))
         return number
 
     def _add(self, each: _Found, kind: str, parent: int) -> int:
-        defs = self._said.defs
+        defs = self._facts.defs
         number = len(defs) // 6
         name = _simple(each.name) if kind == "impl" else each.name
         defs.extend((self._names[name], self._ours.KINDS.index(kind), parent + 1, each.first, each.line, each.last))
@@ -329,7 +193,7 @@ class _Reader:
         ours = self._ours
         for position, (how, line, name) in uses.items():
             if name and len(name) <= ours.MAX_NAME_CHARS and line < 1 << ours.LINE_BITS:
-                self._said.refs.append(
+                self._facts.refs.append(
                     self._names[name] << (ours.LINE_BITS + ours.USE_BITS + ours.OWNER_BITS)
                     | line << (ours.USE_BITS + ours.OWNER_BITS)
                     | how << ours.OWNER_BITS
@@ -338,7 +202,7 @@ class _Reader:
 
 
 def _outer(owners: list[tuple[int, int, int]]) -> list[int]:
-    """For each, the place in the list of the one around it, or -1."""
+    """For each, the index of the one around it, or -1."""
     found: list[int] = []
     stack: list[int] = []
     for at, (start, _, _) in enumerate(owners):
@@ -357,7 +221,7 @@ def _joined(bases: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
 
 
 def _last_row(node: Any) -> int:
-    """A node that ends with its line break ends on the line before."""
+    """The last row of a node. One that ends with its line break ends on the row before."""
     row, column = node.end_point
     return int(row - 1 if column == 0 and row > node.start_point[0] else row)
 

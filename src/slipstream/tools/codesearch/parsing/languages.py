@@ -1,4 +1,4 @@
-"""Which files are looked at, and in which language: by their names alone."""
+"""Which files are indexed, and their language, judging by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GRAMMARS = {
     "c": "tree_sitter_c",
     "cpp": "tree_sitter_cpp",
 }
-"""Language -> the package of its grammar, of the extra `code`."""
+"""Language -> the package of its grammar, from the extra `code`."""
 
 SKIPPED_FOLDERS = frozenset(
     {
@@ -117,7 +117,7 @@ BINARY_SUFFIXES = frozenset(
 
 
 def language_of(path: str) -> str:
-    """ "" for what is no code we know."""
+    """The language of a file; empty if it is not known."""
     name = path.rpartition("/")[2]
     return SUFFIXES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
 

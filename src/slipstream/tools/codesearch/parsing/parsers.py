@@ -1,8 +1,8 @@
-"""Parsers: a pool of parsing processes, shared by all rollouts of this process.
+"""A pool of parsing processes, shared by all rollouts of this process.
 
 Input: jobs, each a small header and the bytes of a file. Output: for each job, once and in any order, its reply or the
-reason why there is none. Invariants: a job that hangs, or ends its process, costs its own time limit and no other
-job; nothing that a process sends is more to us than bytes and JSON.
+reason why there is none. Invariants: a job that hangs or crashes its process costs its own time limit and no other job;
+replies are treated as untrusted bytes and JSON.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """There is no reply, and why."""
+    """Why there is no reply."""
 
     reason: str
 
 
 class _Process:
-    """One parsing process and the jobs that it has been given."""
+    """One parsing process and its jobs."""
 
     def __init__(self, max_memory_bytes: int, languages: tuple[str, ...]) -> None:
         argv = [sys.executable, "-I", "-B", "-W", "ignore", str(_WORKER), str(max_memory_bytes), *languages]
@@ -68,7 +68,7 @@ class _Process:
         os.set_blocking(self.stdout, False)
         self.jobs: deque[Job] = deque()
         self.since_s = time.monotonic()
-        """When the first of its jobs became the first."""
+        """When its current job became the first in its queue."""
         self.is_ready = False
         self._out = bytearray()
         self._in = bytearray()
@@ -109,7 +109,7 @@ class _Process:
         return bool(data)
 
     def frames(self) -> list[Reply]:
-        """The replies that have come in full. Raises ValueError for what is none."""
+        """The replies that are complete. Raises ValueError for an invalid one."""
         found: list[Reply] = []
         start = 0
         while len(self._in) - start >= LENGTHS.size:
@@ -124,7 +124,7 @@ class _Process:
             blob = bytes(self._in[middle:end])
             start = end
             if not isinstance(header, dict):
-                raise ValueError("the reply is no object")
+                raise ValueError("the reply is not an object")
             if not self.is_ready:
                 self.is_ready, self.since_s = True, time.monotonic()
                 continue
@@ -144,7 +144,7 @@ class _Process:
 
 @dataclass
 class _Run:
-    """One call of `run`: what is still to be done, and by whom."""
+    """One call of `run`: the jobs that are left, and the limits."""
 
     jobs: Iterator[Job]
     job_timeout_s: float
@@ -178,7 +178,7 @@ class Parsers:
         self.num_processes = num_processes or min(4, os.cpu_count() or 1)
         self.job_timeout_s = job_timeout_s
         self._max_memory_bytes = max_memory_bytes
-        # One more than a big run may take, so that a small one need not wait for it.
+        # One more than a large run may take, so that a small one need not wait for it.
         self._free = threading.Semaphore(self.num_processes + 1)
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
@@ -199,7 +199,7 @@ class Parsers:
     def run(
         self, jobs: Iterable[Job], *, job_timeout_s: float | None = None, timeout_s: float = 120.0, width: int = 1
     ) -> Iterator[tuple[Job, Reply | Lost]]:
-        """Do the jobs with up to `width` processes. Jobs not begun when `timeout_s` have passed are lost too."""
+        """Do the jobs with up to `width` processes. Jobs not started within `timeout_s` are lost too."""
         run = _Run(iter(jobs), job_timeout_s or self.job_timeout_s, time.monotonic() + timeout_s)
         processes = self._take(min(width, self.num_processes))
         try:
@@ -229,7 +229,7 @@ class Parsers:
                     if not alive:
                         reason = "it ended the process that read it"
                 except (ValueError, RecursionError):
-                    reason = "the process that read it sent nonsense"
+                    reason = "the process that read it sent an invalid reply"
                 if not reason and self._is_late(process, run):
                     reason = f"it took longer than {run.job_timeout_s:g} s"
                 if reason:
@@ -265,11 +265,11 @@ class Parsers:
     def _replace(
         self, number: int, processes: list[_Process], run: _Run, reason: str
     ) -> Iterator[tuple[Job, Reply | Lost]]:
-        """A process is of no more use: its first job is to blame, the others are done again."""
+        """Replace a broken process: its first job is to blame, the others are tried again."""
         jobs = processes[number].jobs
         processes[number].close()
         if not processes[number].is_ready:
-            raise ToolFailure("code search: its parsing process does not start: is the Python installation whole?")
+            raise ToolFailure("code search: its parsing process does not start: check the Python installation")
         processes[number] = self._start()
         if jobs:
             blamed = jobs.popleft()

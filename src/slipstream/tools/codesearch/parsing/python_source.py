@@ -1,7 +1,7 @@
-"""What a Python file says: definitions, references, calls and imports. Standard library alone, Python 3.8 and newer.
+"""Facts about a Python file: definitions, references, calls and imports. Standard library only, Python 3.8 and newer.
 
-Input: the bytes of a file. Output: a `SourceFacts`, plain lists and numbers that travel between processes as they are.
-Invariants: any bytes give an answer. A file that does not parse is scanned line by line for `def` and `class`, and
+Input: the bytes of a file. Output: a `SourceFacts`, plain lists and numbers that are sent between processes.
+Invariants: any bytes give a result. A file that does not parse is scanned line by line for `def` and `class`, and
 the reason is in `error`. Lines count from 1 and are split at \\n, \\r\\n and \\r, as Python does.
 
 This file is loaded by path in the parsing process, beside `grammars.py`, and imports nothing of ours.
@@ -48,7 +48,7 @@ MAX_OWNERS = (1 << OWNER_BITS) - 2
 
 
 class SourceFacts:
-    """What a file says, ready to travel."""
+    """The facts about a file, ready to send."""
 
     __slots__ = ("bases", "defs", "docs", "error", "imports", "names", "refs")
 
@@ -124,19 +124,19 @@ class Reader:
     """One walk over a tree: statements in the order of the source, scope by scope."""
 
     def __init__(self) -> None:
-        self.said = SourceFacts()
+        self.facts = SourceFacts()
         self.names = Names()
         self.attributes: dict[tuple[int, str], bool] = {}
 
     def read(self, tree: ast.Module) -> SourceFacts:
-        said = self.said
+        facts = self.facts
         self.scope(tree.body, -1, -1, -1)
-        said.names = list(self.names)
-        said.refs.sort()
-        return said
+        facts.names = list(self.names)
+        facts.refs.sort()
+        return facts
 
     def define(self, name: str, kind: int, parent: int, first: int, line: int, last: int) -> int:
-        defs = self.said.defs
+        defs = self.facts.defs
         number = len(defs) // 6
         if number < MAX_OWNERS and len(name) <= MAX_NAME_CHARS:
             defs.extend((self.names[name], kind, parent + 1, first, line, last))
@@ -144,8 +144,8 @@ class Reader:
         return parent
 
     def scope(self, body: list[ast.stmt], owner: int, in_class: int, class_of: int) -> None:
-        """Read the statements of one scope. `owner` is its definition, or -1; `in_class` is it too where that is a
-        class; `class_of` is the class whose method this is, or is in."""
+        """Read the statements of one scope. `owner` is its definition, or -1; `in_class` is the same if it is a class;
+        `class_of` is the class whose method this is, or is in."""
         todo: list[Any] = body[::-1]
         exprs: list[Any] = []
         while todo:
@@ -213,7 +213,7 @@ class Reader:
         exprs.extend(node.keywords)
         bases = [name for name in map(dotted, node.bases) if name]
         if bases:
-            self.said.bases.append((number, bases[:MAX_BASES]))
+            self.facts.bases.append((number, bases[:MAX_BASES]))
         self.scope(node.body, number, number, number)
 
     def document(self, body: list[ast.stmt], number: int) -> None:
@@ -223,7 +223,7 @@ class Reader:
             if isinstance(text, str):
                 line = text[: 4 * MAX_DOC_CHARS].strip().split("\n", 1)[0].strip()[:MAX_DOC_CHARS]
                 if line:
-                    self.said.docs.append((number, line))
+                    self.facts.docs.append((number, line))
 
     def assigned(self, target: Any, node: Any, owner: int, in_class: int, class_of: int, exprs: list[Any]) -> None:
         kind = target.__class__
@@ -247,7 +247,7 @@ class Reader:
             exprs.append(target)
 
     def imported(self, node: Any, owner: int) -> None:
-        imports, use = self.said.imports, (IMPORTED << OWNER_BITS) | (owner + 1)
+        imports, use = self.facts.imports, (IMPORTED << OWNER_BITS) | (owner + 1)
         from_module = node.__class__ is ast.ImportFrom
         module = (node.module or "") if from_module else ""
         for alias in node.names:
@@ -257,15 +257,15 @@ class Reader:
                 imports.append((node.lineno, 0, alias.name, "", alias.asname or alias.name.split(".")[0]))
             last = alias.name.rpartition(".")[2]
             if last != "*" and len(last) <= MAX_NAME_CHARS:
-                self.said.refs.append(
+                self.facts.refs.append(
                     self.names[last] << (LINE_BITS + USE_BITS + OWNER_BITS)
                     | node.lineno << (USE_BITS + OWNER_BITS)
                     | use
                 )
 
     def expressions(self, todo: list[Any], owner: int, class_of: int) -> None:
-        """The names that expressions use. The hot loop of the whole index, hence its length and local names."""
-        names, add, pop, push = self.names, self.said.refs.append, todo.pop, todo.append
+        """The names that expressions use. The hot loop of the index, hence its length and local variables."""
+        names, add, pop, push = self.names, self.facts.refs.append, todo.pop, todo.append
         to_name, to_line = LINE_BITS + USE_BITS + OWNER_BITS, USE_BITS + OWNER_BITS
         alone, call, member, member_call, own, own_call = (
             (use << OWNER_BITS) | (owner + 1) for use in (NAME, CALL, MEMBER, MEMBER_CALL, SELF, SELF_CALL)
@@ -326,7 +326,7 @@ class Reader:
 
 
 def dotted(node: Any) -> str:
-    """`a.b.C` of an expression, "" where it is none; a subscript such as `Generic[T]` counts as what is subscripted."""
+    """`a.b.C` of an expression, else ""; of a subscript such as `Generic[T]`, what is subscripted."""
     parts: list[str] = []
     while node.__class__ is ast.Subscript:
         node = node.value
@@ -348,9 +348,9 @@ _CALLED = re.compile(r"([^\W\d]\w{0,199})\(")
 
 
 def scan(data: bytes, error: str) -> SourceFacts:
-    """Definitions by their `def` and `class` lines; each lasts until a line that is indented no deeper."""
-    said, names = SourceFacts(), Names()
-    said.error = error[:MAX_NAME_CHARS]
+    """Definitions by `def` and `class` lines; each ends before a line that is not indented deeper."""
+    facts, names = SourceFacts(), Names()
+    facts.error = error[:MAX_NAME_CHARS]
     lines = _LINE.split(data.decode("utf-8", "replace"))
     open_defs: list[tuple[int, int, bool]] = []  # (indent, definition, is a class)
     last_code = 0
@@ -360,26 +360,26 @@ def scan(data: bytes, error: str) -> SourceFacts:
             continue
         indent = len(line[: len(line) - len(stripped)].expandtabs())
         while open_defs and indent <= open_defs[-1][0]:
-            said.defs[open_defs.pop()[1] * 6 + 5] = last_code
+            facts.defs[open_defs.pop()[1] * 6 + 5] = last_code
         last_code = number
         head = _HEAD.match(line)
-        if head is not None and len(said.defs) // 6 < MAX_OWNERS:
+        if head is not None and len(facts.defs) // 6 < MAX_OWNERS:
             in_class = bool(open_defs) and open_defs[-1][2]
             kind = CLASS if head.group(2) == "class" else METHOD if in_class else FUNCTION
             parent = open_defs[-1][1] if open_defs else -1
-            open_defs.append((indent, len(said.defs) // 6, kind == CLASS))
-            said.defs.extend((names[head.group(3)], kind, parent + 1, number, number, number))
+            open_defs.append((indent, len(facts.defs) // 6, kind == CLASS))
+            facts.defs.extend((names[head.group(3)], kind, parent + 1, number, number, number))
             continue
         owner = open_defs[-1][1] if open_defs else -1
         for found in _CALLED.finditer(line[:1000]):
-            said.refs.append(
+            facts.refs.append(
                 names[found.group(1)] << (LINE_BITS + USE_BITS + OWNER_BITS)
                 | number << (USE_BITS + OWNER_BITS)
                 | CALL << OWNER_BITS
                 | (owner + 1)
             )
     for _, number, _ in open_defs:
-        said.defs[number * 6 + 5] = last_code
-    said.names = list(names)
-    said.refs.sort()
-    return said
+        facts.defs[number * 6 + 5] = last_code
+    facts.names = list(names)
+    facts.refs.sort()
+    return facts

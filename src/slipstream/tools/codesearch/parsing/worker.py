@@ -1,13 +1,13 @@
-"""The process that parses files and matches regular expressions, so that hostile ones harm nothing else.
+"""The process that parses files and matches regular expressions, so that malicious ones do no harm.
 
     worker.py MAX_MEMORY_BYTES LANGUAGE...
 
-Input: frames on standard input, each two lengths, a JSON header and the bytes of a file. Output: one frame for each,
-in the same form and order. Invariants: once it has said that it is ready, it can open no file and no socket, write no
-file, start no process and signal none; it is not root (`confine.py`). A job that takes more CPU seconds than its header
-allows ends it.
+Input: frames on standard input, each two lengths, a JSON header and the bytes of a file. Output: a frame for each, in
+the same form and order. Invariants: once it has sent that it is ready, it cannot open files or sockets, write files, or
+start or signal processes; it is not root (`confine.py`). A job that takes more CPU seconds than its header allows ends
+it.
 
-A standalone program: it is run by path and in isolation, and loads its neighbours by path.
+A standalone program: it is run by path in isolated mode, and loads its neighbours by path.
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120
@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 LENGTHS = struct.Struct("<II")
 ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "cp1252", "iso8859-15", "koi8-r", "cp1251", "utf-16")
-"""Loaded beforehand, as nothing can be opened later; a file in another encoding is scanned and not parsed."""
+"""Loaded early, since nothing can be opened later; a file in another encoding is scanned and not parsed."""
 
 
 def load(name: str) -> Any:
@@ -56,23 +56,23 @@ def send(out: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
     out.flush()
 
 
-def send_said(out: BinaryIO, said: Any) -> None:
+def send_facts(out: BinaryIO, facts: Any) -> None:
     header = {
-        "names": said.names,
-        "docs": said.docs,
-        "bases": said.bases,
-        "imports": [field for found in said.imports for field in found],
-        "error": said.error,
-        "defs": len(said.defs),
+        "names": facts.names,
+        "docs": facts.docs,
+        "bases": facts.bases,
+        "imports": [field for found in facts.imports for field in found],
+        "error": facts.error,
+        "defs": len(facts.defs),
     }
-    send(out, header, said.defs.tobytes() + array("Q", said.refs).tobytes())
+    send(out, header, facts.defs.tobytes() + array("Q", facts.refs).tobytes())
 
 
 # ---------------------------------------------------------------- regular expressions
 
 
 def longest_literal(pattern: str, flags: int) -> str:
-    """A text that every match must contain; "" where none is certain."""
+    """A text that every match must contain; "" if none is certain."""
     try:
         from re import _parser  # type: ignore[attr-defined]
 
@@ -88,8 +88,8 @@ def longest_literal(pattern: str, flags: int) -> str:
     return best if "\n" not in best and "\r" not in best else ""
 
 
-def match_lines(compiled: re.Pattern[str], data: bytes, most: int) -> list[int]:
-    """The lines at which matches begin, each once, at most so many."""
+def match_lines(compiled: re.Pattern[str], data: bytes, max_lines: int) -> list[int]:
+    """The lines at which matches begin, each once, at most `max_lines`."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     starts: list[int] | None = None
     lines: list[int] = []
@@ -99,13 +99,13 @@ def match_lines(compiled: re.Pattern[str], data: bytes, most: int) -> list[int]:
         line = bisect_right(starts, found.start())
         if not lines or lines[-1] != line:
             lines.append(line)
-            if len(lines) >= most:
+            if len(lines) >= max_lines:
                 break
     return lines
 
 
 class Patterns:
-    """The pattern that was compiled last, as one query asks for the same in many files."""
+    """Keeps the last compiled pattern, since a query uses the same one for many files."""
 
     def __init__(self) -> None:
         self._key: tuple[str, int] = ("", -1)
@@ -121,7 +121,7 @@ class Patterns:
 
 
 def parsed(parse: Any, data: bytes) -> Any:
-    """What a file says. A mistake of ours in reading it costs its definitions, not this process."""
+    """The facts about a file. A bug in the parser costs its definitions, not this process."""
     try:
         return parse(data)
     except Exception as error:
@@ -131,7 +131,7 @@ def parsed(parse: Any, data: bytes) -> Any:
 def answer(job: dict[str, Any], data: bytes, parsers: dict[str, Any], patterns: Patterns, out: BinaryIO) -> None:
     allow_cpu(job["cpu_s"])
     if job["op"] == "parse":
-        send_said(out, parsed(parsers[job["language"]], data))
+        send_facts(out, parsed(parsers[job["language"]], data))
         return
     flags = re.MULTILINE
     try:
@@ -142,7 +142,7 @@ def answer(job: dict[str, Any], data: bytes, parsers: dict[str, Any], patterns: 
     if job["op"] == "literal":
         send(out, {"literal": longest_literal(job["pattern"], flags)})
     else:
-        send(out, {"lines": match_lines(compiled, data, job["most"])})
+        send(out, {"lines": match_lines(compiled, data, job["max_lines"])})
 
 
 def main(max_memory_bytes: int, languages: list[str]) -> None:
@@ -153,9 +153,9 @@ def main(max_memory_bytes: int, languages: list[str]) -> None:
             parsers[language] = grammars.open_grammar(language)
     for encoding in ENCODINGS:
         codecs.lookup(encoding)
-    unicodedata.normalize("NFKC", "a")  # `compile` would import it at the first name that is not ASCII
+    unicodedata.normalize("NFKC", "a")  # `compile` would import this at the first non-ASCII name
     sys.setrecursionlimit(3000)
-    gc.disable()  # the trees have no cycles, and looking for some would take half of the time
+    gc.disable()  # the trees have no cycles, and looking for cycles would take half of the time
     source, out = sys.stdin.buffer, sys.stdout.buffer
     confine = load("confine").confine
     confine(max_memory_bytes)

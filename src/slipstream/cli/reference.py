@@ -1,0 +1,100 @@
+"""`slipstream recipes` and `slipstream settings`: what can be run, and every `key=value` that changes it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
+from slipstream.printable import one_line
+from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.settings.header import COMMANDS
+from slipstream.settings.reference import Setting, all_settings, settings_of
+from slipstream.types import Json
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_WIDTH = 100
+
+
+def recipes_command(
+    name: Annotated[
+        str | None, typer.Argument(help="Show all settings of this recipe, or of file.py:function.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the recipes, or print every setting of one of them."""
+    from slipstream.cli.displays.tables import print_table
+    from slipstream.recipes import RECIPES, describe, find_recipe
+
+    if name is not None:
+        _print_recipe(name, find_recipe(name), as_json=as_json)
+        return
+    rows = [(each, COMMANDS[type(find_recipe(each))], describe(each)) for each in RECIPES]
+    if as_json:
+        print(
+            json.dumps([{"name": each, "command": command, "about": about} for each, command, about in rows], indent=2)
+        )
+        return
+    print_table(Console(), ("recipe", "command", "about"), rows)
+
+
+def _print_recipe(name: str, config: EvalConfig | TrainConfig, *, as_json: bool) -> None:
+    command = COMMANDS[type(config)]
+    defaults = {setting.key: setting for setting in all_settings()[command]}
+    settings = settings_of(config)
+    if as_json:
+        values: dict[str, Json] = {setting.key: setting.default for setting in settings}
+        print(json.dumps({"name": name, "command": command, "settings": values}, indent=2))
+        return
+    print(one_line(f"slipstream {command} {name}, where the settings are as follows (* marks what is not the default)"))
+    for setting in settings:
+        mark = " " if setting.default == defaults[setting.key].default else "*"
+        print(one_line(f"{mark} {setting.key}={setting.typed()}"))
+
+
+def settings_command(
+    prefix: Annotated[str, typer.Argument(help="Only settings that begin so, such as model or dispatch.limits.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Print every setting of `eval` and `train`: what it takes, its default, and what it is."""
+    found = [row for row in _rows() if row["key"].startswith(prefix)]
+    if not found:
+        known = {row["key"] for row in _rows()}
+        groups = {key[:place] for key in known for place, letter in enumerate(key) if letter == "."}
+        raise ConfigError(f'no setting begins with "{prefix}"{did_you_mean(prefix, known | groups)}')
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for row in found:
+        only = f"; {row['commands']} only" if " " not in row["commands"] else ""
+        print(f"{row['key']}  ({row['takes']}; default {row['default'] or 'empty'}{only})")
+        print(textwrap.fill(row["doc"], _WIDTH, initial_indent="    ", subsequent_indent="    "))
+
+
+def _rows() -> list[dict[str, str]]:
+    """The settings of both commands, each once."""
+    by_command = {
+        command: {setting.key: setting for setting in settings} for command, settings in all_settings().items()
+    }
+    evaluation, training = by_command["eval"], by_command["train"]
+    return [
+        {
+            "key": key,
+            "takes": setting.takes,
+            "default": _default(evaluation.get(key), training.get(key)),
+            "commands": " ".join(command for command, known in by_command.items() if key in known),
+            "doc": setting.doc,
+        }
+        for key, setting in {**training, **evaluation}.items()
+    ]
+
+
+def _default(evaluation: Setting | None, training: Setting | None) -> str:
+    """`1`, or `1; train: 8` where the commands differ."""
+    defaults = [setting.typed() for setting in (evaluation, training) if setting is not None]
+    return defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]}; train: {defaults[1]}"
