@@ -303,6 +303,9 @@ class Brief:
     system: str = ""
     tools: tuple[str, ...] = ()
     limits: AgentLimits = AgentLimits()
+    resources: Mapping[str, Json] = field(default_factory=dict, repr=False, hash=False)
+    """What the tools work on: a document read chunk by chunk, the path of an index, the seed of an environment. The
+    model sees only what a tool shows of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

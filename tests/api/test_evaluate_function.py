@@ -97,6 +97,23 @@ def test_a_class_is_a_tool_with_state_for_each_rollout(tmp_path: Path) -> None:
     assert result.mean_reward == 1.0
 
 
+def test_resources_reach_the_tools_and_are_not_shown_to_the_model(tmp_path: Path) -> None:
+    @ss.tool
+    def look(ctx: ss.ToolContext) -> str:
+        """Look."""
+        return str(ctx.resources["number"])
+
+    shown: list[str] = []
+
+    def script(scene: ss.ScriptedCall) -> ss.Message:
+        shown.append(str(scene))
+        return ss.act("look") if len(shown) == 1 else ss.act("finish", answer=scene.messages[-1].content)
+
+    given = task("a", "a", tools=[look, ss.finish], grader=ss.exact("42"), extra=None, resources={"number": 42})
+    assert ss.evaluate([given], model=script, runs=tmp_path).mean_reward == 1.0
+    assert "42" not in shown[0]
+
+
 def last_told(messages: tuple[ss.Message, ...]) -> float:
     return float(messages[-2].content == "2 lines")
 

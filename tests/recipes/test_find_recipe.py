@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.recipes import RECIPES, find_recipe
+from slipstream.recipes import RECIPES, TRAINED, find_recipe
+from slipstream.settings import EvalConfig, TrainConfig
 
 MODULE = """
 from slipstream.errors import ConfigError
@@ -55,3 +56,11 @@ def test_what_gives_no_settings_is_refused(module: str, name: str, said: str) ->
 def test_an_unknown_name_says_the_nearest_and_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r'no recipe "demoo" \(did you mean "demo"\?\): use one of demo, react'):
         find_recipe("demoo")
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_recipe_to_train_has_one_of_an_evaluation_beside_it(name: str) -> None:
+    found = find_recipe(name, to_train=True)
+    assert isinstance(found, TrainConfig)
+    assert isinstance(find_recipe(name), EvalConfig)
+    assert found.name == name

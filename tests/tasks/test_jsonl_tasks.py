@@ -62,6 +62,7 @@ def test_a_full_task_keeps_everything(tmp_path: Path) -> None:
         "system": "You are terse.",
         "tools": ["bash", "finish"],
         "limits": {"turns": 3, "context_tokens": 100, "tool_seconds": 1.5},
+        "resources": {"pages": ["one", "two"]},
         "sandbox": {
             "base": "host",
             "workdir": "/there",
@@ -81,6 +82,7 @@ def test_a_full_task_keeps_everything(tmp_path: Path) -> None:
                 system="You are terse.",
                 tools=("bash", "finish"),
                 limits=AgentLimits(turns=3, context_tokens=100, tool_seconds=1.5),
+                resources={"pages": ["one", "two"]},
             ),
             sandbox=SandboxSpec(
                 base="host",

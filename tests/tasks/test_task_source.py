@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.tasks.source import load_tasks
+from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Brief, Grading, Json, Task
 
 MODULE = """
@@ -128,3 +128,11 @@ def test_a_folder_that_holds_a_task_file_is_a_task_set(tmp_path: Path) -> None:
     line = '{"id": "a", "instruction": "Do it.", "tools": ["finish"], "grading": {"kind": "exact", "expected": "x"}}'
     (tmp_path / "tasks.jsonl").write_text(line)
     assert [task.id for task in load_tasks(str(tmp_path), num=None, args={})] == ["a"]
+
+
+def test_the_digest_of_a_task_counts_its_resources() -> None:
+    def digest(**resources: Json) -> str:
+        brief = Brief(instruction="x", resources=resources)
+        return digest_of([Task(id="t", brief=brief, grading=Grading(kind="exact", spec={"expected": "1"}))])
+
+    assert len({digest(), digest(pages=["one"]), digest(pages=["two"])}) == 3

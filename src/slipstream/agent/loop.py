@@ -90,7 +90,10 @@ class ToolAgent:
             dialogue.restore(past_turns)
             past_reply = past_turns[-1].messages[-1]
         async with self._toolset.open(
-            sandbox=sandbox, model=NestedDialogue(dialogue), shows_hints=self._config.hints.from_tools
+            sandbox=sandbox,
+            model=NestedDialogue(dialogue),
+            resources=brief.resources,
+            shows_hints=self._config.hints.from_tools,
         ) as tools:
             tool_seconds_left -= await self._replay(past_turns, tools, watch, adviser, tool_seconds_left, on_span)
             for _ in range(max(0, len(past_turns) - 1), brief.limits.turns):

@@ -28,9 +28,9 @@ GraderLike: TypeAlias = Grading | Callable[..., Any] | str | Sequence["GraderLik
 class Task(types.Task):
     """A task: what the agent is told, the tools it has, and how its work is graded.
 
-    `extra` reaches the grader alone. `files` are there when the agent starts; `artifact` names those that are the
-    work, and `patch_of` a folder whose changes are. A task has a sandbox if one is given, if it has files, or if one
-    of its tools needs one.
+    `extra` reaches the grader alone, `resources` the tools alone, as `ctx.resources`. `files` are there when the agent
+    starts; `artifact` names those that are the work, and `patch_of` a folder whose changes are. A task has a sandbox
+    if one is given, if it has files, or if one of its tools needs one.
     """
 
     __slots__ = ()
@@ -49,6 +49,7 @@ class Task(types.Task):
         artifact: Iterable[str] = (),
         patch_of: str = "",
         extra: Mapping[str, Json] | None = None,
+        resources: Mapping[str, Json] | None = None,
     ) -> Task:
         names = tuple(tool_name(tool) for tool in tools)
         needs_one = any(resolve(name).effect is Effect.SANDBOX for name in names)
@@ -58,7 +59,13 @@ class Task(types.Task):
             sandbox = replace(sandbox, files={**sandbox.files, **{path: _file(data) for path, data in files.items()}})
         task = types.Task(
             id=id,
-            brief=Brief(instruction=instruction, system=system, tools=names, limits=limits or AgentLimits()),
+            brief=Brief(
+                instruction=instruction,
+                system=system,
+                tools=names,
+                limits=limits or AgentLimits(),
+                resources=dict(resources or {}),
+            ),
             grading=_with_extra(as_grading(grader), extra),
             sandbox=sandbox,
             artifact=tuple(artifact),

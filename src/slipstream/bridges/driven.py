@@ -233,7 +233,7 @@ def driven_settings(
     """A recipe's settings for a trainer that samples and learns itself: its model's folder is the renderer's, unless
     the recipe names one, and its window holds if it is smaller. `tasks` takes the place of the recipe's. A
     recipe of an evaluation works too."""
-    config = find_recipe(recipe)
+    config = find_recipe(recipe, to_train=True)
     if isinstance(config, EvalConfig):
         config = TrainConfig(
             name=config.name,

@@ -34,13 +34,20 @@ def recipes_command(
     if name is not None:
         _print_recipe(name, find_recipe(name), as_json=as_json)
         return
-    rows = [(each, COMMANDS[type(find_recipe(each))], describe(each)) for each in RECIPES]
+    rows = [(each, _commands_of(each), describe(each)) for each in RECIPES]
     if as_json:
         print(
             json.dumps([{"name": each, "command": command, "about": about} for each, command, about in rows], indent=2)
         )
         return
     print_table(Console(), ("recipe", "command", "about"), rows)
+
+
+def _commands_of(name: str) -> str:
+    from slipstream.recipes import TRAINED, find_recipe
+
+    command = COMMANDS[type(find_recipe(name))]
+    return f"{command}, {COMMANDS[TrainConfig]}" if name in TRAINED else command
 
 
 def _print_recipe(name: str, config: EvalConfig | TrainConfig, *, as_json: bool) -> None:

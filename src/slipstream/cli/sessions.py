@@ -197,7 +197,7 @@ def locate_run(runs: Path, text: str) -> Path:
 def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
     if "=" in recipe and ":" not in recipe:
         raise ConfigError(f'"{recipe}" stands where a recipe belongs: name one ({", ".join(RECIPES)}) before it')
-    found = find_recipe(recipe)
+    found = find_recipe(recipe, to_train=kind is TrainConfig)
     if not isinstance(found, kind):
         raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {COMMANDS[type(found)]} {recipe}')
     _refuse_of_other_command(kind, overrides)

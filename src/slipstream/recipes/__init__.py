@@ -22,10 +22,14 @@ RECIPES: Mapping[str, str] = {
     "swe-levels": "slipstream.recipes.swe:levels",
 }
 
+TRAINED: Mapping[str, str] = {}
+"""Recipes of an evaluation under whose names `slipstream train` has one too."""
 
-def find_recipe(name: str) -> EvalConfig | TrainConfig:
-    """The settings of a built-in recipe, or of a function at `package.module:function` or `file.py:function`."""
-    path = RECIPES.get(name, name)
+
+def find_recipe(name: str, *, to_train: bool = False) -> EvalConfig | TrainConfig:
+    """The settings of a built-in recipe, or of a function at `package.module:function` or `file.py:function`. Where a
+    name has one for each command, `to_train` takes the training's."""
+    path = (TRAINED.get(name) if to_train else None) or RECIPES.get(name, name)
     if ":" not in path:
         raise ConfigError(
             f'there is no recipe "{name}"{did_you_mean(name, RECIPES)}: '

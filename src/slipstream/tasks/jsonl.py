@@ -78,6 +78,8 @@ class _Line(_Strict):
     system: str = ""
     tools: tuple[str, ...] = DEFAULT_TOOLS
     limits: _Limits = _Limits()
+    resources: dict[str, Any] = Field(default_factory=dict)
+    """What the task's tools work on."""
     sandbox: _Sandbox | None = _Sandbox()
     artifact: tuple[str, ...] = ()
     patch_of: str = ""
@@ -181,6 +183,7 @@ def _as_line(task: Task) -> dict[str, Json]:
         "system": brief.system,
         "tools": list(brief.tools),
         "limits": asdict(brief.limits),
+        **({"resources": dict(brief.resources)} if brief.resources else {}),
         "sandbox": None if sandbox is None else _sandbox_line(sandbox),
         "artifact": list(task.artifact),
         "patch_of": task.patch_of,
@@ -215,6 +218,7 @@ def _as_task(line: _Line, folder: Path) -> Task:
             system=line.system,
             tools=line.tools,
             limits=AgentLimits(**line.limits.model_dump()),
+            resources=line.resources,
         ),
         grading=Grading(kind=line.grading.kind, spec=line.grading.model_extra or {}),
         sandbox=None if line.sandbox is None else _as_sandbox(line.sandbox, folder),

@@ -41,6 +41,8 @@ def digest_of(tasks: Iterable[Task]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for task in tasks:
         digest.update(repr(task).encode("utf-8", "surrogatepass"))
+        if task.brief.resources:
+            digest.update(repr(task.brief.resources).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

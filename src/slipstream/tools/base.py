@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -111,6 +111,8 @@ class ToolContext:
     messages: Sequence[Message]
     """The conversation so far, including the calls of this turn."""
     model: NestedModel | None = None
+    resources: Mapping[str, Json] = field(default_factory=dict)
+    """What the task gives its tools to work on."""
 
     def remaining_s(self) -> float:
         return max(0.0, self.deadline_s - asyncio.get_running_loop().time())

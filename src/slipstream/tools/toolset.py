@@ -42,7 +42,7 @@ from slipstream.tools.base import (
 from slipstream.tools.cut import cut
 from slipstream.tools.registry import TOOLS, resolve
 from slipstream.tools.signature import describe_arguments
-from slipstream.types import MAX_CALL_DEPTH, CallProblem, Message, ToolCall, ToolSpec
+from slipstream.types import MAX_CALL_DEPTH, CallProblem, Json, Message, ToolCall, ToolSpec
 
 CALL_FORMAT = '{"name": "<tool>", "arguments": {"<argument>": <value>}}'
 CLOSE_TIMEOUT_S = 10.0
@@ -113,6 +113,7 @@ class Toolset:
         *,
         sandbox: Sandbox | None = None,
         model: NestedModel | None = None,
+        resources: Mapping[str, Json] | None = None,
         call_format: str = CALL_FORMAT,
         shows_hints: bool = True,
     ) -> AsyncIterator[OpenToolset]:
@@ -121,7 +122,14 @@ class Toolset:
         need_sandbox = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
         if need_sandbox and sandbox is None:
             raise ConfigError(f"these tools need a sandbox, but there is none: {', '.join(need_sandbox)}")
-        opened = OpenToolset(self, sandbox=sandbox, model=model, call_format=call_format, shows_hints=shows_hints)
+        opened = OpenToolset(
+            self,
+            sandbox=sandbox,
+            model=model,
+            resources=resources or {},
+            call_format=call_format,
+            shows_hints=shows_hints,
+        )
         try:
             yield opened
         finally:
@@ -141,6 +149,7 @@ class OpenToolset:
         *,
         sandbox: Sandbox | None,
         model: NestedModel | None,
+        resources: Mapping[str, Json],
         call_format: str,
         shows_hints: bool = True,
     ) -> None:
@@ -148,6 +157,7 @@ class OpenToolset:
         self.state: dict[str, object] = {}
         self._sandbox = sandbox
         self._model = model
+        self._resources = resources
         self._call_format = call_format
         self._shows_hints = shows_hints
         with boundary(ToolFailure, "making the tools of a rollout"):
@@ -207,7 +217,12 @@ class OpenToolset:
         if deadline_s <= now_s:
             raise ToolError(f"{call.name}: not run, no time is left for tools")
         ctx = ToolContext(
-            sandbox=self._sandbox, deadline_s=deadline_s, state=self.state, messages=messages, model=self._model
+            sandbox=self._sandbox,
+            deadline_s=deadline_s,
+            state=self.state,
+            messages=messages,
+            model=self._model,
+            resources=self._resources,
         )
         try:
             async with asyncio.timeout_at(deadline_s):
