@@ -17,7 +17,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File"),
     "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "ToolError"),
     "Built-in tools": ("bash", "edit", "search", "read_file", "write_file", "finish"),
-    "Graders": ("exact", "f1", "command", "rubric", "Verdict", "Judge"),
+    "Graders": ("exact", "f1", "judge", "command", "rubric", "Verdict", "Judge"),
     "Running": (
         "evaluate",
         "evaluate_async",

@@ -7,7 +7,10 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
-GROUND = {"types", "errors", "seams", "names", "aio", "atomic", "bounded", "link", "messages", "offload", "printable"}
+GROUND = {
+    *("types", "errors", "seams", "names", "aio", "atomic", "bounded", "disk_cache", "link", "messages", "offload"),
+    "printable",
+}
 """Standard library only, and importable from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -15,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "aio": set(),
     "atomic": set(),
+    "disk_cache": set(),
     "bounded": set(),
     "printable": set(),
     "link": {"errors"},
@@ -40,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": GROUND | {"render", "model"},
     "export": GROUND | {"telemetry", "batch", "record"},
     "tools": GROUND | {"sandbox"},
-    "graders": GROUND | {"patches", "sandbox"},
+    "graders": GROUND | {"model", "patches", "sandbox"},
     "tasks": GROUND | {"patches", "config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
@@ -186,6 +190,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "aio": set(),
     "atomic": set(),
+    "disk_cache": set(),
     "bounded": set(),
     "printable": set(),
     "link": set(),

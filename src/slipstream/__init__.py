@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         train,
         train_async,
     )
-    from slipstream.api.tasks import Task, command, exact, f1, rubric
+    from slipstream.api.tasks import Task, command, exact, f1, judge, rubric
     from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
     from slipstream.errors import ConfigError, SlipstreamError, ToolError
     from slipstream.graders.base import Judge
@@ -49,7 +49,7 @@ _HOME = {
     "slipstream.api.runs": (
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
-    "slipstream.api.tasks": ("Task", "command", "exact", "f1", "rubric"),
+    "slipstream.api.tasks": ("Task", "command", "exact", "f1", "judge", "rubric"),
     "slipstream.engine.training.config": ("LearnerConfig", "WarmStartConfig"),
     "slipstream.errors": ("ConfigError", "SlipstreamError", "ToolError"),
     "slipstream.graders.base": ("Judge",),
@@ -109,6 +109,7 @@ __all__ = [
     "exact",
     "f1",
     "finish",
+    "judge",
     "open_run",
     "read_file",
     "replies",

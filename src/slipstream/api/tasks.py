@@ -104,6 +104,38 @@ def command(line: str, *, files: Mapping[str, str] | None = None, timeout_s: flo
     return Grading(kind="command", spec={"command": line, "files": dict(files or {}), "timeout_s": timeout_s})
 
 
+def judge(
+    *answers: str,
+    question: str = "",
+    criteria: str = "",
+    base_url: str = "",
+    model: str = "",
+    votes: int = 1,
+    agreement: float = 0.5,
+    form: str = "plain",
+    cache: str = "",
+    **settings: Json,
+) -> Grading:
+    """1 if a model says that the answer agrees with one of these, else 0.
+
+    `base_url` and `model` name an OpenAI-compatible server; without them the run's own model judges. Of several votes
+    the majority counts, if at least the share `agreement` agrees. `cache` names a file that keeps replies. A judge that
+    is unavailable, or answers in no form, gives no verdict. `settings` are the other keys of the grading."""
+    spec: dict[str, Json] = {
+        "expected": list(answers),
+        "question": question,
+        "criteria": criteria,
+        "base_url": base_url,
+        "model": model,
+        "votes": votes,
+        "agreement": agreement,
+        "form": form,
+        "cache": cache,
+        **settings,
+    }
+    return Grading(kind="judge", spec=spec)
+
+
 def rubric(**parts: GraderLike | tuple[float, GraderLike]) -> Grading:
     """Several graders, each with a weight: `rubric(right=(3, exact("3")), short=brevity)`. The reward is the weighted
     mean, and each part's is kept as a component under its name."""
@@ -123,7 +155,9 @@ def as_grading(grader: GraderLike) -> Grading:
     if isinstance(grader, Sequence):
         return rubric(**{f"{getattr(one, '__name__', 'part')}-{place}": one for place, one in enumerate(grader)})
     if not callable(grader):
-        raise ConfigError(f"the grader is a {type(grader).__name__}: give a function, or one of exact, f1, command")
+        raise ConfigError(
+            f"the grader is a {type(grader).__name__}: give a function, or one of exact, f1, judge, command"
+        )
     return Grading(kind="function", spec={"function": name_of(grader, "grader")})
 
 

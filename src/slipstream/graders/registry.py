@@ -9,6 +9,7 @@ from slipstream.errors import ConfigError
 from slipstream.graders.base import Grader
 from slipstream.graders.command import CommandGrader
 from slipstream.graders.functions import FunctionGrader, Rubric
+from slipstream.graders.judge.grader import JudgeGrader
 from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import ExactMatch, TokenF1
 from slipstream.names import did_you_mean, load_object, user_code
@@ -19,6 +20,7 @@ GRADERS: Mapping[str, Grader] = {
     "command": CommandGrader(),
     "tests": TestsGrader(),
     "function": FunctionGrader(),
+    "judge": JudgeGrader(),
     "rubric": Rubric(lambda kind: find_grader(kind)),
 }
 

@@ -59,7 +59,7 @@ class ExactMatch:
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("exact", AnswerSpec, grading.spec)
-        return await _verdict(_is_right, artifact, spec)
+        return await _verdict(is_right, artifact, spec)
 
 
 class TokenF1:
@@ -83,7 +83,8 @@ async def _verdict(score: Callable[[str, AnswerSpec], float], artifact: Artifact
         return Verdict(reward=0.0, detail=f"the answer is too long to compare: {raised}")
 
 
-def _is_right(given: str, spec: AnswerSpec) -> float:
+def is_right(given: str, spec: AnswerSpec) -> float:
+    """1 if the answer is one of those expected, else 0."""
     return float(any(same(given, answer) if spec.normalise else given == answer for answer in spec.answers))
 
 

@@ -1,0 +1,1 @@
+"""The LLM judge: a model that says whether an answer agrees with a reference."""
