@@ -21,7 +21,7 @@ CODE_CHARS = 16
 class FormName(StrEnum):
     PLAIN = "plain"
     BROWSECOMP = "browsecomp"
-    """That of BrowseComp and BrowseComp-Plus: the extracted answer, the reasoning, correct and a confidence; before them
+    """Of BrowseComp and BrowseComp-Plus: the extracted answer, the reasoning, correct and a confidence; before them
     the code of the case."""
 
 
