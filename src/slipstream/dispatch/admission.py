@@ -8,43 +8,25 @@ come between a check and its count. Counts are integers, cores too (in thousandt
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from slipstream.dispatch.base import DispatchLimits, DispatchView, PacingGate, SchedulingPolicy, Stage
+from slipstream.dispatch.base import (
+    NOTHING,
+    DispatchLimits,
+    DispatchView,
+    Need,
+    PacingGate,
+    SchedulingPolicy,
+    Stage,
+)
 from slipstream.dispatch.forecast import Mean
 from slipstream.dispatch.gate import OpenGate
+from slipstream.dispatch.queue import RankedQueue, Waiter
 from slipstream.errors import ConfigError
 from slipstream.types import EngineLoad, Job, JobKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a sandbox takes of the limits: `Need(sandboxes=1, memory_mb=2048, milli_cpus=500)`."""
-
-    sandboxes: int = 0
-    memory_mb: int = 0
-    milli_cpus: int = 0
-
-    def __add__(self, other: Need) -> Need:
-        return Need(
-            sandboxes=self.sandboxes + other.sandboxes,
-            memory_mb=self.memory_mb + other.memory_mb,
-            milli_cpus=self.milli_cpus + other.milli_cpus,
-        )
-
-    def __sub__(self, other: Need) -> Need:
-        return Need(
-            sandboxes=self.sandboxes - other.sandboxes,
-            memory_mb=self.memory_mb - other.memory_mb,
-            milli_cpus=self.milli_cpus - other.milli_cpus,
-        )
-
-
-NOTHING = Need()
 
 
 def need_of(job: Job, weight: int) -> Need:
@@ -89,16 +71,6 @@ def _milli(cpus: float) -> int:
     return round(cpus * 1000)
 
 
-@dataclass(order=True, slots=True)
-class _Waiter:
-    rank: tuple[int, float]
-    """Its step, so that no step waits for a later one; then the policy's rank."""
-    number: int
-    granted: asyncio.Future[None] = field(compare=False)
-    need: Need = field(compare=False)
-    job: Job = field(compare=False)
-
-
 class Admission:
     def __init__(
         self,
@@ -116,7 +88,7 @@ class Admission:
         self._gate.on_room(self._pump_soon)
         self._load = load
         self._numbers = itertools.count()
-        self._queues: dict[Stage, list[_Waiter]] = {stage: [] for stage in Stage}
+        self._queues = {stage: RankedQueue(self._rank) for stage in Stage}
         self._waiting: dict[Stage, int] = dict.fromkeys(Stage, 0)
         """Not counting cancelled waiters, which stay in the queue until they reach its front."""
         self._inside: dict[Stage, int] = dict.fromkeys(Stage, 0)
@@ -142,7 +114,8 @@ class Admission:
     async def enter(self, stage: Stage, job: Job, *, need: Need = NOTHING) -> None:
         """Wait for a place in `stage`, and for room for `need` together with it."""
         future = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queues[stage], _Waiter(self._rank(job), next(self._numbers), future, need, job))
+        own_rank = self._policy.rank(job, None, 0.0)
+        self._queues[stage].push(Waiter(own_rank, next(self._numbers), job, need, future))
         self._waiting[stage] += 1
         self._pump_soon()
         try:
@@ -177,12 +150,7 @@ class Admission:
         task_id = job.key.task_id
         self._seen_s.setdefault(task_id, Mean()).add(seconds)
         self._all_seen_s.add(seconds)
-        queue = self._queues[Stage.INIT]
-        alike = [waiter for waiter in queue if waiter.job.key.task_id == task_id]
-        for waiter in alike:
-            waiter.rank = self._rank(waiter.job)
-        if alike:
-            heapq.heapify(queue)
+        self._queues[Stage.INIT].rank_again(task_id)
 
     def took(self, stage: Stage, seconds: float) -> None:
         """An attempt is about to leave a stage, after `seconds`."""
@@ -196,9 +164,9 @@ class Admission:
         """The agent of a job takes no more turns in this attempt, unless its stage was abandoned (`left_behind`)."""
         self._gate.ended(key, left_behind=left_behind)
 
-    def _rank(self, job: Job) -> tuple[int, float]:
+    def _rank(self, job: Job) -> float:
         seen = self._seen_s.get(job.key.task_id)
-        return job.key.step, self._policy.rank(job, None if seen is None else seen.mean, self._all_seen_s.mean)
+        return self._policy.rank(job, None if seen is None else seen.mean, self._all_seen_s.mean)
 
     def view(self) -> DispatchView:
         return DispatchView(
@@ -238,16 +206,9 @@ class Admission:
         if not self._starved(Stage.GRADE):
             self._admit(Stage.INIT, decision.init)
 
-    def _first(self, stage: Stage) -> _Waiter | None:
-        """The next waiter, skipping cancelled ones."""
-        queue = self._queues[stage]
-        while queue and queue[0].granted.cancelled():
-            heapq.heappop(queue)
-        return queue[0] if queue else None
-
     def _starved(self, stage: Stage) -> bool:
         """Whether the first in the queue has room in its stage and lacks only a sandbox."""
-        first = self._first(stage)
+        first = self._queues[stage].first()
         return first is not None and self._room(stage) > 0 and not self._fits(first.need)
 
     def _room(self, stage: Stage) -> int:
@@ -263,11 +224,11 @@ class Admission:
         )
 
     def _admit(self, stage: Stage, proposed: int) -> None:
-        places = min(proposed, self._room(stage))
-        while places > 0 and (first := self._first(stage)) is not None:
+        places, queue = min(proposed, self._room(stage)), self._queues[stage]
+        while places > 0 and (first := queue.first()) is not None:
             if not self._fits(first.need):
                 return  # no overtaking: a heavy job would wait for ever behind light ones
-            heapq.heappop(self._queues[stage])
+            queue.pop()
             places -= 1
             self._waiting[stage] -= 1
             self._inside[stage] += 1

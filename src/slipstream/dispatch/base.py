@@ -92,6 +92,32 @@ class DispatchLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a sandbox takes of the limits: `Need(sandboxes=1, memory_mb=2048, milli_cpus=500)`."""
+
+    sandboxes: int = 0
+    memory_mb: int = 0
+    milli_cpus: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            sandboxes=self.sandboxes + other.sandboxes,
+            memory_mb=self.memory_mb + other.memory_mb,
+            milli_cpus=self.milli_cpus + other.milli_cpus,
+        )
+
+    def __sub__(self, other: Need) -> Need:
+        return Need(
+            sandboxes=self.sandboxes - other.sandboxes,
+            memory_mb=self.memory_mb - other.memory_mb,
+            milli_cpus=self.milli_cpus - other.milli_cpus,
+        )
+
+
+NOTHING = Need()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
     """Seconds after which a part is cancelled."""
 
@@ -170,8 +196,9 @@ class SchedulingPolicy(Protocol[Memory]):
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
         """Among the jobs of a step lower goes first, and equals go in the order they came. `seen_s`: how long the same
-        task ran on average so far; `mean_s`: all tasks. Jobs waiting to be initialised are ranked again when their task
-        is seen."""
+        task ran on average so far; `mean_s`: all tasks. When a task is seen its jobs that wait to be initialised are
+        ranked again, those of a step together: by the first of them, which is the one that is lowest without
+        `seen_s`."""
         ...
 
 
