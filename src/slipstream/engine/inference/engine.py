@@ -31,7 +31,7 @@ from slipstream.engine.model.device import find_device
 from slipstream.engine.model.spec import ModelSpec, read_spec
 from slipstream.engine.model.weights import read_weights
 from slipstream.errors import ConfigError, ContextOverflow, ModelError
-from slipstream.types import EngineLoad, EngineWork, Sampled, SampleParams, token_ids
+from slipstream.types import EngineLoad, EngineWork, Sampled, SampleParams, TokenIds, token_ids
 
 MAX_CONTEXT_TOKENS = 4096
 """Default upper bound of a slot's length."""
@@ -82,16 +82,17 @@ class TorchEngine:
         """See `Completer`. Without a seed, one is drawn. Lower priorities go first."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Sampled] = loop.create_future()
+        prompt = token_ids(prompt_ids)
 
         def deliver(result: Sampled | ModelError) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody is waiting any more
                 loop.call_soon_threadsafe(_settle, outcome, result)
 
         request = Request(
-            prompt=token_ids(prompt_ids),
+            prompt=prompt,
             params=params,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            max_tokens=self._max_tokens(prompt_ids, params),
+            max_tokens=self._max_tokens(prompt, params),
             deliver=deliver,
             session=session,
             priority=priority,
@@ -165,23 +166,23 @@ class TorchEngine:
         self._worker.put(Update(named=list(named), version=version, done=done))
         done.result()
 
-    def _max_tokens(self, prompt_ids: Sequence[int], params: SampleParams) -> int:
+    def _max_tokens(self, prompt: TokenIds, params: SampleParams) -> int:
         """How many tokens may be sampled. Raises ModelError for an invalid request."""
-        if not prompt_ids:
+        if not prompt:
             raise ModelError("the prompt is empty: give at least one token")
-        if min(prompt_ids) < 0 or max(prompt_ids) >= self.spec.vocab_size:
-            wrong = next(token for token in prompt_ids if not 0 <= token < self.spec.vocab_size)
+        lowest, highest = torch.frombuffer(prompt, dtype=torch.int32).aminmax()
+        if lowest < 0 or highest >= self.spec.vocab_size:
+            wrong = next(token for token in prompt if not 0 <= token < self.spec.vocab_size)
             raise ModelError(f"token {wrong} of the prompt is outside the model's vocabulary of {self.spec.vocab_size}")
         if not params.temperature >= 0.0 or not 0.0 < params.top_p <= 1.0:
             raise ModelError(
                 f"temperature {params.temperature:g} with top_p {params.top_p:g} is invalid: "
                 "set temperature to at least 0 and top_p above 0, up to 1"
             )
-        max_tokens = min(params.max_tokens, self.context_tokens - len(prompt_ids))
+        max_tokens = min(params.max_tokens, self.context_tokens - len(prompt))
         if max_tokens < 1:
             raise ContextOverflow(
-                f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer in a context of "
-                f"{self.context_tokens}"
+                f"a prompt of {len(prompt)} tokens leaves no room for an answer in a context of {self.context_tokens}"
             )
         return max_tokens
 

@@ -78,6 +78,11 @@ class SlotTable:
         return [slot for slot in self.slots if slot.busy]
 
     @property
+    def num_hashed(self) -> int:
+        """Blocks of tokens that were hashed for the index of prefixes."""
+        return self._prefixes.num_hashed
+
+    @property
     def has_room(self) -> bool:
         return self.num_busy < len(self.slots)
 
@@ -85,7 +90,8 @@ class SlotTable:
         """Assign a slot to the prompt and mark it busy; None if the prompt has to wait."""
         if not self.has_room:
             return None
-        candidates = self._candidates(prompt, session, salt) if self._reuse else []
+        keys = self._keys(prompt, session, salt) if self._reuse else ()
+        candidates = self._candidates(keys, session) if self._reuse else []
         known = {slot.index: self._num_cached(slot, prompt, salt) for slot in candidates}
         donor = max(candidates, key=lambda slot: (known[slot.index], slot.session == session), default=None)
         num_reused = 0 if donor is None else known[donor.index]
@@ -95,13 +101,13 @@ class SlotTable:
         copies = donor is not None and num_reused > known.get(target.index, 0)
         if target.num_computed and target.session != session and not target.ended:
             self.num_evicted += 1
-        self._detach(target)
+        self._leave_session(target)
         target.session, target.salt, target.ended = session, salt, False
         target.tokens, target.num_computed, target.busy = array("i", prompt), num_reused, True
         self.num_busy += 1
         self._of_session[session][target.index] = None
         if self._reuse:
-            self._prefixes.put(target.index, salt, target.tokens)
+            self._prefixes.put(target.index, keys)
         return SlotAssignment(slot=target, num_reused=num_reused, copy_from=donor.index if donor and copies else None)
 
     def release(self, slot: Slot, *, keep: bool = True) -> None:
@@ -112,9 +118,11 @@ class SlotTable:
         slot.last_used = self._clock
         if keep and self._reuse:
             slot.tokens = slot.tokens[: slot.num_computed]
-            self._prefixes.put(slot.index, slot.salt, slot.tokens)
+            known = self._prefixes.keys_of(slot.index, slot.num_computed)
+            self._prefixes.put(slot.index, self._prefixes.keys(slot.salt, slot.tokens, known=known))
         else:
-            self._detach(slot)
+            self._prefixes.drop(slot.index)
+            self._leave_session(slot)
             slot.session, slot.salt, slot.tokens, slot.num_computed = "", "", token_ids(), 0
 
     def end_session(self, session: str) -> None:
@@ -129,22 +137,36 @@ class SlotTable:
             if not slot.busy:
                 self.release(slot, keep=False)
 
-    def _detach(self, slot: Slot) -> None:
-        """Remove the slot from the index and from its session."""
-        self._prefixes.drop(slot.index)
+    def _leave_session(self, slot: Slot) -> None:
         members = self._of_session.get(slot.session)
         if members is not None:
             members.pop(slot.index, None)
             if not members:
                 del self._of_session[slot.session]
 
-    def _candidates(self, prompt: TokenIds, session: str, salt: str) -> list[Slot]:
-        """Slots that may hold the longest prefix: those of its session, and the best matches among all others."""
-        own = self._of_session.get(session, {}) if session else {}
-        shared = [self.slots[index] for index in self._prefixes.nearest(salt, prompt) if index not in own]
+    def _own(self, session: str) -> list[Slot]:
+        return [self.slots[index] for index in self._of_session.get(session, ())] if session else []
+
+    def _keys(self, prompt: TokenIds, session: str, salt: str) -> Sequence[int]:
+        """The keys of the prompt: those that its session has in a slot already are not hashed again."""
+        known: Sequence[int] = ()
+        for slot in self._own(session):
+            if slot.salt == salt:
+                num_same = common_prefix(slot.tokens, prompt, len(prompt))
+                known = max(known, self._prefixes.keys_of(slot.index, num_same), key=len)
+        return self._prefixes.keys(salt, prompt, known=known)
+
+    def _candidates(self, keys: Sequence[int], session: str) -> list[Slot]:
+        """Slots that may hold the longest prefix: those of its session, and the best matches among all others, if they
+        share more blocks than those do."""
+        own, nearest = self._own(session), self._prefixes.nearest(keys)
+        if any(slot.index in nearest and slot.num_computed == len(slot.tokens) for slot in own):
+            return own
+        own_indexes = {slot.index for slot in own}
+        shared = [self.slots[index] for index in nearest if index not in own_indexes]
         if len(shared) > MAX_CANDIDATES:
             shared = nlargest(MAX_CANDIDATES, shared, key=lambda slot: slot.num_computed)
-        return [*(self.slots[index] for index in own), *shared]
+        return [*own, *shared]
 
     def _num_cached(self, slot: Slot, prompt: TokenIds, salt: str) -> int:
         """How many of the prompt's tokens the slot holds. The last is always computed, for its logits."""
@@ -161,8 +183,7 @@ class SlotTable:
         )
 
     def _target(self, session: str, known: Mapping[int, int]) -> Slot:
-        members = self._of_session.get(session, ()) if session else ()
-        own = [slot for index in members if not (slot := self.slots[index]).busy and slot.num_computed]
+        own = [slot for slot in self._own(session) if not slot.busy and slot.num_computed]
         continuing = [slot for slot in own if known.get(slot.index) == slot.num_computed]
         if continuing:
             return max(continuing, key=lambda slot: known[slot.index])
