@@ -132,8 +132,8 @@ class TurnPass:
 
     num_under_way: int
     """Turns under way then, itself included."""
-    waited_s: float | None = None
-    """How long it was held, if that is not the time it took to enter; infinite if it was never admitted."""
+    waited_s: float = 0.0
+    """How long the gate held it, which a busy machine does not lengthen; infinite if it was never admitted."""
 
 
 class TurnGate(Protocol):

@@ -51,12 +51,15 @@ class Model:
 
 
 class SlowGate:
-    """Lets a turn in after three seconds."""
+    """Takes three seconds to enter, for `waited_s` of which it holds the turn."""
+
+    def __init__(self, *, waited_s: float = 3) -> None:
+        self._waited_s = waited_s
 
     @asynccontextmanager
     async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         await asyncio.sleep(3)
-        yield TurnPass(num_under_way=7)
+        yield TurnPass(num_under_way=7, waited_s=self._waited_s)
 
 
 def dialogue(model: Model, gate: TurnGate, spans: list[Span], *, attempt: int = 1) -> ChatDialogue:
@@ -90,6 +93,12 @@ def test_a_turn_that_the_gate_held_leaves_a_span_of_its_wait() -> None:
         (SpanKind.WAIT_TURN, 0, 3), (SpanKind.MODEL, 3, 5),
     ]  # fmt: skip
     assert spans[1].counts["concurrent"] == 7
+
+
+def test_the_delays_of_a_busy_machine_are_no_wait_at_the_gate() -> None:
+    spans: list[Span] = []
+    run_virtual(dialogue(Model(), SlowGate(waited_s=0), spans).respond([ASK], ()))
+    assert [(span.kind, span.start_s, span.end_s) for span in spans] == [(SpanKind.MODEL, 0, 5)]
 
 
 def test_a_call_that_failed_leaves_a_span_that_says_so() -> None:

@@ -34,8 +34,10 @@ class Scene:
         await asyncio.sleep(start_s)
         try:
             for context in contexts:
-                async with self.gate.turn(key(name), context):
+                asked_s = loop.time()
+                async with self.gate.turn(key(name), context) as passed:
                     self.begun.append((loop.time(), name, context))
+                    assert passed.waited_s == loop.time() - asked_s
                     check_ledger(self.gate)
                     await asyncio.sleep(turn_s)
                 await asyncio.sleep(tool_s)

@@ -536,6 +536,7 @@ class Doorkeeper(OpenGate):
     async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
         await asyncio.sleep(self._holds_s)
         async with super().turn(key, num_context_tokens, nested=nested) as passed:
+            passed.waited_s = self._holds_s
             yield passed
 
 

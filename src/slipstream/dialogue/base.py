@@ -186,18 +186,15 @@ async def model_call(context: CallContext, log: TurnLog, num_context_tokens: int
     time = asyncio.get_running_loop().time
     counts: dict[str, int] = {}
     asked_s, passed = time(), None
-    let_in_s = inf
     try:
         async with context.gate.turn(context.key, num_context_tokens, nested=context.nested) as passed:
-            let_in_s = time()
             yield counts
     except BaseException:
         counts["failed"] = 1
         raise
     finally:
         end_s = time()
-        if passed is not None and passed.waited_s is not None:
-            let_in_s = asked_s + passed.waited_s
+        let_in_s = inf if passed is None else asked_s + passed.waited_s
         start_s = min(let_in_s, end_s)
         if start_s - asked_s >= MIN_WAIT_S:
             log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=context.attempt))

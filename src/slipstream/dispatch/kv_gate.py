@@ -135,14 +135,14 @@ class KvGate:
         self._ask(agent, num_context_tokens)
         agent.is_busy = True
         try:
-            await self._wait(agent)
+            waited_s = await self._wait(agent)
         except BaseException:
             agent.is_busy = False
             raise
         self._num_under_way += 1
         start_s = asyncio.get_running_loop().time()
         try:
-            yield TurnPass(num_under_way=self._num_under_way)
+            yield TurnPass(num_under_way=self._num_under_way, waited_s=waited_s)
         finally:
             self._num_under_way -= 1
             agent.is_busy = False
@@ -159,11 +159,15 @@ class KvGate:
         if agent.is_resident:
             self._count(agent, 1)
 
-    async def _wait(self, agent: _Agent) -> None:
+    async def _wait(self, agent: _Agent) -> float:
+        """Until it is admitted; returns for how long it was held."""
         loop = asyncio.get_running_loop()
         agent.asks, agent.asks_since_s = (future := loop.create_future()), loop.time()
         insort(self._asking, agent)
         self._serve()
+        if future.done():
+            agent.asks = None
+            return 0.0
         try:
             await future
         except asyncio.CancelledError:
@@ -177,7 +181,9 @@ class KvGate:
             raise
         finally:
             agent.asks = None
-            agent.held_s += loop.time() - agent.asks_since_s
+            waited_s = loop.time() - agent.asks_since_s
+            agent.held_s += waited_s
+        return waited_s
 
     def _rest(self, agent: _Agent) -> None:
         """Its turn is over: it stays a resident, and may have to give way."""

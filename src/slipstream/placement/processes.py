@@ -235,11 +235,8 @@ class Processes:
             if turn is None:
                 return await getattr(model, method)(*arguments, **named), None
             passed = None
-            asked_s = asyncio.get_running_loop().time()
             try:
                 async with self._gate.turn(turn.key, turn.num_context_tokens, nested=turn.nested) as passed:
-                    if passed.waited_s is None:
-                        passed.waited_s = asyncio.get_running_loop().time() - asked_s
                     return await getattr(model, method)(*arguments, **named), passed
             except BaseException:
                 if passed is not None:

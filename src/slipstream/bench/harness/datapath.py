@@ -39,6 +39,7 @@ from slipstream.types import (
     Sampled,
     SampleParams,
     Span,
+    SpanKind,
     StopReason,
     ToolSpec,
     Turn,
@@ -82,8 +83,9 @@ def run(load: DatapathLoad) -> dict[str, Json]:
 
 def measure_encoding(load: DatapathLoad) -> dict[str, Json]:
     turns, spans, seconds = asyncio.run(_rollout(load.turns))
-    encoded = [span.counts["encoded"] for span in spans]
-    prompts = [span.counts["kept"] + span.counts["new"] for span in spans]
+    calls = [span.counts for span in spans if span.kind is SpanKind.MODEL]
+    encoded = [counts["encoded"] for counts in calls]
+    prompts = [counts["kept"] + counts["new"] for counts in calls]
     tenth = max(1, load.turns // 10)
     return {
         "turns": load.turns,
