@@ -103,19 +103,21 @@ print(*said)
 IN_NAMESPACES = """
 import json, os, sys
 from slipstream.sandbox.local.keeper import mount, mount_view, mounts_in_view, try_overlays
-os.chdir("/tmp")
+folder, second = sys.argv[1:]
+os.chdir(folder)
 for name in ("view", "place", "empty"):
     os.mkdir(name)
-mount("tmpfs", "/tmp/view", "tmpfs", 0)
+mount("tmpfs", folder + "/view", "tmpfs", 0)
 os.makedirs("view/usr/local"), os.mkdir("view/opt")
-mount("tmpfs", "/tmp/view/usr", "tmpfs", 0), os.mkdir("view/usr/local"), open("view/usr/file", "w").close()
-mount("tmpfs", "/tmp/view/usr/local", "tmpfs", 0), open("view/usr/local/file", "w").close()
-mount("tmpfs", "/tmp/view/opt", "tmpfs", 0), open("view/opt/file", "w").close()
-open("view/null", "w").close(), mount("/dev/null", "/tmp/view/null", "", 0x1000)
-parts = try_overlays("/tmp/view", "/tmp/place", "/tmp/" + sys.argv[1])
-mount_view("/tmp/view", parts, "/tmp/place", "/tmp/empty")
+mount("tmpfs", folder + "/view/usr", "tmpfs", 0), os.mkdir("view/usr/local"), open("view/usr/file", "w").close()
+mount("tmpfs", folder + "/view/usr/local", "tmpfs", 0), open("view/usr/local/file", "w").close()
+mount("tmpfs", folder + "/view/opt", "tmpfs", 0), open("view/opt/file", "w").close()
+open("view/null", "w").close(), mount("/dev/null", folder + "/view/null", "", 0x1000)
+view, place, empty = (f"{folder}/{name}" for name in ("view", "place", "empty"))
+parts = try_overlays(view, place, f"{folder}/{second}")
+mount_view(view, parts, place, empty)
 kinds = {line.split()[1]: line.split()[2] for line in open("/proc/self/mounts")}
-print(json.dumps([parts, {path: kinds.get("/tmp/place" + path) for path in parts}, all(map(os.path.exists, (
+print(json.dumps([parts, {path: kinds.get(place + path) for path in parts}, all(map(os.path.exists, (
     "place/usr/file", "place/usr/local/file", "place/opt/file", "place/null")))]))
 """
 
@@ -123,11 +125,11 @@ print(json.dumps([parts, {path: kinds.get("/tmp/place" + path) for path in parts
 @pytest.mark.parametrize(
     ("second", "overlaid"), [("empty", {"", "/opt"}), ("not-there", set())], ids=["overlays", "no overlays"]
 )
-def test_what_cannot_have_an_overlay_is_shown_all_the_same(second: str, overlaid: set[str]) -> None:
+def test_what_cannot_have_an_overlay_is_shown_all_the_same(second: str, overlaid: set[str], tmp_path: Path) -> None:
     """An overlay over a folder would hide what is mounted in it. The kernel refuses those whose second folder is not
     there, as it refuses all of them on a machine without overlays."""
     argv = [str(bwrap.find_bwrap().path), "--unshare-user", "--cap-add", "CAP_SYS_ADMIN", "--dev-bind", "/", "/"]
-    argv += ["--tmpfs", "/tmp", sys.executable, "-c", IN_NAMESPACES, second]
+    argv += ["--tmpfs", str(tmp_path), sys.executable, "-c", IN_NAMESPACES, str(tmp_path), second]
     ran = subprocess.run(
         argv, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": os.pathsep.join(sys.path)}
     )
