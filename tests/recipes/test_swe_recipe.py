@@ -67,10 +67,10 @@ def model() -> Path:
 
 def test_a_demonstration_looks_where_its_search_has_found_the_function(folder: Path) -> None:
     task = read_tasks(folder / "tasks.jsonl")[0]
-    search, view, mend, run, finish = (line.calls[0] for line in demonstration(task, with_search=True))
+    search, view, edit, run, finish = (line.calls[0] for line in demonstration(task, with_search=True))
     assert "(def|class) total" in str(search.arguments["command"])
     assert view.arguments == {"command": "sed -n 5,45p calc.py"}
-    assert mend.arguments == {
+    assert edit.arguments == {
         "path": "calc.py",
         "old": "    return sum(values[1:])",
         "new": "    return sum(values)",

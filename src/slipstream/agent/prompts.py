@@ -26,10 +26,10 @@ def _steps(tools: Collection[str]) -> list[str]:
     elif "read_file" in tools:
         steps.append("Do not read whole files: read the lines you need.")
     if "bash" in tools:
-        steps.append("See the fault before you mend it: run a small script or the test that shows it.")
+        steps.append("See the fault before you fix it: run a small script or the test that shows it.")
     if "edit" in tools:
         steps.append(
-            "Change the smallest piece that mends it: copy old_str exactly from a view, with a few lines that make it "
+            "Change the smallest piece that fixes it: copy old_str exactly from a view, with a few lines that make it "
             "unique."
         )
     if "bash" in tools:

@@ -120,7 +120,7 @@ class Utilisation:
     num_rollouts: int
     num_attempts: int
     num_failed_stages: int
-    """Stages that failed, those that a retry mended included."""
+    """Stages that failed, those that a retry recovered included."""
     num_model_calls: int
     num_prompt_tokens: int
     num_cached_tokens: int | None

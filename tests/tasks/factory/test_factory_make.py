@@ -64,7 +64,7 @@ def test_tasks_are_made_and_pass_the_gate(report: FactoryReport, tasks: tuple[Ta
 def test_a_statement_tells_the_symptom_and_not_the_place(tasks: tuple[Task, ...]) -> None:
     for task in tasks:
         assert "core.py" not in task.brief.instruction and "test_" not in task.brief.instruction
-        assert "mend" in task.brief.instruction
+        assert "fix" in task.brief.instruction
 
 
 def test_the_agents_sandbox_holds_neither_oracle_nor_hidden_tests(tasks: tuple[Task, ...]) -> None:
@@ -79,8 +79,8 @@ def test_the_oracle_makes_the_source_what_it_was(tasks: tuple[Task, ...]) -> Non
     for task in tasks:
         assert task.sandbox is not None
         text = task.sandbox.files["tinypack/core.py"].data.decode()
-        for mend in reference_edits_of(task):
-            text = text.replace(mend.old, mend.new)
+        for edit in reference_edits_of(task):
+            text = text.replace(edit.old, edit.new)
         assert text == SOURCE
 
 

@@ -43,7 +43,7 @@ def syntax_error(situation: Situation) -> str | None:
     for answer in _of("edit", situation):
         if f"\n{NEW_SYNTAX_ERROR}" in answer.text:
             path = answer.argument("path")
-            return f"Your edit broke the syntax of {path}: mend it now, or take it back with edit's undo."
+            return f"Your edit broke the syntax of {path}: fix it now, or take it back with edit's undo."
     return None
 
 

@@ -1,4 +1,4 @@
-"""Software engineering: mend a bug in a repository, with bash, an editor, code search and hints.
+"""Software engineering: fix a bug in a repository, with bash, an editor, code search and hints.
 
     slipstream tasks make toolz==1.0.0 --out DIR
     slipstream eval swe tasks=DIR model.base_url=http://localhost:8000/v1

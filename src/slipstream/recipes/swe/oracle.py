@@ -41,7 +41,7 @@ class ReferenceEdit:
 def reference_edits_of(task: Task) -> list[ReferenceEdit]:
     """What the oracle changes, as replacements of text. Raises ConfigError if a place cannot be told from others."""
     files = {} if task.sandbox is None else task.sandbox.files
-    mends: list[ReferenceEdit] = []
+    edits: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
         path = section.old_path or ""
         text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
@@ -50,8 +50,8 @@ def reference_edits_of(task: Task) -> list[ReferenceEdit]:
             old, new, skipped = _shortest(old, new, text)
             if not old or (text is not None and text.count(old) != 1):
                 raise ConfigError(f"the oracle of {task.id} cannot be told as a replacement in {path}")
-            mends.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
-    return mends
+            edits.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
+    return edits
 
 
 def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
@@ -73,50 +73,50 @@ def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
 def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     """What the oracle says, turn by turn."""
     names = {name.rpartition(":")[2] for name in task.brief.tools}
-    mends = reference_edits_of(task)
+    edits = reference_edits_of(task)
     lines: list[Message] = []
     if with_search:
-        lines.append(_search(task, mends, names))
-    for mend in mends:
-        first, last = _view(task, mend) if with_search else _around(mend)
+        lines.append(_search(task, edits, names))
+    for edit in edits:
+        first, last = _view(task, edit) if with_search else _around(edit)
         if "edit" in names:
-            lines.append(act("edit", command="view", path=mend.path, view_range=[first, last]))
-            lines.append(act("edit", command="str_replace", path=mend.path, old_str=mend.old, new_str=mend.new))
+            lines.append(act("edit", command="view", path=edit.path, view_range=[first, last]))
+            lines.append(act("edit", command="str_replace", path=edit.path, old_str=edit.old, new_str=edit.new))
         else:
             if level_of(task.id) is not Level.SHOWN:
-                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(mend.path)}"))
-            lines.append(act("replace", path=mend.path, old=mend.old, new=mend.new))
+                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(edit.path)}"))
+            lines.append(act("replace", path=edit.path, old=edit.old, new=edit.new))
     if program := program_of(task.brief.instruction):
         lines.append(act("bash", command=f"python3 - <<'END'\n{program}\nEND"))
     lines.append(act("finish"))
     return lines
 
 
-def _function(task: Task, mend: ReferenceEdit) -> Function | None:
+def _function(task: Task, edit: ReferenceEdit) -> Function | None:
     """The function that a place is in."""
     files = {} if task.sandbox is None else task.sandbox.files
-    if mend.path not in files:
+    if edit.path not in files:
         return None
-    found = functions_of(mend.path, files[mend.path].data.decode("utf-8", "replace"))
-    around = [one for one in found if one.first_line <= mend.line <= one.last_line]
+    found = functions_of(edit.path, files[edit.path].data.decode("utf-8", "replace"))
+    around = [one for one in found if one.first_line <= edit.line <= one.last_line]
     return around[-1] if around else None
 
 
-def _around(mend: ReferenceEdit) -> tuple[int, int]:
-    return max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
+def _around(edit: ReferenceEdit) -> tuple[int, int]:
+    return max(1, edit.line - CONTEXT_LINES), edit.line + CONTEXT_LINES
 
 
-def _view(task: Task, mend: ReferenceEdit) -> tuple[int, int]:
+def _view(task: Task, edit: ReferenceEdit) -> tuple[int, int]:
     """The lines to look at: from where a search finds the function, so that what is said follows from what was seen."""
-    function = _function(task, mend)
-    if function is None or mend.line - function.body_line + mend.old.count("\n") >= VIEWED_LINES:
-        return _around(mend)
+    function = _function(task, edit)
+    if function is None or edit.line - function.body_line + edit.old.count("\n") >= VIEWED_LINES:
+        return _around(edit)
     return function.body_line, function.body_line + VIEWED_LINES
 
 
-def _search(task: Task, mends: Sequence[ReferenceEdit], names: set[str]) -> Message:
+def _search(task: Task, edits: Sequence[ReferenceEdit], names: set[str]) -> Message:
     said = names_in(task.brief.instruction)
-    functions = [function for mend in mends if (function := _function(task, mend)) is not None]
+    functions = [function for edit in edits if (function := _function(task, edit)) is not None]
     named = {part for function in functions for part in function.name.split(".") if part in said}
     wanted = [*sorted(named), *(name for name in said if name not in named)][:3] or ["def"]
     if "search" in names:

@@ -136,7 +136,7 @@ def instruction(package: Package, statement: Statement) -> str:
     else:
         parts.append(statement.symptom)
     parts.append(
-        "Find the cause in the package's source and mend it there. Leave tests and configuration as they are: changes "
+        "Find the cause in the package's source and fix it there. Leave tests and configuration as they are: changes "
         "to them do not count."
     )
     return "\n\n".join(parts)
