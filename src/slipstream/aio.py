@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import AsyncIterator, Collection, Coroutine
+import types
+from collections.abc import AsyncIterator, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -23,6 +24,41 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     else:
         return
     raise first
+
+
+async def finish_by(deadline_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled at the event loop's time `deadline_s`, as under asyncio.timeout_at.
+
+    No timer is made for work that never waits.
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    async with asyncio.timeout_at(deadline_s):
+        return await _rest(work, waits_for)
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+    """Await `work`, whose first step was made and waits for `waits_for`."""
+    while True:
+        sent, raised = None, None
+        try:
+            sent = yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as thrown:
+            raised = thrown
+        try:
+            waits_for = work.send(sent) if raised is None else work.throw(raised)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+        finally:
+            raised = None  # it holds this frame
 
 
 def run_stoppable(main: Coroutine[Any, Any, T]) -> T:

@@ -27,8 +27,6 @@ from __future__ import annotations
 import errno
 import os
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -146,17 +144,22 @@ class BridgeError(RunError):
     """An outside trainer failed, or refused what it was given."""
 
 
-@contextmanager
-def boundary(error: type[InfrastructureError | LearnerError], what: str) -> Iterator[None]:
+class boundary:  # noqa: N801 - it reads as a statement
     """Errors of ours pass; any other exception becomes `error`, prefixed with `what`."""
-    try:
-        yield
-    except SlipstreamError:
-        raise
-    except Exception as raised:
-        failed = error(f"{what}: {described(raised)}")
-        failed.origin = origin_of(raised)
-        raise failed from raised
+
+    __slots__ = ("_error", "_what")
+
+    def __init__(self, error: type[InfrastructureError | LearnerError], what: str) -> None:
+        self._error = error
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: object) -> None:
+        if isinstance(raised, Exception) and not isinstance(raised, SlipstreamError):
+            failed = self._error(f"{self._what}: {described(raised)}")
+            failed.origin = origin_of(raised)
+            raise failed from raised
 
 
 def described(raised: BaseException) -> str:

@@ -77,7 +77,7 @@ def read_call(call_id: str, name: str, arguments: Mapping[str, Json], extra: Rea
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
     keys: Mapping[str, str]
-    """What a field of Message is called, in the order in which they are written."""
+    """What a field of Message is called."""
     required: frozenset[str]
     """Fields that are written even if they are empty."""
     write_call: Callable[[ToolCall], Fields]
@@ -86,25 +86,25 @@ class _Form:
     read_image: Callable[[Any], Image]
 
     def write(self, message: Message) -> Fields:
-        fields: Fields = {}
-        for name, key in self.keys.items():
-            value: Any = getattr(message, name)
-            if value or name in self.required:
-                fields[key] = self._written(name, value)
+        keys = self.keys
+        fields: Fields = {keys["role"]: message.role.value}
+        if message.content or "content" in self.required:
+            fields[keys["content"]] = message.content
+        if message.thinking:
+            fields[keys["thinking"]] = message.thinking
+        if message.call_id:
+            fields[keys["call_id"]] = message.call_id
+        if message.name:
+            fields[keys["name"]] = message.name
+        if message.calls:
+            fields[keys["calls"]] = [self.write_call(call) for call in message.calls]
+        if message.hints:
+            fields[keys["hints"]] = list(message.hints)
+        if message.images:
+            fields[keys["images"]] = [self.write_image(image) for image in message.images]
+        if message.is_error:
+            fields[keys["is_error"]] = True
         return fields
-
-    def _written(self, name: str, value: Any) -> Any:
-        match name:
-            case "role":
-                return value.value
-            case "calls":
-                return [self.write_call(call) for call in value]
-            case "images":
-                return [self.write_image(image) for image in value]
-            case "hints":
-                return list(value)
-            case _:
-                return value
 
     def read(self, fields: ReadFields) -> Message:
         found: Fields = {name: fields.get(key) for name, key in self.keys.items()}

@@ -27,18 +27,7 @@ def answers(results: Sequence[CallResult], hints: Sequence[Hint] = ()) -> tuple[
     if not results:
         told: tuple[Message, ...] = (Message(role=Role.USER, content=NO_CALL),)
     else:
-        told = tuple(
-            Message(
-                role=Role.TOOL,
-                content=result.text,
-                call_id=result.call.id,
-                name=result.call.name,
-                images=result.outcome.images if isinstance(result.outcome, Observation) else (),
-                hints=result.hints,
-                is_error=result.is_error,
-            )
-            for result in results
-        )
+        told = tuple([_answer(result) for result in results])
     return (*told[:-1], _hinted(told[-1], hints)) if hints else told
 
 
@@ -57,6 +46,21 @@ def without_hints(told: Sequence[Message], names: Collection[str]) -> tuple[tupl
         hints.append(Hint(name=last.hints[-1], text=text))
         last = replace(last, content=content, hints=last.hints[:-1])
     return (*told[:-1], last), tuple(reversed(hints))
+
+
+def _answer(result: CallResult) -> Message:
+    call, outcome = result.call, result.outcome
+    if not isinstance(outcome, Observation):
+        return Message(role=Role.TOOL, content=result.text, call_id=call.id, name=call.name)
+    return Message(
+        role=Role.TOOL,
+        content=result.text,
+        call_id=call.id,
+        name=call.name,
+        images=outcome.images,
+        hints=result.hints,
+        is_error=outcome.is_error,
+    )
 
 
 def _hinted(message: Message, hints: Sequence[Hint]) -> Message:

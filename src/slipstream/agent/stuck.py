@@ -7,7 +7,6 @@ agent's own fault: the rollout is graded and trained on, unlike one that ran out
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,15 +14,26 @@ from slipstream.agent.config import StuckRules
 from slipstream.tools.toolset import CallResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Turn:
-    calls: tuple[str, ...]
-    answers: tuple[str, ...]
+    results: Sequence[CallResult]
     is_error: bool
     is_idle: bool
 
-    def is_failure_of(self, calls: tuple[str, ...]) -> bool:
-        return bool(calls) and self.is_error and self.calls == calls
+    def has_calls_of(self, other: _Turn) -> bool:
+        return len(self.results) == len(other.results) and all(
+            now.call.name == then.call.name and repr(now.call.arguments) == repr(then.call.arguments)
+            for now, then in zip(self.results, other.results, strict=True)
+        )
+
+    def equals(self, other: _Turn) -> bool:
+        """Whether both had the same calls and the same answers."""
+        return (
+            self.is_error == other.is_error
+            and self.is_idle == other.is_idle
+            and [result.text for result in self.results] == [result.text for result in other.results]
+            and self.has_calls_of(other)
+        )
 
 
 class StuckWatch:
@@ -31,38 +41,41 @@ class StuckWatch:
 
     def __init__(self, rules: StuckRules) -> None:
         self._rules = rules
-        longest = max(rules.same_turns, rules.same_errors, rules.idle_turns, 2 * rules.alternations)
-        self._turns: deque[_Turn] = deque(maxlen=longest)
+        self._last: _Turn | None = None
+        self._one_before: _Turn | None = None
+        # How many turns in a row, up to the last:
+        self._num_idle = 0
+        self._num_failed = 0
+        """With the same calls."""
+        self._num_same = 0
+        self._num_as_two_before = 0
 
     def note(self, results: Sequence[CallResult]) -> str | None:
         """After each turn: why the agent is stuck, if it is."""
-        now = _turn(results)
-        self._turns.append(now)
+        now = _Turn(
+            results=results,
+            is_error=all(result.is_error for result in results),
+            is_idle=all(result.call.problem is not None for result in results),
+        )
+        self._count(now)
+        self._one_before, self._last = self._last, now
         rules = self._rules
-        if now.is_idle and (last := self._last(rules.idle_turns)) and all(turn.is_idle for turn in last):
-            return f"{len(last)} turns in a row without a call that could be run"
-        if (
-            now.is_error
-            and (last := self._last(rules.same_errors))
-            and all(turn.is_failure_of(last[0].calls) for turn in last)
-        ):
-            return f"the same calls failed {len(last)} times in a row"
-        if (last := self._last(rules.same_turns)) and last[0].calls and all(turn == last[0] for turn in last):
-            return f"the same calls had the same answers {len(last)} times in a row"
-        if (last := self._last(2 * rules.alternations)) and last[0] != last[1] and last[2:] == last[:-2]:
+        if 0 < rules.idle_turns <= self._num_idle:
+            return f"{rules.idle_turns} turns in a row without a call that could be run"
+        if 0 < rules.same_errors <= self._num_failed:
+            return f"the same calls failed {rules.same_errors} times in a row"
+        if results and 0 < rules.same_turns <= self._num_same:
+            return f"the same calls had the same answers {rules.same_turns} times in a row"
+        if self._num_same == 1 and 0 < rules.alternations <= self._num_as_two_before // 2 + 1 and self._one_before:
             return f"two turns followed each other {rules.alternations} times"
         return None
 
-    def _last(self, num: int) -> list[_Turn]:
-        """The last `num` turns, if there are that many."""
-        turns = self._turns
-        return [turns[place] for place in range(-num, 0)] if 0 < num <= len(turns) else []
-
-
-def _turn(results: Sequence[CallResult]) -> _Turn:
-    return _Turn(
-        calls=tuple(f"{result.call.name} {result.call.arguments!r}" for result in results),
-        answers=tuple(result.text for result in results),
-        is_error=all(result.is_error for result in results),
-        is_idle=all(result.call.problem is not None for result in results),
-    )
+    def _count(self, now: _Turn) -> None:
+        last, one_before = self._last, self._one_before
+        self._num_idle = self._num_idle + 1 if now.is_idle else 0
+        if not (now.is_error and now.results):
+            self._num_failed = 0
+        else:
+            self._num_failed = self._num_failed + 1 if self._num_failed and last and now.has_calls_of(last) else 1
+        self._num_same = self._num_same + 1 if last and now.equals(last) else 1
+        self._num_as_two_before = self._num_as_two_before + 1 if one_before and now.equals(one_before) else 0

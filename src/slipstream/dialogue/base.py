@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
+from types import TracebackType
 from typing import Protocol
 
 from slipstream.errors import ContextOverflow, ReplayError
-from slipstream.seams import TurnGate
+from slipstream.seams import TurnGate, TurnPass
 from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn
 
 MIN_WAIT_S = 0.001
@@ -42,10 +42,11 @@ class CallContext:
     nested: bool = False
     """Whether one of the agent's tools is waiting for the reply."""
 
-    @property
-    def session(self) -> str:
-        """The attempt's session name in an engine."""
-        return f"{self.key}#{self.attempt}"
+    session: str = field(init=False)
+    """The attempt's session name in an engine."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "session", f"{self.key}#{self.attempt}")
 
     def inside_a_tool(self, max_tokens: int | None) -> CallContext:
         """The context for a conversation that one of the agent's tools has, and waits for."""
@@ -177,27 +178,52 @@ def check_straight(turns: Sequence[Turn]) -> None:
             )
 
 
-@asynccontextmanager
-async def model_call(context: CallContext, log: TurnLog, num_context_tokens: int) -> AsyncIterator[dict[str, int]]:
+class ModelCall:
     """Passes the gate; the block then makes one model call and fills in the counts it is given.
 
     Records a span of the call, failed or not, and another one if the gate made it wait.
     """
-    time = asyncio.get_running_loop().time
-    counts: dict[str, int] = {}
-    asked_s, passed = time(), None
-    try:
-        async with context.gate.turn(context.key, num_context_tokens, nested=context.nested) as passed:
-            yield counts
-    except BaseException:
-        counts["failed"] = 1
-        raise
-    finally:
-        end_s = time()
+
+    __slots__ = ("_asked_s", "_context", "_counts", "_log", "_passed", "_time", "_turn")
+
+    def __init__(self, context: CallContext, log: TurnLog, num_context_tokens: int) -> None:
+        self._context = context
+        self._log = log
+        self._time = asyncio.get_running_loop().time
+        self._counts: dict[str, int] = {}
+        self._turn = context.gate.turn(context.key, num_context_tokens, nested=context.nested)
+        self._passed: TurnPass | None = None
+        self._asked_s = self._time()
+
+    async def __aenter__(self) -> dict[str, int]:
+        try:
+            self._passed = await self._turn.__aenter__()
+        except BaseException:
+            self._record(failed=True)
+            raise
+        return self._counts
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = True
+        try:
+            await self._turn.__aexit__(kind, raised, trace)
+            failed = raised is not None
+        finally:
+            self._record(failed=failed)
+
+    def _record(self, *, failed: bool) -> None:
+        passed, asked_s, attempt = self._passed, self._asked_s, self._context.attempt
+        end_s = self._time()
         let_in_s = inf if passed is None else asked_s + passed.waited_s
         start_s = min(let_in_s, end_s)
         if start_s - asked_s >= MIN_WAIT_S:
-            log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=context.attempt))
+            self._log.on_span(Span(kind=SpanKind.WAIT_TURN, start_s=asked_s, end_s=start_s, attempt=attempt))
         if passed is not None and let_in_s < inf:
-            counts["concurrent"] = passed.num_under_way
-            log.on_span(Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=context.attempt, counts=counts))
+            if failed:
+                self._counts["failed"] = 1
+            self._counts["concurrent"] = passed.num_under_way
+            self._log.on_span(
+                Span(kind=SpanKind.MODEL, start_s=start_s, end_s=end_s, attempt=attempt, counts=self._counts)
+            )

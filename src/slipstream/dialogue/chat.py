@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.dialogue.base import CallContext, Reply, TurnLog, check_straight, model_call
+from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, check_straight
 from slipstream.model.base import ChatModel
 from slipstream.types import ForkReason, Message, ToolSpec, Turn
 
@@ -64,7 +64,7 @@ class ChatDialogue:
         context, log = self._context, self._log
         self._messages += tuple(new_messages)
         params = context.params_within(self._num_tokens, log.next_seed())
-        async with model_call(context, log, self._num_tokens) as counts:
+        async with ModelCall(context, log, self._num_tokens) as counts:
             reply = await self._model.chat(
                 self._messages, tools, params, session=context.session, timeout_s=context.timeout_s
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import CallContext, Reply, TurnLog, Window, check_straight, model_call
+from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, Window, check_straight
 from slipstream.errors import ReplayError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
@@ -87,7 +87,7 @@ class TokenDialogue:
         next_ = self._next(new_messages, tools)
         prompt = next_.prompt
         params = replace(context.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
-        async with model_call(context, log, len(prompt)) as counts:
+        async with ModelCall(context, log, len(prompt)) as counts:
             counts |= {"new": len(prompt) - next_.num_kept, "kept": next_.num_kept, "encoded": next_.num_encoded}
             sampled = await self._completer.complete(
                 prompt, params, session=context.session, timeout_s=context.timeout_s

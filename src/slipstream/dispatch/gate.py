@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from slipstream.seams import TurnPass
 from slipstream.types import JobKey
+
+
+class _OpenTurn:
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: OpenGate) -> None:
+        self._gate = gate
+
+    async def __aenter__(self) -> TurnPass:
+        self._gate.num_turns_under_way += 1
+        return TurnPass(num_under_way=self._gate.num_turns_under_way)
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._gate.num_turns_under_way -= 1
 
 
 class OpenGate:
     def __init__(self) -> None:
         self.num_turns_under_way = 0
 
-    @asynccontextmanager
-    async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
-        self.num_turns_under_way += 1
-        try:
-            yield TurnPass(num_under_way=self.num_turns_under_way)
-        finally:
-            self.num_turns_under_way -= 1
+    def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> _OpenTurn:
+        return _OpenTurn(self)
 
     def room(self) -> int | None:
         return None

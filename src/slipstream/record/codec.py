@@ -40,7 +40,10 @@ Column: TypeAlias = int | str | bytes | None
 
 _RAW = b"\x00"
 _DEFLATED = b"\x01"
-_WORTH_DEFLATING_BYTES = 64
+_WORTH_DEFLATING_BYTES = 512
+_SMALL_BYTES = 4096
+_SMALL_WINDOW = {"wbits": 12, "memLevel": 5}
+"""For blobs of up to that size: deflating them takes longer if zlib sets up its usual quarter of a megabyte."""
 _PIECE_BYTES = 3 << 16
 """A multiple of three, so that the base64 of pieces is that of the whole."""
 MAX_BLOB_BYTES = 256 << 20
@@ -54,7 +57,11 @@ def pack(raw: bytes) -> bytes:
     """A flag byte, then `raw` or its deflated form, whichever is smaller. Short data is not deflated."""
     if len(raw) < _WORTH_DEFLATING_BYTES:
         return _RAW + raw
-    deflated = zlib.compress(raw, 1)
+    if len(raw) > _SMALL_BYTES:
+        deflated = zlib.compress(raw, 1)
+    else:
+        packing = zlib.compressobj(1, **_SMALL_WINDOW)
+        deflated = packing.compress(raw) + packing.flush()
     return _DEFLATED + deflated if len(deflated) < len(raw) else _RAW + raw
 
 

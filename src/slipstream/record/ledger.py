@@ -73,19 +73,18 @@ class Ledger:
         after its job is done.
         """
         match event:
+            case TurnTaken(key=key, attempt=attempt, turn=turn):
+                if (known := self._unfinished(key)) is None:
+                    return False
+                if (attempt, turn.index) in known.turns:
+                    raise JournalError(f"turn {turn.index} of attempt {attempt} of job {key} was taken before")
+                known.turns[attempt, turn.index] = turn
             case JobAdmitted(job=job):
                 return self._admit(job)
-            case TurnTaken(key=key, attempt=attempt, turn=turn):
-                if key in self._done:
-                    return False
-                turns = self._opened(key).turns
-                if (attempt, turn.index) in turns:
-                    raise JournalError(f"turn {turn.index} of attempt {attempt} of job {key} was taken before")
-                turns[attempt, turn.index] = turn
             case RunEnded(key=key, attempt=attempt):
-                if key in self._done:
+                if (known := self._unfinished(key)) is None:
                     return False
-                ended = self._opened(key).ended
+                ended = known.ended
                 if attempt in ended:
                     raise JournalError(f"the run of attempt {attempt} of job {key} ended before")
                 ended.add(attempt)
@@ -97,13 +96,16 @@ class Ledger:
                 pass
         return True
 
-    def _opened(self, key: JobKey) -> _OpenJob:
-        return self._open.setdefault(key, _OpenJob())
+    def _unfinished(self, key: JobKey) -> _OpenJob | None:
+        """None if the job has a rollout."""
+        known = self._open.get(key)
+        if known is None and key not in self._done:
+            known = self._open[key] = _OpenJob()
+        return known
 
     def _admit(self, job: Job) -> bool:
-        if job.key in self._done:
+        if (known := self._unfinished(job.key)) is None:
             raise JournalError(f"job {job.key} is admitted, but its rollout is done: skip the keys that are done")
-        known = self._opened(job.key)
         if known.job is None:
             known.job = job
             return True

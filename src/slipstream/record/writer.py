@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import astuple
+from itertools import chain
 
 from slipstream.record.codec import (
     JOB_COLUMNS,
@@ -39,10 +40,11 @@ from slipstream.seams import (
 from slipstream.types import Job, JobKey, Json, Rollout, Turn
 
 _NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
-_INSERT_TURN = (
-    f"INSERT INTO turns (seq, is_event, job, attempt, {TURN_COLUMNS}) "
-    f"VALUES (?, ?, ?, ?, {', '.join('?' * _NUM_TURN_COLUMNS)})"
-)
+_TURN_VALUES = f"(?, ?, ?, ?, {', '.join('?' * _NUM_TURN_COLUMNS)})"
+_TURNS_AT_ONCE = 32
+"""Each statement gives the event loop's thread a chance to take the interpreter lock, which is slow to come back."""
+_INSERT_TURN = f"INSERT INTO turns (seq, is_event, job, attempt, {TURN_COLUMNS}) VALUES {_TURN_VALUES}"
+_INSERT_TURNS = f"{_INSERT_TURN}{f', {_TURN_VALUES}' * (_TURNS_AT_ONCE - 1)}"
 _INSERT_KEY = f"""
     INSERT INTO jobs ({KEY_COLUMNS}) VALUES (?, ?, ?, ?)
     ON CONFLICT ({KEY_COLUMNS}) DO UPDATE SET id = id
@@ -66,6 +68,8 @@ class EventWriter:
         self._connection = connection
         self._clock_offset_s = clock_offset_s
         self._job_ids: dict[JobKey, int] = {}
+        self._turns: list[tuple[Column, ...]] = []
+        """Rows of the transaction under way that are not in the table yet."""
         self._last_seq: int = connection.execute(
             "SELECT max((SELECT coalesce(max(seq), 0) FROM jobs), (SELECT coalesce(max(seq), 0) FROM turns), "
             "(SELECT coalesce(max(seq), 0) FROM artifacts), (SELECT coalesce(max(seq), 0) FROM rollouts))"
@@ -78,6 +82,7 @@ class EventWriter:
     def write(self, events: Sequence[Event], samples: Sequence[HardwareSample] = ()) -> None:
         """Durable on return; after any error none of them is kept."""
         self._connection.execute("BEGIN IMMEDIATE")
+        self._turns.clear()
         try:
             for event in events:
                 try:
@@ -85,6 +90,7 @@ class EventWriter:
                 except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as raised:
                     raised.add_note(f"in a {type(event).__name__} of {_subject(event)}")
                     raise
+            self._insert_turns()
             for sample in samples:
                 self._insert_sample(sample)
             self._connection.execute("COMMIT")
@@ -96,10 +102,10 @@ class EventWriter:
 
     def _insert(self, event: Event) -> None:
         match event:
+            case TurnTaken(key=key, attempt=attempt, turn=turn):
+                self._add_turn(self._job_id(key), attempt, turn, is_event=True)
             case JobAdmitted(job=job):
                 self._insert_job(job, self._next_seq())
-            case TurnTaken(key=key, attempt=attempt, turn=turn):
-                self._insert_turn(self._job_id(key), attempt, turn, is_event=True)
             case RunEnded(key=key, attempt=attempt, ending=ending, artifact=artifact):
                 self._connection.execute(
                     "INSERT INTO artifacts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
@@ -150,13 +156,14 @@ class EventWriter:
 
     def _insert_rollout(self, rollout: Rollout) -> None:
         job_id = self._insert_job(rollout.job, None)
+        self._insert_turns()
         rows = self._connection.execute(
             "SELECT turn FROM turns WHERE job = ? AND attempt = ?", (job_id, rollout.attempt)
         )
         taken = {index for (index,) in rows}
         for turn in rollout.turns:
             if turn.index not in taken:
-                self._insert_turn(job_id, rollout.attempt, turn, is_event=False)
+                self._add_turn(job_id, rollout.attempt, turn, is_event=False)
         self._connection.execute(
             "INSERT INTO rollouts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
             (
@@ -168,8 +175,16 @@ class EventWriter:
         )
         self._job_ids.pop(rollout.job.key, None)
 
-    def _insert_turn(self, job_id: int, attempt: int, turn: Turn, *, is_event: bool) -> None:
-        self._connection.execute(_INSERT_TURN, (self._next_seq(), int(is_event), job_id, attempt, *encode_turn(turn)))
+    def _add_turn(self, job_id: int, attempt: int, turn: Turn, *, is_event: bool) -> None:
+        self._turns.append((self._next_seq(), int(is_event), job_id, attempt, *encode_turn(turn)))
+        if len(self._turns) == _TURNS_AT_ONCE:
+            self._connection.execute(_INSERT_TURNS, [*chain.from_iterable(self._turns)])
+            self._turns.clear()
+
+    def _insert_turns(self) -> None:
+        """What is left of them."""
+        self._connection.executemany(_INSERT_TURN, self._turns)
+        self._turns.clear()
 
     def _job_id(self, key: JobKey) -> int:
         """The row of a job, which is made if nothing was known of it."""

@@ -9,9 +9,8 @@ however it ended.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from slipstream.agent.loop import Runner
@@ -28,6 +27,7 @@ from slipstream.errors import (
     boundary,
 )
 from slipstream.graders.base import GradeContext, Grader, grade_work, needs_sandbox
+from slipstream.rollout.turn_writer import TurnWriter
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.seams import Journal, PastAttempt, RunEnded, TurnTaken
@@ -57,6 +57,10 @@ class AttemptDeps:
     start_timeout_s: float = 60.0
     expect: Callable[[SandboxSpec], None] = lambda spec: None
     """Called with the sandbox of each job that is to come."""
+    turn_writer: TurnWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turn_writer", TurnWriter(self.journal))
 
 
 def weight_of_grading(job: Job, grader: Grader, grading: Grading, ended: RunEnded) -> int:
@@ -95,7 +99,6 @@ class RolloutAttempt:
         self._log = TurnLog(
             seed=job.seed, on_turn=self._record_turn, on_span=self._record_span, settle=deps.journal.flush
         )
-        self._has_unwritten = asyncio.Event()
         self._sandbox: Sandbox | None = None
         self._ended = None if past is None else past.run_ended
         if self._ended is not None:
@@ -120,7 +123,7 @@ class RolloutAttempt:
         runner = self._deps.make_runner(self._task)
         try:
             async with task_group() as group:
-                writing = group.create_task(self._write_turns())
+                writing = group.create_task(self._deps.turn_writer.watch())
                 with boundary(InfrastructureError, "running the agent"):
                     ending = await runner.run(
                         self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
@@ -213,14 +216,7 @@ class RolloutAttempt:
 
     def _record_turn(self, turn: Turn) -> None:
         self._deps.journal.append(TurnTaken(key=self._job.key, attempt=self._number, turn=turn))
-        self._has_unwritten.set()
-
-    async def _write_turns(self) -> None:
-        """Make each turn durable soon after it was taken, so that a resumed run need not sample it again."""
-        while True:
-            await self._has_unwritten.wait()
-            self._has_unwritten.clear()
-            await self._deps.journal.flush()
+        self._deps.turn_writer.took()  # durable soon, a resumed run need not sample it again
 
     def _record_span(self, span: Span) -> None:
         self._spans.append(span if span.attempt == self._number else replace(span, attempt=self._number))

@@ -72,6 +72,8 @@ Outcome: TypeAlias = Observation | ContextEdit | Finish
 
 def as_outcome(returned: object, name: str) -> Outcome:
     """What the tool `name` returned, as an Outcome. Raises ToolFailure if it is not one, or cannot be recorded."""
+    if type(returned) is Observation and type(returned.text) is str and not (returned.images or returned.hints):
+        return returned  # as most are
     match returned:
         case str():
             return Observation(text=returned)

@@ -70,8 +70,9 @@ class TypedTool:
 
     async def call(self, arguments: Mapping[str, Json], ctx: ToolContext) -> Outcome:
         values = self.signature.check(self.spec.name, arguments)
-        returned = await self.function(**values, **({"ctx": ctx} if self.signature.takes_ctx else {}))
-        return as_outcome(returned, self.spec.name)
+        if self.signature.takes_ctx:
+            values["ctx"] = ctx
+        return as_outcome(await self.function(**values), self.spec.name)
 
     async def aclose(self) -> None:
         if isinstance(self.holder, _Closes):

@@ -39,6 +39,8 @@ class Signature:
     """The JSON schema of the arguments."""
     takes_ctx: bool
     _model: type[BaseModel]
+    _names: Mapping[str, str]
+    """What an argument is called, by its field of the model."""
 
     @staticmethod
     def of(function: ToolFunction, where: str) -> Signature:
@@ -65,12 +67,14 @@ class Signature:
         except PydanticUserError as unfit:
             raise ConfigError(f"{where}: a parameter's type has no JSON schema: {unfit.message}") from unfit
         assert isinstance(parameters, dict)
-        return Signature(parameters=parameters, takes_ctx=takes_ctx, _model=model)
+        names = {name: field.alias or name for name, field in model.model_fields.items()}
+        return Signature(parameters=parameters, takes_ctx=takes_ctx, _model=model, _names=names)
 
     def check(self, tool_name: str, arguments: Mapping[str, Json]) -> dict[str, object]:
         """The arguments as the function expects them, with defaults. Raises ToolError."""
         try:
-            _ENCODER.encode(arguments).encode("utf-8")
+            if not _are_ascii(arguments):
+                _ENCODER.encode(arguments).encode("utf-8")
         except UnicodeEncodeError as lone:
             # JSON can carry half of a surrogate pair; no file or process takes it.
             raise ToolError(f"{tool_name}: {lone.object[lone.start]!a} is no character: leave it out") from None
@@ -79,7 +83,16 @@ class Signature:
         except ValidationError as failed:
             problems = _problems(failed.errors(include_url=False), arguments, self.parameters)
             raise ToolError(f"{tool_name}: {problems}. {describe_arguments(self.parameters)}") from None
-        return {field.alias or name: getattr(values, name) for name, field in self._model.model_fields.items()}
+        return {argument: getattr(values, name) for name, argument in self._names.items()}
+
+
+def _are_ascii(arguments: Mapping[str, Json]) -> bool:
+    """Whether they are plain values, with no character beyond ASCII."""
+    return all(
+        name.isascii()
+        and (value.isascii() if isinstance(value, str) else value is None or isinstance(value, int | float))
+        for name, value in arguments.items()
+    )
 
 
 def describe_arguments(parameters: Mapping[str, Json]) -> str:

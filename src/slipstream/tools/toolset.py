@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from slipstream.aio import outlast, task_group
+from slipstream.aio import finish_by, outlast, task_group
 from slipstream.errors import (
     ConfigError,
     SandboxFileError,
@@ -79,7 +79,9 @@ class CallResult:
     @property
     def hints(self) -> tuple[str, ...]:
         """The names of the hints at the end of the text."""
-        return tuple(hint.name for hint in self.outcome.hints) if isinstance(self.outcome, Observation) else ()
+        if not isinstance(self.outcome, Observation) or not self.outcome.hints:
+            return ()
+        return tuple(hint.name for hint in self.outcome.hints)
 
 
 class Toolset:
@@ -173,6 +175,8 @@ class OpenToolset:
         or a ContextEdit are answered without being run.
         """
         messages = tuple(messages)
+        if len(calls) == 1:
+            return (await self._run_one(calls[0], messages, deadline_s),)
         wanted = [self._tools[call.name] for call in calls if call.problem is None and call.name in self._tools]
         if len(wanted) > 1 and all(tool.concurrent for tool in wanted):
             return await self._run_beside(calls, messages, deadline_s)
@@ -225,28 +229,25 @@ class OpenToolset:
             resources=self._resources,
         )
         try:
-            async with asyncio.timeout_at(deadline_s):
-                with boundary(ToolFailure, f"tool {call.name}"):
-                    returned: object = await tool.call(call.arguments, ctx)
-                return as_outcome(returned, call.name)
+            return await finish_by(deadline_s, _called(tool, call, ctx))
         except TimeoutError:  # only from this deadline: the boundary renamed the tool's own
             raise ToolError(f"{call.name}: timed out after {round(deadline_s - now_s, 1):g} s") from None
 
     def _runnable(self, call: ToolCall) -> Tool:
         """The tool to call. Raises ToolError if the call is malformed or its tool unknown."""
         tool = self._tools.get(call.name)
+        if tool is not None and call.problem is None:
+            return tool
         known = f"Known tools: {', '.join(self._tools) or 'none'}."
         if call.problem is not None:
             about = f"{call.name}: {describe_arguments(tool.spec.parameters)}" if tool else known
             raise ToolError(
                 f"This tool call was not run: {_PROBLEMS[call.problem]}.\nWrite it as: {self._call_format}\n{about}"
             )
-        if tool is None:
-            raise ToolError(f'There is no tool "{call.name[:100]}"{did_you_mean(call.name, self._tools)}. {known}')
-        return tool
+        raise ToolError(f'There is no tool "{call.name[:100]}"{did_you_mean(call.name, self._tools)}. {known}')
 
     def _result(self, call: ToolCall, outcome: Outcome, start_s: float) -> CallResult:
-        if isinstance(outcome, Observation) and not self._shows_hints:
+        if isinstance(outcome, Observation) and outcome.hints and not self._shows_hints:
             outcome = replace(outcome, hints=())
         match outcome:
             case Observation():
@@ -256,18 +257,29 @@ class OpenToolset:
             case Finish():
                 text = outcome.answer or ""
         tool = self._tools.get(call.name)
-        shown = cut(text, tool.max_output_chars if tool else _MAX_REFUSAL_CHARS)
-        # JSON can carry lone surrogates, which cannot be encoded or stored.
-        readable = shown.text.encode("utf-8", "replace").decode("utf-8")
-        hints = outcome.hints if isinstance(outcome, Observation) else ()
+        max_chars = tool.max_output_chars if tool else _MAX_REFUSAL_CHARS
+        num_chars_cut = 0
+        if len(text) > max_chars:
+            shown = cut(text, max_chars)
+            text, num_chars_cut = shown.text, shown.num_chars_left_out
+        if not text.isascii():  # JSON can carry lone surrogates, which cannot be encoded or stored
+            text = text.encode("utf-8", "replace").decode("utf-8")
+        if isinstance(outcome, Observation) and outcome.hints:
+            text = "\n\n".join(part for part in (text, *(f"Hint: {hint.text}" for hint in outcome.hints)) if part)
         return CallResult(
             call=call,
             outcome=outcome,
-            text="\n\n".join(part for part in (readable, *(f"Hint: {hint.text}" for hint in hints)) if part),
+            text=text,
             start_s=start_s,
             end_s=asyncio.get_running_loop().time(),
-            num_chars_cut=shown.num_chars_left_out,
+            num_chars_cut=num_chars_cut,
         )
+
+
+async def _called(tool: Tool, call: ToolCall, ctx: ToolContext) -> Outcome:
+    with boundary(ToolFailure, f"tool {call.name}"):
+        returned: object = await tool.call(call.arguments, ctx)
+    return as_outcome(returned, call.name)
 
 
 async def _close_all(tools: Sequence[Tool]) -> None:

@@ -56,10 +56,12 @@ class Adviser:
         """`pure` are those of the tools that change nothing."""
         self._rules = _switched_on(RULES, rules)
         self._finish_rules = _switched_on(FINISH_RULES, rules)
+        self._is_on = bool(self._rules or self._finish_rules)
         self._tools = frozenset(tools)
         self._pure = frozenset(pure)
         self._num_turns = num_turns
         self._steps: list[Step] = []
+        """Not kept if no rule is switched on."""
 
     @property
     def names(self) -> Collection[str]:
@@ -71,7 +73,9 @@ class Adviser:
     ) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
         """After each turn: its results, and the hints for them."""
         results, hints = tuple(results), tuple[Hint, ...]()
-        if not self.names or any(isinstance(result.outcome, ContextEdit) for result in results):
+        if not self._is_on:
+            return results, hints
+        if any(isinstance(result.outcome, ContextEdit) for result in results):
             pass  # a rewritten conversation has no answer to append a hint to
         elif any(isinstance(result.outcome, Finish) for result in results):
             if hints := self._holding(results, window):
@@ -84,7 +88,8 @@ class Adviser:
 
     def recall(self, results: Sequence[CallResult], hints: Sequence[Hint]) -> None:
         """Record a finished turn, with the hints given after it."""
-        self._steps.append(Step(answers=_answers(results), hints=tuple(hints)))
+        if self._is_on:
+            self._steps.append(Step(answers=_answers(results), hints=tuple(hints)))
 
     def _situation(self, results: Sequence[CallResult], window: Window | None) -> Situation:
         return Situation(
