@@ -201,6 +201,10 @@ class StopReason(StrEnum):
     LENGTH = "length"
 
 
+NO_LIMIT = 2**31 - 1
+"""For `SampleParams.max_tokens`: all that the window leaves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleParams:
     """Sampling settings. The defaults sample from the model's own distribution, as training requires."""

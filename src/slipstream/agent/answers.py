@@ -18,21 +18,30 @@ from slipstream.types import Message, Role
 
 NO_CALL = "There was no tool call in your reply. Act by calling a tool; to end, call finish."
 
+CUT_OFF = "Your reply was cut off at its limit of tokens before it called a tool. Write less, and call a tool."
+
 _HINT = "Hint: "
 _GAP = "\n\n"
 
 
-def answers(results: Sequence[CallResult], hints: Sequence[Hint] = ()) -> tuple[Message, ...]:
-    """One answer for each call, or a note that there was no call; the last one ends with the hints."""
+def answers(results: Sequence[CallResult], *, was_cut: bool = False) -> tuple[Message, ...]:
+    """One answer for each call, or a note that there was no call. `was_cut`: the reply was cut off before a call that
+    could be run."""
     if not results:
-        told: tuple[Message, ...] = (Message(role=Role.USER, content=NO_CALL),)
-    else:
-        told = tuple([_answer(result) for result in results])
-    return (*told[:-1], _hinted(told[-1], hints)) if hints else told
+        return (Message(role=Role.USER, content=CUT_OFF if was_cut else NO_CALL),)
+    told = tuple([_answer(result) for result in results])
+    if was_cut:
+        told = (*told[:-1], replace(told[-1], content=_GAP.join((told[-1].content, CUT_OFF))))
+    return told
+
+
+def with_hints(told: Sequence[Message], hints: Sequence[Hint]) -> tuple[Message, ...]:
+    """The last message ends with the hints."""
+    return (*told[:-1], _hinted(told[-1], hints)) if hints else tuple(told)
 
 
 def without_hints(told: Sequence[Message], names: Collection[str]) -> tuple[tuple[Message, ...], tuple[Hint, ...]]:
-    """The reverse of `answers`: the messages without the hints of these names, and those hints."""
+    """The reverse of `with_hints`: the messages without the hints of these names, and those hints."""
     if not told:
         return (), ()
     last, hints = told[-1], list[Hint]()

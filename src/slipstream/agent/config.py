@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from slipstream.errors import ConfigError
@@ -59,6 +60,8 @@ class HintRules:
     """An output was truncated: how to get less."""
     few_turns: bool = True
     """Few turns are left."""
+    turns_left: bool = False
+    """After every turn, how many are left; during the first fifth, also to take some more before finishing."""
     few_tokens: bool = True
     """The context window is nearly full."""
     finish_unchanged: bool = True
@@ -67,16 +70,41 @@ class HintRules:
     """Finishing without running anything since the last edit: asks once for confirmation."""
 
 
+PROMPTS = ("auto", "none", "code")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    prompt: Literal["auto", "none", "code"] = "auto"
-    """The system prompt for tasks without their own. `code`: find the place first, read little, change little. `auto`:
-    as the model was trained, which its folder records; otherwise `none`."""
+    prompt: str = "auto"
+    """The system prompt for tasks without their own: a text, or `@FILE` to read it from a file. `code`: find the place
+    first, read little, change little. `none`: no prompt. `auto`: as the model was trained, which its folder records;
+    otherwise `none`."""
     stuck: StuckRules = StuckRules()
     """When a rollout ends because the agent goes in circles; it is still graded and trained on."""
     out_of_turns: Literal["cut_off", "failed"] = "cut_off"
     """How to treat a rollout that uses up its turns. `cut_off`: its outcome is unknown, so it counts in the baseline
     but is not trained on. `failed`: finishing in time is part of the task, so it is trained on too: otherwise an agent
     that will not succeed never learns to stop wasting turns."""
+    cut_replies: Literal["cut_off", "failed"] = "cut_off"
+    """How to treat a rollout that ends after replies without a call (`stuck.idle_turns`), some of which were cut off at
+    the limit of a reply. `cut_off`: as one that uses up its turns by default, and the agent is told that it was cut
+    off. `failed`: as stuck, so it is trained on."""
     hints: HintRules = HintRules()
     """Advice appended to tool answers, recorded with the turn that reads it."""
+
+    def __post_init__(self) -> None:
+        if self.prompt.startswith("@"):  # the text is recorded with the run, so that a resumed one needs no file
+            object.__setattr__(self, "prompt", _read(Path(self.prompt[1:])))
+        elif self.prompt not in PROMPTS and len(self.prompt.split()) < 2:
+            known = ", ".join(PROMPTS)
+            raise ConfigError.setting("agent.prompt", self.prompt, f"use {known}, @FILE or a whole sentence")
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as raised:
+        raise ConfigError.setting("agent.prompt", f"@{path}", f"the file cannot be read: {raised}") from raised
+    if len(text.split()) < 2:
+        raise ConfigError.setting("agent.prompt", f"@{path}", "the file holds no prompt: write at least a sentence")
+    return text

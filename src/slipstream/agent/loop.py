@@ -13,19 +13,19 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
-from slipstream.agent.answers import answers
+from slipstream.agent.answers import answers, with_hints
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.hints import Adviser
 from slipstream.agent.nested import NestedDialogue
 from slipstream.agent.prompts import code_prompt
 from slipstream.agent.replay import check_replayable, external_calls, replay_turn
 from slipstream.agent.stuck import StuckWatch
-from slipstream.dialogue.base import Dialogue
+from slipstream.dialogue.base import Dialogue, Reply
 from slipstream.errors import ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.base import ContextEdit, Effect, Finish
 from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
-from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, Turn
+from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, StopReason, Turn
 
 MIN_TOOL_SECONDS = 1.0
 """With less than this left, the limit on tool time counts as reached: tools that end before their deadline would never
@@ -84,11 +84,11 @@ class ToolAgent:
         incoming = opening(brief)
         watch = StuckWatch(self._config.stuck)
         adviser = self._adviser(brief)
-        past_reply: Message | None = None
+        past: Reply | None = None
         if past_turns:
             check_replayable(past_turns, self._toolset.tools)
             dialogue.restore(past_turns)
-            past_reply = past_turns[-1].messages[-1]
+            past = recorded_reply(past_turns[-1])
         async with self._toolset.open(
             sandbox=sandbox,
             model=NestedDialogue(dialogue),
@@ -97,14 +97,12 @@ class ToolAgent:
         ) as tools:
             tool_seconds_left -= await self._replay(past_turns, tools, watch, adviser, tool_seconds_left, on_span)
             for _ in range(max(0, len(past_turns) - 1), brief.limits.turns):
-                if past_reply is None:
-                    reply = (await dialogue.respond(incoming, tools.specs)).message
-                else:
-                    reply, past_reply = past_reply, None
-                if external_calls(reply.calls, self._toolset.tools):
+                reply, past = past or await dialogue.respond(incoming, tools.specs), None
+                calls = reply.message.calls
+                if external_calls(calls, self._toolset.tools):
                     await dialogue.settled()  # otherwise a resumed run would not know of it, and repeat it
                 now_s = asyncio.get_running_loop().time()
-                results = await tools.run(reply.calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
+                results = await tools.run(calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
                 for result in results:
                     on_span(_tool_span(result))
                     tool_seconds_left -= result.end_s - result.start_s
@@ -117,9 +115,11 @@ class ToolAgent:
                         reason=EndReason.TOOL_TIME_LIMIT,
                         detail=f"the {brief.limits.tool_seconds:g} s of tool time are used up",
                     )
-                if why := watch.note(results):
-                    return Ending(reason=EndReason.STUCK, detail=why)
-                incoming = answers(results, hints)
+                was_cut = self._config.cut_replies == "cut_off" and cut_before_a_call(reply)
+                if ending := watch.note(results, was_cut=was_cut):
+                    return ending
+                told = dialogue.fit(answers(results, was_cut=was_cut), tools.specs)
+                incoming = with_hints(told, hints)
                 for result in results:
                     if isinstance(result.outcome, ContextEdit):
                         dialogue, incoming = dialogue.rewrite(result.outcome.messages), ()
@@ -147,23 +147,35 @@ class ToolAgent:
         left = tool_seconds
         for turn, after in pairwise(past_turns):
             messages += turn.messages
-            results, hints = await replay_turn(
+            replayed = await replay_turn(
                 turn, after, messages, tools, self._toolset.tools, tool_seconds=left, hint_names=adviser.names
             )
-            for result in results:
+            for result in replayed.results:
                 if result.end_s > result.start_s:  # answers that were read back took no time
                     on_span(_tool_span(result, replayed=True))
                 left -= result.end_s - result.start_s
-            watch.note(results)
-            adviser.recall(results, hints)
+            watch.note(replayed.results, was_cut=replayed.was_cut)
+            adviser.recall(replayed.results, replayed.hints)
         return tool_seconds - left
+
+
+def cut_before_a_call(reply: Reply) -> bool:
+    """Whether a reply was cut off with no call in it that could be run."""
+    return reply.stop is StopReason.LENGTH and all(call.problem is not None for call in reply.message.calls)
+
+
+def recorded_reply(turn: Turn) -> Reply:
+    stop = StopReason.STOP if turn.sampled is None else turn.sampled.stop
+    return Reply(message=turn.messages[-1], stop=stop)
 
 
 def briefed(brief: Brief, config: AgentConfig) -> Brief:
     """The brief as the agent sees it, with its system prompt."""
-    if brief.system or config.prompt != "code":
+    if brief.system or config.prompt in ("auto", "none"):
         return brief
-    return replace(brief, system=code_prompt([name.rpartition(":")[2] for name in brief.tools]))
+    if config.prompt == "code":
+        return replace(brief, system=code_prompt([name.rpartition(":")[2] for name in brief.tools]))
+    return replace(brief, system=config.prompt)
 
 
 def opening(brief: Brief) -> tuple[Message, ...]:

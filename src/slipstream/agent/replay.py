@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from slipstream.agent.answers import answers, without_hints
+from slipstream.agent.answers import CUT_OFF, answers, without_hints
+from slipstream.dialogue.fitting import is_shortened
 from slipstream.errors import ReplayError, SandboxBroken
 from slipstream.tools.base import Effect, Hint, Observation, Tool
 from slipstream.tools.toolset import CallResult, OpenToolset
@@ -34,6 +36,16 @@ def external_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool]) -> list
     return [call for call in calls if _effect(call, tools) is Effect.EXTERNAL]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A recorded turn, with the results of its calls."""
+
+    results: tuple[CallResult, ...]
+    hints: tuple[Hint, ...]
+    was_cut: bool
+    """Whether the reply was cut off before a call that could be run."""
+
+
 async def replay_turn(
     turn: Turn,
     after: Turn,
@@ -43,7 +55,7 @@ async def replay_turn(
     *,
     tool_seconds: float,
     hint_names: Collection[str] = (),
-) -> tuple[tuple[CallResult, ...], tuple[Hint, ...]]:
+) -> Replayed:
     """The results of the calls of `turn`, as recorded in `after`, the following turn; and the agent's hints.
 
     `messages` is the conversation up to `turn`; `tool_seconds` is the tool time left; `hint_names` are the agent's
@@ -61,8 +73,9 @@ async def replay_turn(
             result = await _run_again(call, messages, opened, tool_seconds)
             tool_seconds -= result.end_s - result.start_s
         results.append(result)
-    _compare(turn, results, recorded)
-    return tuple(results), hints
+    was_cut = all(call.problem is not None for call in calls) and recorded[-1].content.endswith(CUT_OFF)
+    _compare(turn, answers(results, was_cut=was_cut), recorded)
+    return Replayed(results=tuple(results), hints=hints, was_cut=was_cut)
 
 
 def _calls(turn: Turn) -> tuple[ToolCall, ...]:
@@ -101,9 +114,10 @@ async def _run_again(
     return result
 
 
-def _compare(turn: Turn, results: Sequence[CallResult], recorded: Sequence[Message]) -> None:
-    for now, before in zip(answers(results), recorded, strict=True):
-        if now != before:
+def _compare(turn: Turn, told: Sequence[Message], recorded: Sequence[Message]) -> None:
+    for now, before in zip(told, recorded, strict=True):
+        shortened = is_shortened(before.content, now.content)
+        if (replace(now, content=before.content) if shortened else now) != before:
             old, new = before.content[:_MAX_SHOWN_CHARS], now.content[:_MAX_SHOWN_CHARS]
             tool = now.name or "the agent"
             raise ReplayError(f"turn {turn.index}: {tool} answered {old!r} before, but {new!r} on replay")

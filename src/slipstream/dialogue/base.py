@@ -96,6 +96,11 @@ class Dialogue(Protocol):
         """The attempt makes no more calls, in any branch. An engine that keeps its cache is notified."""
         ...
 
+    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+        """The messages to add next, with the longest answers of tools shortened where they would leave the next reply
+        no room. For the chat dialogue an estimate."""
+        ...
+
     def restore(self, turns: Sequence[Turn]) -> None:
         """Before the first call: restore the state after these recorded turns of the same attempt, without model calls.
 

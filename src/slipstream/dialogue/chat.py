@@ -4,10 +4,15 @@ marked as not trainable."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, check_straight
+from slipstream.dialogue.fitting import fit, room_beside
 from slipstream.model.base import ChatModel
-from slipstream.types import ForkReason, Message, ToolSpec, Turn
+from slipstream.types import NO_LIMIT, ForkReason, Message, ToolSpec, Turn
+
+BYTES_PER_TOKEN = 3
+"""Few for code and prose, so that the estimate is rather too high."""
 
 
 class ChatDialogue:
@@ -60,10 +65,19 @@ class ChatDialogue:
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
+    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+        context = self._context
+        if not self._num_tokens:
+            return tuple(new_messages)
+        room = room_beside(context.max_context_tokens, self._num_tokens, context.params.max_tokens)
+        return fit(new_messages, room, _estimated_tokens)
+
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
         context, log = self._context, self._log
         self._messages += tuple(new_messages)
         params = context.params_within(self._num_tokens, log.next_seed())
+        if context.params.max_tokens == NO_LIMIT:
+            params = replace(params, max_tokens=NO_LIMIT)  # the server knows its window better
         async with ModelCall(context, log, self._num_tokens) as counts:
             reply = await self._model.chat(
                 self._messages, tools, params, session=context.session, timeout_s=context.timeout_s
@@ -84,3 +98,7 @@ class ChatDialogue:
         self._num_tokens = reply.num_prompt_tokens + reply.num_sampled_tokens
         self._messages += (reply.message,)
         return Reply(message=reply.message, stop=reply.stop)
+
+
+def _estimated_tokens(messages: Sequence[Message]) -> int:
+    return sum(len(message.content.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 8 for message in messages)

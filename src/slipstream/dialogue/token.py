@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, Window, check_straight
+from slipstream.dialogue.fitting import fit, room_beside
 from slipstream.errors import ReplayError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
@@ -81,10 +82,15 @@ class TokenDialogue:
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
+    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+        context, num_used = self._context, len(self._prompt) + len(self._sampled)
+        room = room_beside(context.max_context_tokens, num_used, context.params.max_tokens)
+        return fit(new_messages, room, lambda some: len(self._next(some, tools).prompt) - num_used)
+
     async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
         context, log = self._context, self._log
-        self._messages += tuple(new_messages)
         next_ = self._next(new_messages, tools)
+        self._messages += tuple(new_messages)
         prompt = next_.prompt
         params = replace(context.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
         async with ModelCall(context, log, len(prompt)) as counts:
@@ -127,7 +133,7 @@ class TokenDialogue:
                     fork=ForkReason.TRIMMED if extension.num_dropped else None,
                 )
             fork = ForkReason.TEMPLATE
-        prompt = self._renderer.render(self._messages, tools)
+        prompt = self._renderer.render((*self._messages, *new_messages), tools)
         num_kept = _common_prefix(before, prompt)
         goes_on = num_kept == len(before)
         return _Next(

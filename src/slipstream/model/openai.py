@@ -30,7 +30,7 @@ from slipstream.model.wire import (
     reply_from_wire,
     scores_from_wire,
 )
-from slipstream.types import EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, ToolSpec
+from slipstream.types import NO_LIMIT, EngineLoad, Json, Message, Role, Sampled, SampleParams, StopReason, ToolSpec
 
 __all__ = ["LogprobsKind", "OpenAIChat", "OpenAICompleter", "OpenAIConfig"]
 
@@ -246,14 +246,14 @@ class OpenAIChat(Client):
         session: str = "",
         timeout_s: float | None = None,
     ) -> ChatReply:
-        # vLLM truncates to the room that is left, but refuses a limit larger than its window.
-        max_tokens = min(params.max_tokens, self.context_tokens or params.max_tokens)
         fields: dict[str, Json] = {
             "messages": [message_to_wire(message, thinking=self.config.resend_thinking) for message in messages],
-            self.config.max_tokens_field: max_tokens,
             "temperature": params.temperature,
             "top_p": params.top_p,
         }
+        if params.max_tokens != NO_LIMIT:
+            # vLLM truncates to the room that is left, but refuses a limit larger than its window.
+            fields[self.config.max_tokens_field] = min(params.max_tokens, self.context_tokens or params.max_tokens)
         if tools:
             fields["tools"] = [chat_tool(tool) for tool in tools]
         if params.seed is not None:

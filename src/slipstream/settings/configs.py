@@ -83,8 +83,8 @@ class ModelConfig:
     """Of sampling; 0 takes the likeliest token. The learner uses it too."""
     top_p: float = 1.0
     """Of sampling: the share of probability that is sampled from, at most 1."""
-    max_tokens: int = 4_096
-    """Of one reply."""
+    max_tokens: int | None = None
+    """Tokens of one reply, at most; null is all that the window leaves. A reply that is cut off is told so."""
     context_tokens: int | None = None
     """The model's window; a task's own limit holds if it is smaller."""
     timeout_s: float = 900.0

@@ -32,7 +32,8 @@ class FolderPrompt:
     family: str
     family_args: Mapping[str, JsonValue]
     thinking: Literal["keep", "template"]
-    agent_prompt: Literal["none", "code"]
+    agent_prompt: str
+    """`none`, `code`, or the text itself."""
     hints: HintRules
     version: int
     """How many updates it has seen."""
@@ -72,7 +73,7 @@ def folder_prompt(config: TrainConfig, source: Path, *, family: str, version: in
         family=family,
         family_args={**_family_args(source), **config.model.family_args},
         thinking="template" if thinking == "template" else "keep",
-        agent_prompt="code" if agent.prompt == "code" else "none",
+        agent_prompt="none" if agent.prompt == "auto" else agent.prompt,
         hints=replace(agent.hints, on=bool(agent.hints.on)),
         version=version,
     )

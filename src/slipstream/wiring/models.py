@@ -23,7 +23,7 @@ from slipstream.render.renderer import Renderer
 from slipstream.rollout.attempt import DialogueMaker
 from slipstream.seams import TurnGate
 from slipstream.settings import ModelConfig
-from slipstream.types import Job, SampleParams, Task
+from slipstream.types import NO_LIMIT, Job, SampleParams, Task
 
 REFRESH_S = 2.0
 """How often a server is asked for its load."""
@@ -164,7 +164,8 @@ def trained_folder(config: ModelConfig) -> Path | None:
 
 def dialogue_maker(config: ModelConfig, model: Any, gate: TurnGate) -> DialogueMaker:
     """`model` is a ChatModel if the settings say so, else a Completer."""
-    params = SampleParams(max_tokens=config.max_tokens, temperature=config.temperature, top_p=config.top_p)
+    limit = NO_LIMIT if config.max_tokens is None else config.max_tokens
+    params = SampleParams(max_tokens=limit, temperature=config.temperature, top_p=config.top_p)
     renderer = None if config.kind == "chat" else make_renderer(config)
 
     def make(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:

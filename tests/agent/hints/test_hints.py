@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.agent.answers import NO_CALL, answers, without_hints
+from slipstream.agent.answers import NO_CALL, answers, with_hints, without_hints
 from slipstream.agent.config import HintRules
 from slipstream.agent.hints import FINISH_RULES, HELD, RULES, Adviser
 from slipstream.agent.hints.adviser import MAX_CHARS, MAX_HINTS, QUIET_STEPS
@@ -304,13 +304,13 @@ def test_hints_are_taken_out_of_a_message_as_they_were_put_in(text: str, hints: 
     own_hints = (Hint(name="own", text="mine"),) if own else ()
     shown = f"{text}\n\nHint: mine" if own else text
     one = replace(result(bash("ls", shown)), outcome=Observation(text=text, hints=own_hints))
-    told = answers([one, one], hints)
+    told = with_hints(answers([one, one]), hints)
     assert told[0] == answers([one])[0]
     assert without_hints(told, RULES) == (answers([one, one]), tuple(hints))
 
 
 def test_a_missing_call_is_answered_with_hints_too() -> None:
     hint = Hint(name="no_call", text="Call.")
-    (told,) = answers((), [hint])
+    (told,) = with_hints(answers(()), [hint])
     assert (told.role, told.content, told.hints) == (Role.USER, f"{NO_CALL}\n\nHint: Call.", ("no_call",))
     assert without_hints((told,), RULES) == (answers(()), (hint,))

@@ -41,6 +41,7 @@ RULES: Mapping[str, Rule] = {
         calls.repeated_call,
         code.whole_file,
         code.long_output,
+        limits.turns_left,
     )
 }
 """By name, the most important first."""

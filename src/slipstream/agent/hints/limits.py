@@ -5,6 +5,8 @@ from __future__ import annotations
 from slipstream.agent.hints.seen import Situation
 
 TURNS_LEFT = (5, 1)
+EARLY_SHARE = 0.2
+"""Of the turns: `turns_left` advises against finishing before."""
 SHARES = (0.75, 0.9)
 """Of the context window; the hint is given once at each."""
 
@@ -16,6 +18,15 @@ def few_turns(situation: Situation) -> str | None:
     if left == 1:
         return "This is your last turn: call finish now."
     return f"{left} turns are left: make the change now, check it, and call finish."
+
+
+def turns_left(situation: Situation) -> str | None:
+    left, done = situation.turns_left, len(situation.steps)
+    if left in TURNS_LEFT or left < 1:
+        return None  # `few_turns` speaks of these
+    early = int((left + done) * EARLY_SHARE) - done
+    more = f" Take at least {early} more before you finish." if early > 0 else ""
+    return f"{left} turns are left.{more}"
 
 
 def few_tokens(situation: Situation) -> str | None:
