@@ -17,7 +17,8 @@ from slipstream.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveRateFilter:
-    """Skips tasks for some epochs whose last group's mean reward was at an extreme, and so taught nothing."""
+    """Skips tasks for some epochs if the mean reward of their last group was at an extreme, so that it taught
+    nothing."""
 
     above: float = 0.0
     """A task is skipped if the mean reward of its last group was at or below this; 0: if all its rollouts failed."""

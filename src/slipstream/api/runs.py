@@ -1,4 +1,4 @@
-"""`evaluate` and `train` as functions over objects, and what they come to.
+"""`evaluate` and `train` as functions over objects, and their results.
 
     report = evaluate(tasks, model="http://localhost:8000/v1", samples=8)
     result = train(tasks, model="Qwen/Qwen3-0.6B", steps=50)
@@ -101,7 +101,7 @@ def recorded_settings(run: Run) -> EvalConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
     run: Run
     report: EvalReport
@@ -128,7 +128,7 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a training run came to."""
+    """The result of a training run."""
 
     run: Run
     report: TrainReport
@@ -362,7 +362,7 @@ def _in_process(config: Config, tasks: Mapping[str, Task]) -> Config:
 
 @contextmanager
 def _new_folder(runs: Path, name: str) -> Iterator[Path]:
-    """A run's folder, which is taken away again if the run does not come to have a store."""
+    """A run's folder, which is removed again if no store is created in it."""
     folder = new_run_folder(runs, name)
     try:
         yield folder

@@ -1,6 +1,6 @@
 """`slipstream tasks`: make software-engineering tasks out of packages, check them, list them.
 
-Standard output is for results, standard error for how far it is.
+Standard output is for results, standard error for progress.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_command(
 ) -> None:
     """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none.
 
-    Packages that DIR holds already are not made again, so a command that was stopped is resumed by giving it again.
+    Packages that DIR holds already are not made again, so a stopped command is resumed by running it again.
     """
     if downloads is not None and downloads.exists() and not downloads.is_dir():
         raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
@@ -144,7 +144,7 @@ def check_command(
     cheats: Annotated[bool, typer.Option("--cheats/--no-cheats", help="Try every cheat on every task.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
+    """Check that each task can be solved, but not by doing nothing or by cheating. Exit code 1 if one cannot."""
     report = run_stoppable(_check(source, num, sample, seed, at_once, cheats))
     if as_json:
         print(json.dumps(report.as_json()))
@@ -208,7 +208,7 @@ def list_command(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a set of tasks holds."""
+    """List what a set of tasks holds."""
     from slipstream.tasks.gate import file_of
     from slipstream.tasks.jsonl import read_tasks
 
@@ -240,7 +240,7 @@ def outcomes_command(
     against: Annotated[str | None, typer.Option(help="A run to compare it with, on the tasks that both have.")] = None,
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),
 ) -> None:
-    """Say, as JSON, how the rollouts of a run came out at each level, and how its training went."""
+    """Print, as JSON, the outcomes of a run's rollouts at each level, and how its training went."""
     from slipstream.cli.sessions import locate_run
     from slipstream.recipes.swe.outcomes import by_level, paired
     from slipstream.record import RunStore

@@ -106,7 +106,7 @@ def _grown(renderer: Renderer, conversation: Conversation) -> TokenIds | None:
 
 
 def _rewrites(faithful: Renderer, conversation: Conversation) -> str:
-    """How the template writes the past another way than it was prompted for or sampled; empty if it never does."""
+    """How the template writes the past differently from what was prompted or sampled; empty if it never does."""
     places = [place for place, message in enumerate(conversation.messages) if message.role is Role.ASSISTANT]
     prompts = [
         faithful.render(conversation.messages[:place], conversation.tools)

@@ -42,7 +42,7 @@ class Reply:
 
 
 def read_reply(choice: Mapping[str, Json], ask: Ask) -> Reply:
-    """Raises Refused if the server gives no ids, and BadBody for what is no answer."""
+    """Raises Refused if the server gives no ids, and BadBody for what is not an answer."""
     body = dict(choice)
     if body.get("token_ids") is None:
         raise Refused(

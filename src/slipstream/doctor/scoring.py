@@ -35,7 +35,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 
 def tempered_bounds(logprob: float, top: Sequence[float], temperature: float) -> Bounds:
-    """Between which numbers the logprob of a token is at `temperature`, above 0 and up to 1.
+    """The bounds of a token's logprob at `temperature`, above 0 and up to 1.
 
     `logprob` is the token's at temperature 1, `top` are those of the likeliest tokens, its own included if it is one.
     With p for probabilities at temperature 1 and a = 1/T, the logprob at T is a log p - log Z, where Z is the sum of
@@ -157,7 +157,7 @@ def shunned_repeats() -> Suspicion:
 
 
 def _cut(num_kept: Callable[[TokenScore], int | None]) -> Callable[[Draw], Bounds]:
-    """The ratio for a cut to the likeliest `num_kept` tokens; None where they are more than is known of."""
+    """The ratio for a cut to the likeliest `num_kept` tokens; None if that is more than are known."""
 
     def ratio(draw: Draw) -> Bounds:
         number = num_kept(draw.score)

@@ -1,6 +1,6 @@
-"""Getting a model: a known name enters, a whole model folder leaves.
+"""Gets a model by a known name, as a complete model folder.
 
-Invariants: a folder that is no model of ours is never replaced; one that is ours only if that is forced.
+Invariants: a folder that is not a model of ours is never replaced; one that is ours only if that is forced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A GGUF file, opened: its metadata as checked Python values, its tensors as float32 arrays.
 
-Invariants: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and
-dequantised, when it is asked for.
+Invariants: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and dequantised,
+only on request.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class TasksConfig:
     MAIN: ClassVar[str] = "source"
     """What `tasks=x` sets."""
     RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
-    """Another source begins with the defaults of these: those of the old one are not meant for it."""
+    """Changing the source resets these to their defaults: their values were for the old one."""
     source: str = ""
     """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
     returns tasks; empty: no tasks. Changing it resets `num` and `args` to their defaults."""
@@ -271,7 +271,7 @@ RunConfig: TypeAlias = EvalConfig | TrainConfig
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse a number that no run can go by. All must be above 0, but for a few."""
+    """Refuse a number that no run can use. All must be above 0, with a few exceptions."""
     for key, value in _numbers(config, ""):
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError.setting(key, value, "give a finite number")
@@ -334,7 +334,7 @@ def _check_training(config: TrainConfig) -> None:
 
 
 def _check_decided(config: TrainConfig) -> None:
-    """Refuse another value for what a setting of the run decides."""
+    """Refuse a different value for a setting that another one decides."""
     learner, warm = config.learner, config.warm_start.learning
     decided = [
         ("learner.temperature", learner.temperature, "model.temperature", config.model.temperature, LearnerConfig()),

@@ -87,7 +87,7 @@ def listed_settings() -> list[ListedSetting]:
 
 
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
-    """Of a dataclass and those within it; a group that may be absent is shown as it would begin."""
+    """Of a dataclass and those within it; a group that may be absent is shown with its defaults."""
     hints, docs = get_type_hints(type(group)), field_docs(type(group))
     for field in dataclasses.fields(group):
         value, kind, key = getattr(group, field.name), hints[field.name], f"{prefix}{field.name}"

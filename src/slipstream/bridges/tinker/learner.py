@@ -56,7 +56,7 @@ class TinkerCheckpoint:
     """The path on the server."""
     version: int
     num_steps: int
-    """Optimiser steps so far, which the learning rate goes by."""
+    """Optimiser steps so far, which determine the learning rate."""
     base_model: str
     rank: int
 
@@ -372,6 +372,6 @@ def _name(what: str) -> str:
 
 
 def _write(folder: Path, content: Mapping[str, object]) -> None:
-    """Whole or not at all."""
+    """Completely or not at all."""
     with atomic_folder(folder) as part:
         write_synced(part / CHECKPOINT, (json.dumps(content, indent=2) + "\n").encode())

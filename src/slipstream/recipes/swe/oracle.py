@@ -1,4 +1,4 @@
-"""A tool-using oracle: it looks for the faulty lines, puts them right, runs what failed, and finishes.
+"""A tool-using oracle: it looks for the faulty lines, fixes them, runs what failed, and finishes.
 
 Input: made tasks. Output: a Script for a scripted model, or the lines of one task.
 Invariants: it uses the task's own tools; what it writes is what the oracle's patch says.
@@ -30,7 +30,7 @@ _PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEdit:
-    """One place to put right: text that is once in the file, and what it must be."""
+    """One place to fix: text that is once in the file, and what it must be."""
 
     path: str
     line: int
@@ -39,7 +39,7 @@ class ReferenceEdit:
 
 
 def reference_edits_of(task: Task) -> list[ReferenceEdit]:
-    """What the oracle changes, as replacements of text. Raises ConfigError if a place cannot be told from others."""
+    """What the oracle changes, as replacements of text. Raises ConfigError if a place is ambiguous."""
     files = {} if task.sandbox is None else task.sandbox.files
     mends: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):

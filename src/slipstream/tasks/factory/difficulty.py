@@ -1,4 +1,4 @@
-"""How hard a bug is to find and mend: how local it is, how visible, how well tested. Pure."""
+"""How hard a bug is to find and fix: how local it is, how visible, how well tested. Pure."""
 
 from __future__ import annotations
 
