@@ -30,7 +30,7 @@ def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
     for pair in sorted(pairs, key=lambda pair: not _resets(type(config), pair.partition("=")[0].split("."))):
         key, equals, text = pair.partition("=")
         if not equals:
-            raise ConfigError(f'"{pair}" is no setting: write key=value')
+            raise ConfigError(f'"{pair}" is not a setting: write key=value')
         config = _put(config, key.split("."), text, key)
     return config
 

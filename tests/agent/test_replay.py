@@ -1,4 +1,4 @@
-"""An attempt that goes on from its recorded turns: as if it had never stopped, or not at all."""
+"""An attempt that is resumed from its recorded turns: as if it had never stopped, or not at all."""
 
 import asyncio
 from collections.abc import Callable, Sequence

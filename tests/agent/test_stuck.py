@@ -27,7 +27,7 @@ def unread(raw: str) -> list[CallResult]:
 
 
 def stuck_at(turns: list[list[CallResult]], rules: StuckRules = RULES) -> int | None:
-    """The number of the turn after which the agent is given up."""
+    """The number of the turn after which the agent counts as stuck."""
     watch = StuckWatch(rules)
     return next((number for number, turn in enumerate(turns, 1) if watch.note(turn)), None)
 

@@ -95,7 +95,9 @@ def recorded_settings(run: Run) -> EvalConfig:
     """What an evaluation was run with."""
     header = run.reader.config()
     if not isinstance(header, dict) or header.get("command") != "eval":
-        raise ConfigError(f"the run {run.path} is no evaluation: name one that `evaluate` or `slipstream eval` made")
+        raise ConfigError(
+            f"the run {run.path} is not an evaluation: name one that `evaluate` or `slipstream eval` made"
+        )
     return from_json(EvalConfig, header.get("settings"))
 
 

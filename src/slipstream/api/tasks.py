@@ -81,7 +81,9 @@ def tool_name(tool: Tool | type | str) -> str:
     if isinstance(tool, str):
         return tool
     if isinstance(tool, type) or not isinstance(tool, Tool):
-        raise ConfigError(f"{getattr(tool, '__name__', tool)!r} is no tool: put @slipstream.tool above its definition")
+        raise ConfigError(
+            f"{getattr(tool, '__name__', tool)!r} is not a tool: put @slipstream.tool above its definition"
+        )
     builtin = next((name for name in TOOLS if name == tool.spec.name and resolve(name) is tool), None)
     if builtin is not None:
         return builtin

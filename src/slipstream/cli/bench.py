@@ -157,7 +157,7 @@ def codesearch(
     from slipstream.bench.codesearch import run
 
     if not repo.is_dir():
-        raise ConfigError(f"--repo {repo} is no folder: name one with source code")
+        raise ConfigError(f"--repo {repo} is not a folder: name one with source code")
     _print(run(repo), as_json)
 
 
@@ -306,9 +306,7 @@ def dispatch(
     from slipstream.simulate.workload import read_workload, workload_json
 
     if plot is not None and (tune or save is not None):
-        raise ConfigError(
-            "--plot draws what every policy came to, which --tune and --save do not ask for: leave it out"
-        )
+        raise ConfigError("--plot draws the makespans, which --tune and --save do not measure: leave it out")
     for place in (save, plot):
         if place is not None:
             _check_place(place)

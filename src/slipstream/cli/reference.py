@@ -65,7 +65,9 @@ def _print_recipe(name: str, config: EvalConfig | TrainConfig, *, as_json: bool)
 
 
 def settings_command(
-    prefix: Annotated[str, typer.Argument(help="Only settings that begin so, such as model or dispatch.limits.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(help="Only settings that start with this, such as model or dispatch.limits.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print every setting of `eval` and `train`: what it takes, its default, and what it is."""
@@ -74,7 +76,7 @@ def settings_command(
     if not found:
         known = {setting.key for setting in listed}
         groups = {key[:place] for key in known for place, letter in enumerate(key) if letter == "."}
-        raise ConfigError(f'no setting begins with "{prefix}"{did_you_mean(prefix, known | groups)}')
+        raise ConfigError(f'no setting starts with "{prefix}"{did_you_mean(prefix, known | groups)}')
     if as_json:
         print(json.dumps([_row(setting) for setting in found], indent=2))
         return

@@ -202,7 +202,7 @@ class _Examination:
         """A check without which the next ones mean nothing."""
         self.checks.append(check)
         if check.status is Status.FAILED:
-            raise _NoMore(f"{check.name} failed, and this would tell no more than that")
+            raise _NoMore(f"{check.name} failed, and this check could show nothing beyond that")
 
     async def _sample(self, prompts: Sequence[tuple[str, tuple[int, ...]]]) -> _Samples:
         own = self._asks(prompts, 1.0)

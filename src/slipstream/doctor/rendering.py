@@ -191,7 +191,7 @@ def _text_stays_text(renderer: Renderer) -> Check:
     if added:
         return failed(name, f"{added} special tokens were made of the plain text {spelt_marks[:200]!r}")
     if spelt_marks not in renderer.decode(spelt):
-        return failed(name, f"{spelt_marks[:200]!r} does not come out as it went in")
+        return failed(name, f"{spelt_marks[:200]!r} is not decoded as it was encoded")
     return passed(name, f"the names of all {len(marks)} special tokens stay text")
 
 

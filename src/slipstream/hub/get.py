@@ -77,7 +77,7 @@ def _is_there(target: Path, name: str, model: KnownModel, dtype: Dtype | None, *
         return False
     origin = read_origin(target)
     if origin is None:
-        raise ConfigError(f"{target} is there and is no model that Slipstream made: choose another folder")
+        raise ConfigError(f"{target} exists and is not a model that Slipstream made: choose another folder")
     if force:
         return False
     if origin.sha256 != model.sha256 or (dtype is not None and origin.dtype is not dtype):

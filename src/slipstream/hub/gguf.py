@@ -30,7 +30,7 @@ class GgufFile:
         try:
             self._reader = gguf.GGUFReader(path)
         except (ValueError, IndexError) as raised:
-            raise ConfigError(f"{path.name} is no GGUF file ({raised}): fetch the model again") from raised
+            raise ConfigError(f"{path.name} is not a GGUF file ({raised}): fetch the model again") from raised
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     def find(self, key: str, kind: type[T]) -> T | None:

@@ -355,10 +355,10 @@ def _check_tinker(config: TrainConfig) -> None:
     """Refuse what the Tinker API cannot do."""
     learner, default = config.learner, LearnerConfig()
     refused = [
-        ("model.temperature", config.model.temperature, 1.0, "its losses know of no other"),
-        ("deterministic", config.deterministic, False, "what the server does is not in our hands"),
+        ("model.temperature", config.model.temperature, 1.0, "its losses support no other"),
+        ("deterministic", config.deterministic, False, "Slipstream does not control what the server does"),
         ("learner.recompute_proximal", learner.recompute_proximal, False, "ratios are to the sampled logprobs"),
-        ("learner.decay", learner.decay, default.decay, "the schedule sent to it falls in a line"),
+        ("learner.decay", learner.decay, default.decay, "the schedule sent to it falls linearly"),
         *(
             (f"learner.loss.{name}", getattr(learner.loss, name), getattr(default.loss, name), "the server decides it")
             for name in (
@@ -394,7 +394,7 @@ def _check_group_rules(config: TrainConfig) -> None:
         )
     if config.carry and not config.oversample:
         raise ConfigError.setting(
-            "carry", True, "it is for rollouts besides `samples`, so set oversample above 0", "oversample=1"
+            "carry", True, "it needs rollouts in addition to `samples`, so set oversample above 0", "oversample=1"
         )
     if config.carry and not config.staleness:
         raise ConfigError.setting(

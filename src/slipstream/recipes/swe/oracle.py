@@ -41,7 +41,7 @@ class ReferenceEdit:
 def reference_edits_of(task: Task) -> list[ReferenceEdit]:
     """What the oracle changes, as replacements of text. Raises ConfigError if a place is ambiguous."""
     files = {} if task.sandbox is None else task.sandbox.files
-    mends: list[ReferenceEdit] = []
+    fixes: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
         path = section.old_path or ""
         text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
@@ -49,9 +49,9 @@ def reference_edits_of(task: Task) -> list[ReferenceEdit]:
             old, new = b"".join(hunk.old).decode(), b"".join(hunk.new).decode()
             old, new, skipped = _shortest(old, new, text)
             if not old or (text is not None and text.count(old) != 1):
-                raise ConfigError(f"the oracle of {task.id} cannot be told as a replacement in {path}")
-            mends.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
-    return mends
+                raise ConfigError(f"the oracle of {task.id} cannot be expressed as a replacement in {path}")
+            fixes.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
+    return fixes
 
 
 def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
@@ -73,50 +73,50 @@ def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
 def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     """What the oracle says, turn by turn."""
     names = {name.rpartition(":")[2] for name in task.brief.tools}
-    mends = reference_edits_of(task)
+    fixes = reference_edits_of(task)
     lines: list[Message] = []
     if with_search:
-        lines.append(_search(task, mends, names))
-    for mend in mends:
-        first, last = _view(task, mend) if with_search else _around(mend)
+        lines.append(_search(task, fixes, names))
+    for fix in fixes:
+        first, last = _view(task, fix) if with_search else _around(fix)
         if "edit" in names:
-            lines.append(act("edit", command="view", path=mend.path, view_range=[first, last]))
-            lines.append(act("edit", command="str_replace", path=mend.path, old_str=mend.old, new_str=mend.new))
+            lines.append(act("edit", command="view", path=fix.path, view_range=[first, last]))
+            lines.append(act("edit", command="str_replace", path=fix.path, old_str=fix.old, new_str=fix.new))
         else:
             if level_of(task.id) is not Level.SHOWN:
-                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(mend.path)}"))
-            lines.append(act("replace", path=mend.path, old=mend.old, new=mend.new))
+                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(fix.path)}"))
+            lines.append(act("replace", path=fix.path, old=fix.old, new=fix.new))
     if program := program_of(task.brief.instruction):
         lines.append(act("bash", command=f"python3 - <<'END'\n{program}\nEND"))
     lines.append(act("finish"))
     return lines
 
 
-def _function(task: Task, mend: ReferenceEdit) -> Function | None:
+def _function(task: Task, fix: ReferenceEdit) -> Function | None:
     """The function that a place is in."""
     files = {} if task.sandbox is None else task.sandbox.files
-    if mend.path not in files:
+    if fix.path not in files:
         return None
-    found = functions_of(mend.path, files[mend.path].data.decode("utf-8", "replace"))
-    around = [one for one in found if one.first_line <= mend.line <= one.last_line]
+    found = functions_of(fix.path, files[fix.path].data.decode("utf-8", "replace"))
+    around = [one for one in found if one.first_line <= fix.line <= one.last_line]
     return around[-1] if around else None
 
 
-def _around(mend: ReferenceEdit) -> tuple[int, int]:
-    return max(1, mend.line - CONTEXT_LINES), mend.line + CONTEXT_LINES
+def _around(fix: ReferenceEdit) -> tuple[int, int]:
+    return max(1, fix.line - CONTEXT_LINES), fix.line + CONTEXT_LINES
 
 
-def _view(task: Task, mend: ReferenceEdit) -> tuple[int, int]:
+def _view(task: Task, fix: ReferenceEdit) -> tuple[int, int]:
     """The lines to look at: from where a search finds the function, so that what is said follows from what was seen."""
-    function = _function(task, mend)
-    if function is None or mend.line - function.body_line + mend.old.count("\n") >= VIEWED_LINES:
-        return _around(mend)
+    function = _function(task, fix)
+    if function is None or fix.line - function.body_line + fix.old.count("\n") >= VIEWED_LINES:
+        return _around(fix)
     return function.body_line, function.body_line + VIEWED_LINES
 
 
-def _search(task: Task, mends: Sequence[ReferenceEdit], names: set[str]) -> Message:
+def _search(task: Task, fixes: Sequence[ReferenceEdit], names: set[str]) -> Message:
     said = names_in(task.brief.instruction)
-    functions = [function for mend in mends if (function := _function(task, mend)) is not None]
+    functions = [function for fix in fixes if (function := _function(task, fix)) is not None]
     named = {part for function in functions for part in function.name.split(".") if part in said}
     wanted = [*sorted(named), *(name for name in said if name not in named)][:3] or ["def"]
     if "search" in names:
@@ -149,6 +149,6 @@ def oracle(*, tasks: str, with_search: bool = False) -> Script:
                     role=Role.ASSISTANT,
                     calls=(ToolCall(id=f"call{scene.num_calls}", name=call.name, arguments=call.arguments),),
                 )
-        raise ModelError("the oracle does not know this task: it solves those of its folder alone")
+        raise ModelError("the oracle does not know this task: it solves only those of its folder")
 
     return script

@@ -208,7 +208,7 @@ class TaskSet:
             lines = (self.out / TASKS).read_text(encoding="utf-8").splitlines()
             self._lines = [json.loads(line) for line in lines]
         except (OSError, ValueError, KeyError, TypeError) as raised:
-            raise ConfigError(f"{place} is no report of the factory ({raised!r}): name a new folder") from None
+            raise ConfigError(f"{place} is not a report of the factory ({raised!r}): name a new folder") from None
         if was != dict(self._settings):
             raise ConfigError(f"{self.out} was made with {was}, not {dict(self._settings)}: name a new folder")
 
