@@ -80,11 +80,11 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """A way to sample from something else than was asked for."""
+    """A way to sample from something else than was requested."""
 
     name: str
     ratio: Callable[[Draw], Bounds]
-    """Of the draw's probability under the suspicion to that under what was asked for."""
+    """Of the draw's probability under the suspicion to that under what was requested."""
 
 
 def log_evidence(draws: Sequence[Draw], suspicion: Suspicion) -> Bounds:
@@ -122,7 +122,7 @@ def cut_to_min_p(min_p: float) -> Suspicion:
 
 
 def sampled_colder(temperature: float) -> Suspicion:
-    """At `temperature`, where 1 was asked for."""
+    """At `temperature`, where 1 was requested."""
 
     def ratio(draw: Draw) -> Bounds:
         low, high = tempered_bounds(draw.score.logprob, list(draw.score.top.values()), temperature)
@@ -132,7 +132,7 @@ def sampled_colder(temperature: float) -> Suspicion:
 
 
 def ignored_temperature(temperature: float) -> Suspicion:
-    """At 1, where `temperature` was asked for."""
+    """At 1, where `temperature` was requested."""
 
     def ratio(draw: Draw) -> Bounds:
         low, high = tempered_bounds(draw.score.logprob, list(draw.score.top.values()), temperature)
