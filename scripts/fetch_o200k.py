@@ -22,7 +22,7 @@ NAME = "o200k_base.tiktoken"
 
 
 def fetch(folder: Path) -> Path:
-    """The vocabulary's path. Ends the program if it cannot be had."""
+    """The vocabulary's path. Ends the program if it is not available."""
     path = folder / NAME
     if path.is_file() and _is_right(path.read_bytes()):
         return path

@@ -1,4 +1,4 @@
-"""From a name that a person wrote to the thing meant."""
+"""From a name that a user wrote to the object it means."""
 
 import json
 from collections.abc import Mapping

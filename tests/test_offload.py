@@ -70,7 +70,7 @@ def test_only_large_work_needs_a_process() -> None:
     [
         (spin, "it takes more than 1 s of CPU time"),
         (grow, "it takes more than 512 MB of memory"),
-        (give_much, "what comes of it is larger than 1 MB"),
+        (give_much, "its result is larger than 1 MB"),
         (nest, "it is nested too deeply"),
     ],
 )

@@ -73,7 +73,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, path: Path) -> None:
-    """Rename the folder `new` to `path`. What is there steps aside, and comes back if the renaming fails."""
+    """Rename the folder `new` to `path`. What is there is moved aside, and restored if the renaming fails."""
     sync(new)
     aside = _aside(path)
     if path.exists():
@@ -88,7 +88,7 @@ def replace_folder(new: Path, path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Put back what stepped aside, if a process died while it replaced the folder."""
+    """Restore what was moved aside, if a process died while it replaced the folder."""
     aside = _aside(path)
     if aside.exists() and not path.exists():
         aside.rename(path)

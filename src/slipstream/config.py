@@ -25,12 +25,12 @@ Config = TypeVar("Config")
 
 
 def apply_overrides(config: Config, pairs: Iterable[str]) -> Config:
-    """`config` with each `dotted.key=value` put in its place. What sets a source goes first, wherever it stands: it
-    takes the settings that belong to the old one with it (`RESETS`)."""
+    """`config` with each `dotted.key=value` applied. Sources are set first, wherever they stand: that resets the
+    settings that belong to the old source (`RESETS`)."""
     for pair in sorted(pairs, key=lambda pair: not _resets(type(config), pair.partition("=")[0].split("."))):
         key, equals, text = pair.partition("=")
         if not equals:
-            raise ConfigError(f'"{pair}" is no setting: write key=value')
+            raise ConfigError(f'"{pair}" is not a setting: write key=value')
         config = _put(config, key.split("."), text, key)
     return config
 
@@ -85,7 +85,7 @@ def from_json(kind: type[Config], value: Json) -> Config:
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """Every setting by its dotted key, as JSON; a mapping is one setting, and so is a group that is not there."""
+    """Every setting by its dotted key, as JSON; a mapping is one setting, and so is a group that is absent."""
     for item in dataclasses.fields(config):
         value, key = getattr(config, item.name), f"{prefix}{item.name}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -224,7 +224,7 @@ def _took_bool(value: Json, fitted: Any) -> bool:
 
 
 def _parse(text: str) -> Json:
-    """JSON where it is JSON, text otherwise. NaN and Infinity are no JSON."""
+    """JSON where it is JSON, text otherwise. NaN and Infinity are not JSON."""
     try:
         return cast("Json", json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):

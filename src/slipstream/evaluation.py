@@ -66,14 +66,14 @@ class EvalReport:
     stage_s: Mapping[str, float]
     """Mean seconds of a rollout in each stage, and waiting for it."""
     failures: Mapping[str, int]
-    """Infrastructure failures by stage and error, including those that a retry got over."""
+    """Infrastructure failures by stage and error, including those that a retry fixed."""
     failure_messages: Mapping[str, str]
     """The message of the first of each kind."""
     drift: Drift
     """How many samples forked, and why."""
 
     def metrics(self) -> dict[str, float]:
-        """The figures by name, as `docs/metrics.md` lists them; those that there are none of are left out."""
+        """The figures by name, as `docs/metrics.md` lists them; absent ones are left out."""
         low, high = self.reward_interval or (None, None)
         rewards = {"reward/mean": self.mean_reward, "reward/low": low, "reward/high": high}
         return {
@@ -162,8 +162,8 @@ async def run_evaluation(
     on_progress: Callable[[EvalProgress], None],
     model: Completer | ChatModel | None = None,
 ) -> EvalReport:
-    """`evaluate` for a run that may not exist yet. `past` is the run so far, if there is one; `model` is asked in
-    place of what the settings name."""
+    """`evaluate` for a run that may not exist yet. `past` is the run so far, if there is one; `model` is used instead
+    of the one that the settings name."""
     if past is not None and past.done_keys().issuperset(job.key for job in plan.jobs):
         return _reported(past, plan.config)
     async with start_run(plan.config, plan.tasks, open_store, model=model) as run:

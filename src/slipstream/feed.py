@@ -17,14 +17,15 @@ from slipstream.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveRateFilter:
-    """Skips tasks for some epochs whose last group's mean reward was at an extreme, and so taught nothing."""
+    """Skips tasks for some epochs if the mean reward of their last group was at an extreme, so that it taught
+    nothing."""
 
     above: float = 0.0
-    """A task whose group's mean reward was at or below this is skipped,"""
+    """A task is skipped if the mean reward of its last group was at or below this; 0: if all its rollouts failed."""
     below: float = 1.0
-    """and so does one at or above this."""
+    """A task is also skipped if that mean was at or above this."""
     rest_epochs: int = 2
-    """For how many epochs."""
+    """For how many epochs such a task is skipped."""
 
 
 class Feed:

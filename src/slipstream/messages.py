@@ -55,7 +55,7 @@ def image_to_url(image: Image) -> str:
 
 
 def image_from_url(url: str) -> Image:
-    """Raises ValueError if it is no data URL in base64."""
+    """Raises ValueError if it is not a data URL in base64."""
     head, found, data = url.rpartition(";base64,")
     if not found or not head.startswith("data:"):
         raise ValueError(f"{url[:80]!r} is not a base64 data URL")

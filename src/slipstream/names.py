@@ -1,6 +1,6 @@
-"""From a name that a person wrote to the thing meant. Standard library and `errors` only.
+"""From a name that a user wrote to the object it means. Standard library and `errors` only.
 
-Invariants: a module is imported when it is first asked for, and once; a name that leads nowhere is a ConfigError
+Invariants: a module is imported when it is first needed, and once; a name that leads nowhere is a ConfigError
 that says what was probably meant.
 """
 
@@ -105,7 +105,7 @@ def _attribute(module: ModuleType, path: str) -> object:
 
 
 def load_object(path: str, what: str) -> object:
-    """What stands at `package.module:attribute` or `path/to/file.py:attribute`; `what` names it in errors."""
+    """The object at `package.module:attribute` or `path/to/file.py:attribute`; `what` names it in errors."""
     if path in _LOCAL:
         return _LOCAL[path]
     place, _, attribute = path.rpartition(":")

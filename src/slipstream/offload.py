@@ -172,7 +172,7 @@ def _result(function: Callable[..., T], outcome: tuple[int, Any], limits: Offloa
     if code == _OUT_OF_MEMORY:
         raise WorkTooLarge(f"it takes more than {limits.memory_bytes >> 20} MB of memory")
     if code == _RESULT_TOO_LARGE:
-        raise WorkTooLarge(f"what comes of it is larger than {limits.result_bytes >> 20} MB")
+        raise WorkTooLarge(f"its result is larger than {limits.result_bytes >> 20} MB")
     if code == _TOO_DEEP:
         raise _too_deep()
     raise InfrastructureError(f"the process of {_name(function)} ended with {code}")

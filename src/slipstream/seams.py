@@ -118,7 +118,7 @@ class Journal(Protocol):
     """The run's memory.
 
     `append` never blocks and keeps the order; `flush` returns once everything appended before it is durable, and
-    raises JournalError if that cannot be had.
+    raises JournalError if that is impossible.
     """
 
     def append(self, event: Event) -> None: ...

@@ -39,7 +39,7 @@ class Trust(StrEnum):
 
     @property
     def graded(self) -> bool:
-        """Whether a verdict is asked for."""
+        """Whether a verdict is required."""
         return self in (Trust.TRUSTED, Trust.MASKED)
 
     @property
@@ -181,7 +181,7 @@ class Message:
     hints: tuple[str, ...] = ()
     """The names of the hints that a tool's content ends with."""
     is_error: bool = False
-    """A tool's: the call did not do what it was asked for. The model reads the content alone."""
+    """A tool's: the call did not do what was asked. The model reads the content alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Sampled:
     versions: array[int]
     stop: StopReason
     num_cached: int | None = field(default=None, compare=False)
-    """Tokens of the prompt that the engine had in its cache, where it says so. The span of the call keeps it."""
+    """Tokens of the prompt that the engine had in its cache, if it reports that. The span of the call keeps it."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.versions)} | ({len(self.logprobs)} if self.logprobs is not None else set())
@@ -276,7 +276,7 @@ class EngineWork:
     num_steps: int
     """In each of them every sequence that is being sampled gets a token. 0: prompts alone were computed."""
     num_rows: int
-    """Tokens that were asked for in them, one for each sequence and step."""
+    """Tokens requested in them, one for each sequence and step."""
     num_held: int
     """Tokens in the cache of those sequences, counted in each step."""
     num_prompt: int
@@ -332,7 +332,7 @@ class FileTree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
     memory_mb: int = 2048
-    """All its processes together, files in memory included; of one process alone where nothing better can be had."""
+    """All its processes together, files in memory included; of one process alone where nothing better is available."""
     processes: int = 256
     disk_mb: int = 512
     """All that the sandbox may write, together."""
@@ -341,7 +341,7 @@ class SandboxLimits:
     cpu_s: int = 7200
     """CPU time of all its processes together."""
     cpus: float = field(default=1.0, repr=False)
-    """Cores that it counts for under a limit of them; nothing holds it to that, so it is no part of a task's digest."""
+    """Cores that it counts for under a limit of them; that is not enforced, so it is no part of a task's digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,7 +484,7 @@ class Turn:
 
 
 class SpanKind(StrEnum):
-    """What a span is of. The page docs/spans.md says what each one counts."""
+    """The kind of a span. docs/spans.md says what each one counts."""
 
     WAIT_INIT = "wait_init"
     INIT = "init"

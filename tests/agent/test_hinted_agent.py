@@ -1,7 +1,7 @@
 """End to end, in real sandboxes: an agent searches, edits wrongly, is hinted, and recovers; what it was told is in the
 run store.
 
-The scripted model goes by what it last read, so it recovers if and only if it is hinted.
+The scripted model acts on what it last read, so it recovers if and only if it is hinted.
 """
 
 import asyncio

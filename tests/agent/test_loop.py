@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from slipstream.agent.answers import NO_CALL
+from slipstream.agent.answers import CUT_OFF, NO_CALL
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import CallContext, TurnLog
@@ -163,6 +163,55 @@ def test_nonsense_ends_stuck() -> None:
     assert seen.ending.reason is EndReason.STUCK
     assert seen.ending.detail == "3 turns in a row without a call that could be run"
     assert len(seen.turns) == 3
+
+
+LONG = f"<think>{'hm ' * 300}"
+"""More than the 500 tokens that a reply may have here: it is cut off."""
+
+
+def test_a_reply_that_is_cut_off_is_told_so() -> None:
+    seen = run(replies(LONG, act("finish")))
+    assert seen.told(1) == [CUT_OFF]
+    assert seen.ending.reason is EndReason.FINISHED
+
+
+def test_a_call_that_is_cut_off_is_told_so_too() -> None:
+    seen = run(replies(f'<tool_call>{{"name": "bash", "arguments": {{"command": "{"x" * 600}', act("finish")))
+    (told,) = seen.told(1)
+    assert "it was not closed" in told and told.endswith(CUT_OFF)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason", "trust"),
+    [
+        (AgentConfig(), EndReason.TOKEN_LIMIT, Trust.MASKED),
+        (AgentConfig(cut_replies="failed"), EndReason.STUCK, Trust.TRUSTED),
+    ],
+)
+def test_replies_that_are_always_cut_off_end_at_a_limit(config: AgentConfig, reason: EndReason, trust: Trust) -> None:
+    seen = run(lambda scene: LONG, config=config)
+    assert (seen.ending.reason, seen.ending.reason.trust, len(seen.turns)) == (reason, trust, 3)
+
+
+def test_a_cut_reply_whose_call_was_complete_is_no_cut() -> None:
+    both = f"{RENDERER.decode(RENDERER.encode_reply(act('bash', command='echo hi')))[:-10]}{'x ' * 400}"
+    seen = run(replies(both, act("finish")))
+    assert seen.told(1) == ["hi"]
+
+
+def test_a_large_observation_is_shortened_to_what_the_window_leaves() -> None:
+    @tool(effect=Effect.PURE)
+    async def count() -> str:
+        """Count to 9,999."""
+        return "\n".join(map(str, range(1, 10_000)))
+
+    limits = AgentLimits(turns=10, context_tokens=4_000)
+    seen = run(replies(act("count"), act("bash", command="echo on"), act("finish")), extra=(count,), limits=limits)
+    (told,) = seen.told(1)
+    assert told.startswith("1\n2\n") and told.endswith("9999") and "the context window is nearly full" in told
+    assert seen.ending.reason is EndReason.FINISHED
+    used = len(seen.turns[1].added) + len(seen.turns[0].added) + _sampled(seen.turns[0])
+    assert 4_000 - 4_000 // 8 - 100 < used <= 4_000 - 4_000 // 8, "a reserve for the reply is left, and no more"
 
 
 def test_a_conversation_that_outgrows_the_window_ends_at_the_token_limit() -> None:

@@ -1,4 +1,4 @@
-"""An attempt that goes on from its recorded turns: as if it had never stopped, or not at all."""
+"""An attempt that is resumed from its recorded turns: as if it had never stopped, or not at all."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -190,6 +190,19 @@ def test_a_pure_call_is_not_made_again_and_a_sandboxed_one_is() -> None:
     assert rest.commands == ["echo a", "echo b"]
     replayed = [span.counts.get("replayed", 0) for span in rest.spans if span.kind is SpanKind.TOOL]
     assert replayed[-2:] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["tokens", "chat"])
+def test_a_shortened_observation_is_compared_with_the_whole_one(kind: Kind) -> None:
+    script = lines(act("bash", command="echo on"), act("bash", command="cat /note"), act("finish"), act("finish"))
+    stage = Stage(script, kind=kind, limits=AgentLimits(turns=4, context_tokens=3_000))
+    note = "".join(f"line {number}\n" for number in range(5_000))
+    whole = stage.run(files={"/note": note.encode()})
+    if kind == "tokens":
+        assert "characters left out" in whole.taken[2].messages[0].content
+    assert stage.run(whole.taken[:3], files={"/note": note.encode()}).log == whole.taken
+    with pytest.raises(ReplayError, match="before, but"):
+        stage.run(whole.taken[:3], files={"/note": note.replace("line 4", "LINE 4").encode()})
 
 
 def test_another_observation_ends_the_attempt() -> None:

@@ -7,7 +7,7 @@ from slipstream.agent.stuck import StuckWatch
 from slipstream.errors import ConfigError
 from slipstream.tools import Observation
 from slipstream.tools.toolset import CallResult
-from slipstream.types import CallProblem, ToolCall
+from slipstream.types import CallProblem, EndReason, ToolCall
 
 RULES = StuckRules()
 OFF = StuckRules(same_turns=0, same_errors=0, idle_turns=0, alternations=0)
@@ -27,7 +27,7 @@ def unread(raw: str) -> list[CallResult]:
 
 
 def stuck_at(turns: list[list[CallResult]], rules: StuckRules = RULES) -> int | None:
-    """The number of the turn after which the agent is given up."""
+    """The number of the turn after which the agent counts as stuck."""
     watch = StuckWatch(rules)
     return next((number for number, turn in enumerate(turns, 1) if watch.note(turn)), None)
 
@@ -48,6 +48,22 @@ def test_the_same_call_that_keeps_failing() -> None:
 def test_turns_in_which_nothing_could_be_run() -> None:
     assert stuck_at([IDLE, unread("{"), IDLE]) == 3
     assert stuck_at([IDLE, unread("{"), said("ls"), IDLE, IDLE]) is None
+
+
+def test_replies_that_were_cut_off_are_a_limit_that_was_reached() -> None:
+    watch = StuckWatch(RULES)
+    endings = [watch.note(IDLE), watch.note(unread("{"), was_cut=True), watch.note(IDLE)]
+    assert endings[:2] == [None, None]
+    assert endings[2] is not None and endings[2].reason is EndReason.TOKEN_LIMIT
+    assert endings[2].detail.endswith("1 of them cut off at the limit of a reply")
+
+
+def test_a_cut_that_a_call_followed_is_forgotten() -> None:
+    watch = StuckWatch(RULES)
+    turns = [(IDLE, True), (said("ls"), False), (IDLE, False), (IDLE, False), (IDLE, False)]
+    *before, last = [watch.note(turn, was_cut=cut) for turn, cut in turns]
+    assert not any(before)
+    assert last is not None and last.reason is EndReason.STUCK
 
 
 def test_to_and_fro() -> None:

@@ -32,7 +32,7 @@ SMALL = {
 
 
 def hesitant(scene: ss.ScriptedCall) -> object:
-    """Now and then it asks twice."""
+    """Sometimes it asks twice."""
     again = len(scene.messages) == 3 and random.Random(scene.seed).random() < 0.5
     return solver(scene) if not again else ss.act("count", letter="p", word="pear")
 

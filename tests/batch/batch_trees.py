@@ -1,4 +1,4 @@
-"""Rollouts for the tests of this room: written by hand, or any tree of turns at all."""
+"""Rollouts for the tests of this folder: written by hand, or arbitrary trees of turns."""
 
 from array import array
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def turn(
     messages: tuple[Message, ...] = (),
     logprobs: bool = True,
 ) -> Turn:
-    """Logprobs are -id/100, so that each can be told from all others."""
+    """Logprobs are -id/100, so that each is unique."""
     return Turn(
         index=index,
         branch=branch,

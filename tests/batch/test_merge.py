@@ -110,7 +110,7 @@ def test_a_context_edit_is_a_second_sample_that_trains_only_what_came_after() ->
 
 
 def test_what_a_trimmed_reply_left_out_is_trained_on_where_it_was_sampled() -> None:
-    """The engine went on to 99 after the end of the reply: the next prompt keeps the reply without it."""
+    """The engine continued to 99 after the end of the reply: the next prompt keeps the reply without it."""
     merged = merge(
         rollout(
             turn(0, [1], [10, 11, 99], version=2),
@@ -155,7 +155,7 @@ def test_a_conversation_that_was_rendered_anew_forks_where_the_tokens_part() -> 
 
 
 def test_branches_side_by_side_share_their_stem_as_context() -> None:
-    """Only the first goes on from the stem; the other is parallel, though its turn keeps the whole parent."""
+    """Only the first continues the stem; the other is parallel, though its turn keeps the whole parent."""
     merged = merge(
         rollout(
             turn(0, [1], [10]),

@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 
 def is_named(config: pytest.Config) -> bool:
-    """If not, this file is loaded all the same, and has no say in anything."""
+    """If not, this file is loaded anyway, and must have no effect."""
     named = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
     return any(path == HERE or HERE in path.parents for path in named)
 

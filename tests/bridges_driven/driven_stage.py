@@ -128,5 +128,5 @@ def make_folder(folder: Path) -> Path:
 
 
 def counts(metrics: Mapping[str, float]) -> dict[str, int]:
-    """How the rollouts of a batch went out."""
+    """How the rollouts of a batch were handed out."""
     return {name.removeprefix("outgoing/"): int(value) for name, value in metrics.items() if "outgoing/" in name}

@@ -1,4 +1,4 @@
-"""What bridge=tinker has no word for is refused before anything starts."""
+"""What bridge=tinker does not support is refused before anything starts."""
 
 import pytest
 

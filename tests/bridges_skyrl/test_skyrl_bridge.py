@@ -73,7 +73,7 @@ def generate(
 
 
 def trained_on(folder: Path, cfg: Any, output: dict[str, Any], uids: list[str]) -> Any:
-    """What SkyRL-train's own trainer makes of it: its post-processing, its padding, its advantages."""
+    """What SkyRL-train's own trainer makes from it: its post-processing, its padding, its advantages."""
     named = SimpleNamespace(
         cfg=cfg,
         all_metrics={},

@@ -15,7 +15,7 @@ from bridges_tinker.tinker_server import Server  # noqa: E402
 
 
 def is_named(config: pytest.Config) -> bool:
-    """If not, this file is loaded all the same, and has no say in anything."""
+    """If not, this file is loaded anyway, and must have no effect."""
     named = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
     return any(path == HERE or HERE in path.parents for path in named)
 

@@ -245,7 +245,7 @@ def test_validation_goes_by_rewards_even_where_advantages_are_passed_through(pas
 def test_a_small_model_and_real_sandboxes_in_verls_worker(
     folder: Path, queue: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The quickstart's tasks, before any learning: the model babbles, is stuck, and is graded all the same."""
+    """The quickstart's tasks, before any learning: the model babbles, is stuck, and is graded anyway."""
     trainer = start(
         folder,
         tmp_path_factory.mktemp("engine"),

@@ -141,7 +141,7 @@ def test_each_policy_version_has_a_cache_of_its_own(server: Server) -> None:
             found.append((client.version, sampled.num_cached))
         return found
 
-    kept = len(prompt) - BLOCK_TOKENS  # the last block is computed anew, so that there is something to sample from
+    kept = len(prompt) - BLOCK_TOKENS  # the last block is computed again, so that there is something to sample from
     before = server.count("prefix_cache_hits")
     assert with_client(server.config(), use) == [(0, 0), (0, kept), (1, 0), (1, kept), (0, kept)]
     assert server.count("prefix_cache_hits") - before == 3 * kept

@@ -26,7 +26,7 @@ class Server:
     """Serves the model in a folder under the folder's name. It can be killed and started again on the same port."""
 
     def __init__(self, model: Path, folder: Path, *options: str) -> None:
-        """`options` are added to the command; what the server says goes into `folder`."""
+        """`options` are added to the command; the server's output goes into `folder`."""
         self.model = model
         self.options = options
         self._log = folder / "vllm.log"

@@ -1,4 +1,4 @@
-"""A model that walks about: made here, of nothing, it wanders through the demo's folders and now and then stops.
+"""A model that walks about: made from scratch, it wanders through the demo's folders and sometimes stops.
 
 Input: a folder. Output: the quickstart's model folder with other weights, and a chat template beside it.
 Invariants: a reply is some words, then one well-formed tool call. How many words, which folder and whether to finish

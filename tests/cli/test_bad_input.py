@@ -41,7 +41,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["eval", "HERE/mine.py:boom"], "failed: RuntimeError: no luck"),
         (["eval", "HERE/syntax.py:recipe"], "SyntaxError"),
         (["eval", "demo", "sampels=3"], r'there is no setting "sampels" \(did you mean "samples"\?\)'),
-        (["eval", "demo", "samples"], r'"samples" is no setting: write key=value'),
+        (["eval", "demo", "samples"], r'"samples" is not a setting: write key=value'),
         (["eval", "demo", "samples=abc"], "samples=abc: .*valid integer"),
         (["eval", "demo", "samples=0"], "samples=0: give a number above 0"),
         (["eval", "demo", "dispatch.limits.sandboxes=0"], "dispatch.limits.sandboxes=0: give a number above 0"),

@@ -1,4 +1,4 @@
-"""`slipstream eval --resume RUN --only untrusted`: after an outage, a new run with what is good of the old one."""
+"""`slipstream eval --resume RUN --only untrusted`: after an outage, a new run with the good part of the old one."""
 
 import json
 from pathlib import Path

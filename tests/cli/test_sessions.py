@@ -1,4 +1,4 @@
-"""A run is gone on with by the command that began it, and by no other."""
+"""A run is resumed by the command that began it, and by no other."""
 
 import asyncio
 from pathlib import Path

@@ -153,7 +153,7 @@ def test_a_value_holds_no_settings() -> None:
 
 
 def test_what_is_no_pair_is_refused() -> None:
-    assert refusal("fast") == '"fast" is no setting: write key=value'
+    assert refusal("fast") == '"fast" is not a setting: write key=value'
 
 
 def test_a_config_reads_back_equal() -> None:

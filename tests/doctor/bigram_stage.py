@@ -126,7 +126,7 @@ def ranked(logprobs: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class BigramModel:
-    """A Completer and a Scorer. What it samples from, what it reports and what it scores by may be told apart."""
+    """A Completer and a Scorer. What it samples from, what it reports and what it scores by may differ."""
 
     sampled: Distribution = bigram
     reported: Distribution | None = None

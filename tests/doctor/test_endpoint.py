@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         r"off by .*tolerance.*the worst is token \d+, \d+ \('.*'\), of a reply to '(plain|names)'",
     ),
     "another model's scores": ({"model": BigramModel(scored=1)}, "endpoint.logprobs@1", "off by"),
-    "logits for scores": ({"on_choice": logits}, "endpoint.logprobs@1", "are no logprobs.*add up to"),
+    "logits for scores": ({"on_choice": logits}, "endpoint.logprobs@1", "are not logprobs.*add up to"),
     "processed logprobs of a cut": ({"model": BigramModel(sampled=top_k(5))}, "endpoint.logprobs@1", "off by"),
     "a token in front": ({"on_request": with_bos}, "endpoint.tokens", r"puts 256 \('<\|endoftext\|>'\) in front of"),
     "a token in front, kept secret": ({"on_choice": bos_kept_secret}, "endpoint.tokens", "usage.prompt_tokens is"),

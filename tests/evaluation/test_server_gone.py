@@ -1,4 +1,5 @@
-"""A run whose model server goes away ends with a sentence, loses nothing, and goes on when the server is back."""
+"""A run whose model server goes away ends with an error message, loses nothing, and can be resumed when the server is
+back."""
 
 import asyncio
 from pathlib import Path

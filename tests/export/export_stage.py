@@ -83,7 +83,7 @@ def turn(
     trainable: bool = True,
     has_logprobs: bool = True,
 ) -> Turn:
-    """Logprobs are -id/100, so that each can be told from all others; the version is the turn's index."""
+    """Logprobs are -id/100, so that each is unique; the version is the turn's index."""
     logprobs = [-token / 100 for token in sampled] if has_logprobs else None
     return Turn(
         index=index,

@@ -33,7 +33,7 @@ from slipstream.types import (
 
 SAMPLES = 40
 MARK = f"slipstream-faults-{os.getpid()}"
-"""In the environment of every sandbox of this run, so that its processes can be told from all others."""
+"""In the environment of every sandbox of this run, so that its processes can be identified."""
 
 
 @tool(effect=Effect.PURE)

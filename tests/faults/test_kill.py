@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of a run, and on again: every rollout once, and nothing of the dead left."""
+"""SIGKILL in the middle of a run, then a resume: every rollout once, and nothing of the dead left."""
 
 import json
 import signal

@@ -1,8 +1,8 @@
-"""SIGKILL between two turns, and on again: the model's own log of its calls shows that none was made twice.
+"""SIGKILL between two turns, then a resume: the model's own log of its calls shows that none was made twice.
 
 Every job holds at some turn until the run was killed, so no model call is under way at that moment. Jobs whose tools
-answer the same go on at the next turn, in a fresh sandbox whose files and shell are as they were; one whose tool does
-not starts over.
+answer the same continue at the next turn, in a fresh sandbox whose files and shell are as they were; one whose tool
+does not starts over.
 """
 
 import asyncio

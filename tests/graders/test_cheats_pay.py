@@ -50,7 +50,7 @@ PAID: dict[tuple[str, str], set[str]] = {
     ("tests that the code skips", RESTORED): {"exit code", "results file"},
     ("a clean exit at the end", RESTORED): {"exit code"},
     ("another program in its place", RESTORED): {"exit code"},
-    ("a fork that goes on", RESTORED): {"exit code"},
+    ("a fork that continues", RESTORED): {"exit code"},
 }
 BEATS_THE_REPORTER = {
     "the reporter's outcome replaced", "setprofile that changes reports", "settrace that changes reports",

@@ -130,7 +130,7 @@ def test_a_judge_that_is_unavailable_is_no_verdict_and_never_0() -> None:
 
 
 def _of_votes(*said: str) -> Script:
-    """A judge whose votes go by their seeds."""
+    """A judge whose votes depend on their seeds."""
 
     def script(scene: ScriptedCall) -> str:
         assert scene.seed is not None

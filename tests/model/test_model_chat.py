@@ -17,6 +17,7 @@ from slipstream.model.base import ChatModel, ChatReply
 from slipstream.model.scripted import Script, ScriptedCall, ScriptedChat, replies
 from slipstream.model.wire import BadBody, message_from_wire, message_to_wire
 from slipstream.types import (
+    NO_LIMIT,
     CallProblem,
     Image,
     Json,
@@ -307,6 +308,17 @@ def test_another_name_for_the_limit_of_tokens() -> None:
             body = server.log[0].body
             assert isinstance(body, dict)
             assert "max_tokens" not in body
+
+    asyncio.run(main())
+
+
+def test_without_a_limit_the_server_decides() -> None:
+    async def main() -> None:
+        async with chatting(Counted()) as (client, server):
+            await client.chat([user("hi")], [], SampleParams(max_tokens=NO_LIMIT))
+            body = server.log[0].body
+            assert isinstance(body, dict)
+            assert not {"max_tokens", "max_completion_tokens"} & body.keys()
 
     asyncio.run(main())
 

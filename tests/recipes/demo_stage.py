@@ -19,7 +19,7 @@ from slipstream.types import Ending, JobKey, SampleParams, Task, TokenIds, Turn,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """What one rollout came to."""
+    """The result of one rollout."""
 
     task: Task
     ending: Ending

@@ -1,6 +1,6 @@
 """A process that writes a run, for the tests to kill: `python journal_child.py write|hold|fill FOLDER`.
 
-`write` goes on with the run, several jobs at a time, and prints a job's sample number once its rollout was flushed.
+`write` continues the run, several jobs at a time, and prints a job's sample number once its rollout was flushed.
 `hold` opens the run and waits. `fill` writes under a small limit on file size until that fails, then says what it saw.
 """
 

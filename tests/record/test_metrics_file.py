@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: written as a run goes on, the same after a resume, and no reason to end a run."""
+"""`metrics.jsonl`: written during a run, the same after a resume, and no reason to end a run."""
 
 import json
 from pathlib import Path

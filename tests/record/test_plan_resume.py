@@ -1,4 +1,4 @@
-"""What a stopped run goes on with, by hand-written events."""
+"""How a stopped run is resumed, from hand-written events."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def stopped_after(num_turns: int, journal: MemoryJournal, script: Callable[[Scri
 
 
 def by_replies(*lines: Line) -> Callable[[ScriptedCall], Line]:
-    """Says the line after those that are in the conversation, so it goes on in another process too."""
+    """Says the line after those that are in the conversation, so it continues in another process too."""
     return lambda scene: lines[sum(message.role is Role.ASSISTANT for message in scene.messages)]
 
 

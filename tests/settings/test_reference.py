@@ -17,10 +17,19 @@ def test_types_are_in_words_and_defaults_as_one_types_them() -> None:
 
 
 def test_docstrings_are_those_below_the_fields() -> None:
-    assert field_docs(ModelConfig)["name"] == "The model's name on the server; empty if it serves just one."
+    assert (
+        field_docs(ModelConfig)["max_tokens"]
+        == "Maximum tokens of one reply; null: all that the window leaves. The agent is told if a reply was cut off."
+    )
     assert "container" in field_docs(SandboxConfig)["provider"]
     assert field_docs(SandboxConfig)["warm"].count("\n") == 0
 
 
 def test_every_setting_says_what_it_is() -> None:
     assert [setting.key for settings in all_settings().values() for setting in settings if not setting.doc] == []
+
+
+def test_a_setting_of_both_commands_has_one_text() -> None:
+    evaluation, training = all_settings()["eval"], all_settings()["train"]
+    texts = {setting.key: setting.doc for setting in training}
+    assert [setting.key for setting in evaluation if texts[setting.key] != setting.doc] == []

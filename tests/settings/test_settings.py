@@ -1,4 +1,4 @@
-"""Settings: numbers that no run can go by are refused before anything starts."""
+"""Settings: numbers that no run can use are refused before anything starts."""
 
 import pytest
 

@@ -1,69 +1,61 @@
-"""docs/settings.md: every setting of `eval` and `train` is on it with its type and its default, and nothing else is."""
+"""docs/settings.md is what scripts/settings_page.py makes of the docstrings: every setting, each in its part."""
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from slipstream.config import apply_overrides
 from slipstream.settings import EvalConfig, TasksConfig, TrainConfig
-from slipstream.settings.reference import Setting, all_settings, settings_of
+from slipstream.settings.reference import listed_settings, settings_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
-ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| (.+?) \| (.+) \|$", flags=re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "settings.md").read_text()
 TRAIN_ALONE = "\n## For training alone\n"
-WORDS = {
-    *("text", "true or false", "whole number", "number", "list of text", "two numbers", "mapping"),
-    *("whole number or null", "number or null", "true or false or null"),
-}
-
-DEFAULTS = all_settings()
 
 
-def shown(setting: Setting) -> str:
-    if setting.key == "name":
-        return "the recipe's"
-    return "empty" if setting.default == "" else f"`{setting.typed()}`"
+def rewrite(page: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "scripts" / "settings_page.py"), str(page)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def taken(setting: Setting) -> str:
-    """A type, in the words of the page: choices are marked as code."""
-    return setting.takes if setting.takes in WORDS else ", ".join(f"`{choice}`" for choice in setting.takes.split(", "))
+def test_rewriting_the_rows_changes_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "settings.md"
+    page.write_text(PAGE)
+    ended = rewrite(page)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert page.read_text() == PAGE, "run scripts/settings_page.py"
 
 
-def expected_rows() -> dict[str, tuple[str, str]]:
-    """Of every key: what it takes, and its default."""
-    evaluated = {setting.key: setting for setting in DEFAULTS["eval"]}
-    rows = {}
-    for setting in DEFAULTS["train"]:
-        default, other = shown(setting), evaluated.get(setting.key)
-        if other is not None and other.default != setting.default:
-            default = f"{shown(other)}; train: {default}"
-        rows[setting.key] = (taken(setting), default)
-    return rows
+def test_a_row_is_made_from_its_key_and_prose_stays(tmp_path: Path) -> None:
+    page = tmp_path / "settings.md"
+    (steps,) = (line for line in PAGE.splitlines() if line.startswith("| `steps` |"))
+    page.write_text(PAGE.replace(steps, "| steps |") + "\nA last line.\n")
+    assert rewrite(page).returncode == 0
+    assert page.read_text() == PAGE + "\nA last line.\n"
 
 
-def rows_of(text: str) -> dict[str, tuple[str, str]]:
-    found = [(key, (kind, default)) for key, kind, default, _ in ROW.findall(text)]
-    keys = [key for key, _ in found]
-    assert sorted(set(keys)) == sorted(keys), "each key has one row"
-    return dict(found)
+def test_a_page_with_a_missing_a_repeated_or_an_unknown_key_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "settings.md"
+    wrong = PAGE.replace("| `steps` |", "| `step` |").replace("| `groups` |", "| `samples` |")
+    page.write_text(wrong)
+    ended = rewrite(page)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "steps has 0 rows: give it one",
+        "groups has 0 rows: give it one",
+        "samples has 2 rows: give it one",
+        'step is not a setting (did you mean "steps"?): remove its row',
+    ]
+    assert page.read_text() == wrong
 
 
-def test_the_page_has_every_setting_with_its_type_and_default_and_nothing_else() -> None:
-    assert rows_of(PAGE) == expected_rows()
-
-
-def test_no_row_of_a_table_is_read_past() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("|") and not line.startswith(("| setting |", "|---"))]
-    assert len(rows) == len(rows_of(PAGE))
-
-
-def test_what_an_evaluation_takes_stands_in_the_part_for_both() -> None:
+def test_what_an_evaluation_takes_is_in_the_part_for_both() -> None:
     both, alone = PAGE.split(TRAIN_ALONE)
-    evaluated = {setting.key for setting in DEFAULTS["eval"]}
-    assert rows_of(both).keys() == evaluated
-    assert rows_of(alone).keys() == expected_rows().keys() - evaluated
+    for setting in listed_settings():
+        part = both if "eval" in setting.defaults else alone
+        assert f"\n| `{setting.key}` |" in part, setting.key
 
 
 @pytest.mark.parametrize("kind", [EvalConfig, TrainConfig])

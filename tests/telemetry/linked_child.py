@@ -1,4 +1,4 @@
-"""A process of a run that works, and has children work: the time of its own is what it tells."""
+"""A process of a run that works, and has children work: it reports its own time."""
 
 from __future__ import annotations
 

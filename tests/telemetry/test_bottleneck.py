@@ -1,4 +1,4 @@
-"""How busy the machine was and what binds, from samples written by hand and from any at all."""
+"""How busy the machine was and what the bottleneck is, from samples written by hand and from any at all."""
 
 from __future__ import annotations
 

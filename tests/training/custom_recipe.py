@@ -1,8 +1,9 @@
-"""A custom task as a user would write it, with the default learner: a note says what to make of the numbers beside it.
+"""A custom task as a user would write it, with the default learner: a note says what to compute from the numbers beside
+it.
 
     slipstream train tests/training/custom_recipe.py:recipe
 
-Two tools of Python alone, so nothing but torch is needed. The model is the quickstart's, which knows the form of a
+Two plain Python tools, so nothing but torch is needed. The model is the quickstart's, which knows the form of a
 command by example, and whose choices are right less than half of the time.
 """
 
@@ -25,7 +26,7 @@ _MADE = re.compile(r"(\w+) (\w+)/data \| (\w+) > out")
 
 
 def note_of(folder: str) -> tuple[str, str]:
-    """The operation and the format that the note in a folder asks for."""
+    """The operation and the format that the note in a folder names."""
     chance = random.Random(f"note {folder}")
     return chance.choice(sorted(OPERATIONS)), chance.choice(sorted(FORMATS))
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what becomes of a damaged one."""
+"""Which checkpoint a run resumes from, and what happens to a damaged one."""
 
 import asyncio
 import logging

@@ -191,7 +191,7 @@ def test_an_export_has_the_advantages_that_the_learner_got(
 
 
 def test_a_replaced_group_ends_the_same_in_a_run_that_was_killed(tmp_path: Path) -> None:
-    """What deterministic=true relies on: the same plans and batches, however the run was broken."""
+    """What deterministic=true relies on: the same plans and batches, however the run was interrupted."""
     unbroken, _ = ran(tmp_path / "unbroken", REPLACE, plan=flat_at_first, learner=SlowLearner(seconds=1))
     for dies_after_s in (1.5, 4.0, 5.5, 7.5, 12.0):
         journal = MemoryJournal()

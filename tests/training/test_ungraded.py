@@ -1,4 +1,4 @@
-"""What has no verdict: a run in which nothing has one ends, and goes on once that is fixed. On virtual time."""
+"""What has no verdict: a run in which nothing has one ends, and can be resumed once that is fixed. On virtual time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_a_run_whose_host_is_gone_ends_and_goes_on_with_other_samples_of_the_sam
 ) -> None:
     settings, journal = RULES[rules], MemoryJournal()
     unbroken = session(tmp_path / "unbroken", settings, graded, MemoryJournal())
-    for _ in range(2):  # the first fix does not help
+    for _ in range(2):  # not really fixed the first time
         with pytest.raises(UngradedError, match=r"rollouts of step 2 has a verdict \(SandboxError in init: sim"):
             session(tmp_path, settings, down_from(2), journal)
         journal = journal.reopened()

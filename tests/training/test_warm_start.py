@@ -1,4 +1,4 @@
-"""A run that is stopped during its warm start, and gone on with."""
+"""A run that is stopped during its warm start, and resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small_plan() -> TrainPlan:
 
 
 def session(folder: Path, *, stops_at: int | None = None) -> list[WarmProgress]:
-    """Warm up, unless it is stopped after a step. Returns what was told of its steps."""
+    """Warm up, unless it is stopped after a step. Returns what was reported of its steps."""
     told: list[WarmProgress] = []
 
     def open_store() -> RunStore:

@@ -1,4 +1,4 @@
-"""The adaptive policy goes by what a server says of itself, asked again and again."""
+"""The adaptive policy uses the load that a server reports, which is requested regularly."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from slipstream.wiring.pacing import Pacing
 
 
 class Loaded:
-    """A completer that is asked for nothing but its load."""
+    """A completer that is only asked for its load."""
 
     def __init__(self) -> None:
         self.now = EngineLoad(running=3, waiting=0, kv_used=0.25, kv_tokens=1_000)

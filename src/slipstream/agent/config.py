@@ -14,13 +14,13 @@ class StuckRules:
     """When an agent counts as stuck; 0 disables a rule."""
 
     same_turns: int = 4
-    """Turns in a row with the same calls and the same answers."""
+    """Turns in a row with the same calls and the same answers; 0: never."""
     same_errors: int = 3
-    """Turns in a row with the same calls, all of which failed, however the answers differ."""
+    """Turns in a row with the same calls, all of which failed, however the answers differ; 0: never."""
     idle_turns: int = 3
-    """Turns in a row in which no call could be run: there was none, or it could not be parsed."""
+    """Turns in a row in which no call could be run: there was none, or it could not be parsed; 0: never."""
     alternations: int = 3
-    """How often two different turns alternate, with the same calls and the same answers."""
+    """How often two different turns alternate, with the same calls and the same answers; 0: never."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -33,7 +33,7 @@ class HintRules:
     """Which hints the agent may get; each can be disabled separately, to measure its effect."""
 
     on: bool | None = None
-    """False: none of those below. None: as the model was trained, which its folder records; otherwise false."""
+    """false: none of those below. null: as the model was trained, which its folder records; otherwise false."""
     from_tools: bool = True
     """Advice from tools in their answers, such as what to search for next. Does not depend on `on`."""
     malformed_call: bool = True

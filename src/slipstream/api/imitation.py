@@ -108,8 +108,8 @@ def from_run(
     family_args: Mapping[str, JsonValue] | None = None,
     thinking: Literal["auto", "keep", "template"] = "auto",
 ) -> list[Demonstration]:
-    """What `warm_start.source` names: the demonstrations of a run for the model in `folder`. They are all that there
-    are, so the seed does not matter."""
+    """What `warm_start.source` names: the demonstrations of a run for the model in `folder`. It always returns all of
+    them, so the seed does not matter."""
     recorded = Run(Path(run))
     settings = recorded_settings(recorded)
     source = settings.tasks

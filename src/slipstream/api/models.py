@@ -30,12 +30,12 @@ HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 class ChosenModel:
     settings: ModelConfig
     model: Completer | ChatModel | None = None
-    """What is asked in place of what the settings name."""
+    """The model to use instead of the one that the settings name."""
 
 
 def choose_model(model: ModelLike, base: ModelConfig, *, quiet: bool = False) -> ChosenModel:
-    """The settings of `base` with this model in them. A model of a hub is fetched now if it is not there; unless
-    `quiet`, standard error says how far that is."""
+    """The settings of `base` with this model in them. A model on a hub is downloaded now if it is missing; unless
+    `quiet`, standard error shows the progress."""
     if isinstance(model, ModelConfig):
         return ChosenModel(settings=model)
     if isinstance(model, Path) or (isinstance(model, str) and is_model(Path(model).expanduser())):

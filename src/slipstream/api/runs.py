@@ -1,4 +1,4 @@
-"""`evaluate` and `train` as functions over objects, and what they come to.
+"""`evaluate` and `train` as functions over objects, and their results.
 
     report = evaluate(tasks, model="http://localhost:8000/v1", samples=8)
     result = train(tasks, model="Qwen/Qwen3-0.6B", steps=50)
@@ -95,13 +95,15 @@ def recorded_settings(run: Run) -> EvalConfig:
     """What an evaluation was run with."""
     header = run.reader.config()
     if not isinstance(header, dict) or header.get("command") != "eval":
-        raise ConfigError(f"the run {run.path} is no evaluation: name one that `evaluate` or `slipstream eval` made")
+        raise ConfigError(
+            f"the run {run.path} is not an evaluation: name one that `evaluate` or `slipstream eval` made"
+        )
     return from_json(EvalConfig, header.get("settings"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
     run: Run
     report: EvalReport
@@ -128,7 +130,7 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a training run came to."""
+    """The result of a training run."""
 
     run: Run
     report: TrainReport
@@ -362,7 +364,7 @@ def _in_process(config: Config, tasks: Mapping[str, Task]) -> Config:
 
 @contextmanager
 def _new_folder(runs: Path, name: str) -> Iterator[Path]:
-    """A run's folder, which is taken away again if the run does not come to have a store."""
+    """A run's folder, which is removed again if no store is created in it."""
     folder = new_run_folder(runs, name)
     try:
         yield folder

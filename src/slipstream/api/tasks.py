@@ -76,12 +76,14 @@ class Task(types.Task):
 
 
 def tool_name(tool: Tool | type | str) -> str:
-    """The name of a tool that `resolve` takes back. A class that `@tool` stands above is a tool, whatever type checkers
+    """The name of a tool that `resolve` takes back. A class decorated with `@tool` is a tool, whatever type checkers
     take it for."""
     if isinstance(tool, str):
         return tool
     if isinstance(tool, type) or not isinstance(tool, Tool):
-        raise ConfigError(f"{getattr(tool, '__name__', tool)!r} is no tool: put @slipstream.tool above its definition")
+        raise ConfigError(
+            f"{getattr(tool, '__name__', tool)!r} is not a tool: put @slipstream.tool above its definition"
+        )
     builtin = next((name for name in TOOLS if name == tool.spec.name and resolve(name) is tool), None)
     if builtin is not None:
         return builtin
@@ -100,7 +102,7 @@ def f1(*answers: str, normalise: bool = True) -> Grading:
 
 
 def command(line: str, *, files: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Grading:
-    """What a shell command says of the work, in a fresh sandbox that the agent never saw."""
+    """The result of a shell command on the work, in a fresh sandbox that the agent never saw."""
     return Grading(kind="command", spec={"command": line, "files": dict(files or {}), "timeout_s": timeout_s})
 
 
@@ -120,7 +122,7 @@ def judge(
 
     `base_url` and `model` name an OpenAI-compatible server; without them the run's own model judges. Of several votes
     the majority counts, if at least the share `agreement` agrees. `cache` names a file that keeps replies. A judge that
-    is unavailable, or answers in no form, gives no verdict. `settings` are the other keys of the grading."""
+    is unavailable, or whose replies are malformed, gives no verdict. `settings` are the other keys of the grading."""
     spec: dict[str, Json] = {
         "expected": list(answers),
         "question": question,

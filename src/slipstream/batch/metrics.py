@@ -5,7 +5,7 @@ mapping, with `/` between a family and its member: `ended/finished`, `tools/bash
 Invariants: every value is a finite number, and a mean over nothing is absent; the work is linear in turns and spans,
 and in tokens only where one reply was sampled by several versions of the policy.
 
-There are three scopes, and each family has one: all rollouts (what was asked for and how it ended), graded rollouts
+There are three scopes, and each family has one: all rollouts (what was requested and how it ended), graded rollouts
 (how agents behave, without those that infrastructure cut short), and rows (what the learner gets).
 """
 

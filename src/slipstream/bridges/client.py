@@ -2,7 +2,7 @@
 
 Input: a function that calls the client. Output: what was sampled, with logprobs and the policy's version.
 Invariants: a client that fails is a ModelError; one that gives no logprobs, or not one for each token, is refused by
-`probe`, before the first rollout. The trainer's own sampling settings hold, by phase: its loss assumes them.
+`probe`, before the first rollout. The trainer's own sampling settings apply, by phase: its loss assumes them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClientAnswer:
     is_cut: bool
     """Whether it ended at the token limit."""
     version: int | None = None
-    """Of the policy, if the client says."""
+    """Of the policy, if the client reports it."""
     num_cached: int | None = None
 
 
@@ -59,7 +59,7 @@ class ClientCompleter:
         self._remedy = remedy
         self.sampling = dict(sampling or {})
         self.version = 0
-        """Of tokens whose version the client does not say."""
+        """Of tokens whose version the client does not report."""
         self._num_running = 0
 
     async def probe(self, prompt_ids: Sequence[int]) -> None:

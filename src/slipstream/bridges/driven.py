@@ -1,11 +1,10 @@
 """For trainers that drive: they ask for rollouts of their prompts and make their updates themselves.
 
 Input: the settings of a recipe, the trainer's client as a Completer, and, batch by batch, which tasks and how many
-rollouts of each. Output: the rollouts, in the order they were asked for; and a run store with all of them. `outgoing`
-says what the trainer gets of them.
-Invariants: one dispatcher holds the limits, however many batches are under way. When a batch is cancelled, its
-unfinished rollouts are. Each session of a trainer is a run of its own: after a restart the trainer repeats the steps
-after its checkpoint, with new rollouts.
+rollouts of each. Output: the rollouts, in the order of the requests; and a run store with all of them. `outgoing` says
+what the trainer gets from them. Invariants: one dispatcher holds the limits, however many batches are under way. When a
+batch is cancelled, so are its unfinished rollouts. Each session of a trainer is a run of its own: after a restart the
+trainer repeats the steps after its checkpoint, with new rollouts.
 
     driver = Driver(settings, completer, folder=Path("runs/mine"), encode=tokenizer.encode)
     rollouts = await driver.run([PromptRequest(task_id="t1", num=8)], phase=TRAIN, step=0)

@@ -1,4 +1,4 @@
-"""Whether the embedded engine and learner can run the model in a folder: told before anything is started for it."""
+"""Whether the embedded engine and learner can run the model in a folder: checked before anything is started for it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class NullLearner:
         try:
             version = _read(folder)
         except (OSError, ValueError) as raised:
-            raise ConfigError(f"{folder} is no checkpoint of this learner: {raised}") from raised
+            raise ConfigError(f"{folder} is not a checkpoint of this learner: {raised}") from raised
         self._set_version(version)
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts as the rows that a driving trainer asked for.
+"""Rollouts as the rows that a driving trainer requested.
 
 Such a trainer makes its baseline itself and needs a row for every rollout, trusted or not.
 Input: the rollouts of each group. Output: for each of them, in the same places, its rows and one number that the

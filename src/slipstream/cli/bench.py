@@ -98,7 +98,8 @@ def sandbox(
     execs: Annotated[int, typer.Option(min=1, help="Commands, one after the other.")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """What a sandbox's start, a lease from the pool and a command take, how many work at once, and what is left."""
+    """How long a sandbox's start, a lease from the pool and a command take, how many work at once, and what is left
+    over."""
     from slipstream.bench.sandbox import SandboxBenchLoad, run
     from slipstream.hub.places import default_home
     from slipstream.settings import SandboxConfig
@@ -129,7 +130,7 @@ def starts(
     hold_s: Annotated[float, typer.Option(min=0.0, help="How long each sandbox is kept.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """How many local sandboxes a second start, by several processes at once, and what they take of the cores."""
+    """How many local sandboxes per second several processes start at once, and how much CPU they use."""
     from slipstream.bench.starts import StartsLoad, run
 
     _print(run(StartsLoad(processes=processes, concurrent=concurrent, seconds=seconds, hold_s=hold_s)), as_json)
@@ -156,7 +157,7 @@ def codesearch(
     from slipstream.bench.codesearch import run
 
     if not repo.is_dir():
-        raise ConfigError(f"--repo {repo} is no folder: name one with source code")
+        raise ConfigError(f"--repo {repo} is not a folder: name one with source code")
     _print(run(repo), as_json)
 
 
@@ -176,7 +177,7 @@ def loop(
     runs: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """The whole training loop under each policy: its speed, how busy GPU, cores and learner are, and what binds."""
+    """The whole training loop under each policy: its speed, how busy GPU, cores and learner are, and the bottleneck."""
     from slipstream.bench.loop import LoopBenchLoad, run, table
 
     names = tuple(policies.split(","))
@@ -225,7 +226,7 @@ def stalls(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each; the median counts.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """How long the event loop is held up by inputs that an agent made for it."""
+    """How long the event loop is blocked by inputs that an agent could craft for that."""
     from slipstream.bench.harness.stalls import inputs, run, table
     from slipstream.names import did_you_mean
     from slipstream.settings import SandboxConfig
@@ -259,7 +260,7 @@ def _inner_name(name: str, key: str) -> str:
 
 
 def _check_place(path: Path) -> None:
-    """Refuse, before anything is run for it, a place that no file can be written to."""
+    """Refuse a place where no file can be written, before anything is run."""
     with _writing(path):
         if path.is_dir():
             raise ConfigError(f"{path} is a folder: name a file in it")
@@ -305,9 +306,7 @@ def dispatch(
     from slipstream.simulate.workload import read_workload, workload_json
 
     if plot is not None and (tune or save is not None):
-        raise ConfigError(
-            "--plot draws what every policy came to, which --tune and --save do not ask for: leave it out"
-        )
+        raise ConfigError("--plot draws the makespans, which --tune and --save do not measure: leave it out")
     for place in (save, plot):
         if place is not None:
             _check_place(place)

@@ -47,9 +47,7 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings; `slipstream settings` lists them all."),
 ]
-ResumeOption = Annotated[
-    str | None, typer.Option("--resume", help="Go on with this run: its name, its path, or 'latest'.")
-]
+ResumeOption = Annotated[str | None, typer.Option("--resume", help="Resume this run: its name, its path, or 'latest'.")]
 TrustOption = Annotated[
     bool, typer.Option("--trust", help="With --resume: run the code that a run from elsewhere names.")
 ]
@@ -74,7 +72,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

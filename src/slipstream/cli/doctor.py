@@ -20,7 +20,7 @@ _MARKS = {Status.PASSED: "[green]passed[/]", Status.FAILED: "[red]FAILED[/]", St
 
 def doctor_command(
     model: Annotated[str | None, typer.Option(help="A model folder, or the name of a fetched model.")] = None,
-    family: Annotated[str, typer.Option(help="The chat format; 'auto' goes by the folder.")] = "auto",
+    family: Annotated[str, typer.Option(help="The chat format; 'auto' chooses by the folder.")] = "auto",
     base_url: Annotated[str | None, typer.Option(help="An OpenAI-compatible server that serves the model.")] = None,
     served_name: Annotated[str, typer.Option(help="The model's name on the server, if it serves several.")] = "",
     api_key_env: Annotated[str, typer.Option(help="The environment variable that holds the key.")] = "OPENAI_API_KEY",

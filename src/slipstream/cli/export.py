@@ -1,4 +1,4 @@
-"""`slipstream export`: a recorded run, written for others."""
+"""`slipstream export`: a recorded run, written for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the command line begins. Little is imported until ^C is looked after: it ends a command in one line, and never
+"""Where the command line begins. Little is imported until ^C is handled: it ends a command in one line, and never
 in a traceback."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The commands about models: get one by name, list those that are known or there.
+"""The commands about models: get one by name, list those that are known or fetched.
 
-Standard output is for results (a folder, a list); how far the getting is goes to standard error.
+Standard output is for results (a folder, a list); progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def get_command(
 
 @models_app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
-    """List the models that are known, and those that are there."""
+    """List the models that are known, and those that were fetched."""
     listed = list_models()
     if as_json:
         print(json.dumps([_as_json(model) for model in listed], indent=2))

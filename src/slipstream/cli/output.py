@@ -1,4 +1,4 @@
-"""Standard output of a command: a write that fails there is told apart from one that fails elsewhere.
+"""Standard output of a command: a write that fails there is distinguished from one that fails elsewhere.
 
 Within `guarded_output`, what the system refuses to write is an OutputRefused, raised once: what is printed after it is
 dropped. A reader that left early stays a BrokenPipeError. When the block ends, all that was printed is written.
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class OutputRefused(OSError):
-    """Standard output cannot be written: a full disk, a descriptor that is for reading."""
+    """Standard output cannot be written: a full disk, a descriptor opened for reading."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from slipstream.names import did_you_mean
 from slipstream.printable import one_line
 from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.settings.header import COMMANDS
-from slipstream.settings.reference import Setting, all_settings, settings_of
+from slipstream.settings.reference import ListedSetting, all_settings, listed_settings, settings_of
 from slipstream.types import Json
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -65,43 +65,37 @@ def _print_recipe(name: str, config: EvalConfig | TrainConfig, *, as_json: bool)
 
 
 def settings_command(
-    prefix: Annotated[str, typer.Argument(help="Only settings that begin so, such as model or dispatch.limits.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(help="Only settings that start with this, such as model or dispatch.limits.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print every setting of `eval` and `train`: what it takes, its default, and what it is."""
-    found = [row for row in _rows() if row["key"].startswith(prefix)]
+    listed = listed_settings()
+    found = [setting for setting in listed if setting.key.startswith(prefix)]
     if not found:
-        known = {row["key"] for row in _rows()}
+        known = {setting.key for setting in listed}
         groups = {key[:place] for key in known for place, letter in enumerate(key) if letter == "."}
-        raise ConfigError(f'no setting begins with "{prefix}"{did_you_mean(prefix, known | groups)}')
+        raise ConfigError(f'no setting starts with "{prefix}"{did_you_mean(prefix, known | groups)}')
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps([_row(setting) for setting in found], indent=2))
         return
-    for row in found:
-        only = f"; {row['commands']} only" if " " not in row["commands"] else ""
-        print(f"{row['key']}  ({row['takes']}; default {row['default'] or 'empty'}{only})")
-        print(textwrap.fill(row["doc"], _WIDTH, initial_indent="    ", subsequent_indent="    "))
+    for setting in found:
+        only = f"; {next(iter(setting.defaults))} only" if len(setting.defaults) == 1 else ""
+        print(f"{setting.key}  ({setting.takes}; default {_default(setting) or 'empty'}{only})")
+        print(textwrap.fill(setting.doc, _WIDTH, initial_indent="    ", subsequent_indent="    "))
 
 
-def _rows() -> list[dict[str, str]]:
-    """The settings of both commands, each once."""
-    by_command = {
-        command: {setting.key: setting for setting in settings} for command, settings in all_settings().items()
+def _row(setting: ListedSetting) -> dict[str, str]:
+    return {
+        "key": setting.key,
+        "takes": setting.takes,
+        "default": _default(setting),
+        "commands": " ".join(setting.defaults),
+        "doc": setting.doc,
     }
-    evaluation, training = by_command["eval"], by_command["train"]
-    return [
-        {
-            "key": key,
-            "takes": setting.takes,
-            "default": _default(evaluation.get(key), training.get(key)),
-            "commands": " ".join(command for command, known in by_command.items() if key in known),
-            "doc": setting.doc,
-        }
-        for key, setting in {**training, **evaluation}.items()
-    ]
 
 
-def _default(evaluation: Setting | None, training: Setting | None) -> str:
+def _default(setting: ListedSetting) -> str:
     """`1`, or `1; train: 8` where the commands differ."""
-    defaults = [setting.typed() for setting in (evaluation, training) if setting is not None]
-    return defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]}; train: {defaults[1]}"
+    return "; train: ".join(dict.fromkeys(setting.defaults.values()))

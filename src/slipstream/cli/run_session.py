@@ -1,7 +1,7 @@
-"""How a session is carried out in a terminal, whichever command it is of.
+"""Runs a session in a terminal, for any command.
 
-Input: a session, a display, and what plans, does and tells of it. Output: a report, in the store and on standard
-output. Invariants: however it ends, the last line says how to resume the run, once there is one; a new run in
+Input: a session, a display, and the functions that plan, run and report it. Output: a report, in the store and on
+standard output. Invariants: however it ends, the last line says how to resume the run, once there is one; a new run in
 which nothing was done, because a setting is wrong, leaves no folder behind.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Planned(Protocol):
-    """What is about to be carried out."""
+    """What is about to run."""
 
     @property
     def tasks_digest(self) -> str: ...
@@ -44,7 +44,7 @@ def run_session(
     plan_it: Callable[[Config], Plan],
     do_it: Callable[[Plan, OpenStore], Coroutine[Any, Any, T]],
 ) -> T:
-    """Plan what the session asks for and do it. Ends in typer.Exit where it is stopped or fails."""
+    """Plan the session and run it. Ends in typer.Exit where it is stopped or fails."""
 
     with _ending(session, display):
         plan = plan_it(session.config)
@@ -75,7 +75,7 @@ def print_result(
     text: Callable[[Path], str],
     table: Callable[[Console, Path], None],
 ) -> None:
-    """What the run came to, as JSON or for people."""
+    """The result of the run, as JSON or for people."""
     assert session.folder is not None
     try:
         if as_json:

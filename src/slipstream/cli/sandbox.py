@@ -77,7 +77,7 @@ def _print_host_report(console: Console, survey: HostReport) -> None:
 
 @sandbox_app.command("reap")
 def reap_command(as_json: JsonOption = False) -> None:
-    """Remove what killed runs left: processes, mounts, folders, containers. Exit code 1 if something stays."""
+    """Remove what killed runs left: processes, mounts, folders, containers. Exit code 1 if something remains."""
     from slipstream.hub.places import default_home
     from slipstream.sandbox.cleanup.reaper import reap
 

@@ -162,7 +162,8 @@ def _in_its_place(past: RunReader) -> RunReader:
 
 
 def _check_command(past: RunReader, asked: str) -> None:
-    """Refuse to resume a run of another command: the settings of an evaluation would do for a training run too."""
+    """Refuse to resume a run of another command: the settings of an evaluation would be accepted for a training run
+    too."""
     began = past.config()
     settings = began.get("settings") if isinstance(began, dict) else None
     if not isinstance(began, dict) or not isinstance(settings, dict) or began.get("driven") or "control" in began:
@@ -205,7 +206,7 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
 
 
 def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:
-    """Say of a setting that another command has, and this one has not, where it belongs."""
+    """For a setting that only another command has: which command that is."""
     own = {each.name for each in dataclasses.fields(kind)}
     for pair in overrides:
         name = pair.partition("=")[0].partition(".")[0]

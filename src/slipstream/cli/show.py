@@ -98,14 +98,14 @@ class Filters:
 
 def show_command(
     run: Annotated[str, typer.Argument(help="The run: its name, its path, or 'latest'.")],
-    rollout: Annotated[str | None, typer.Argument(help="Print this rollout in full; named as the list has it.")] = None,
+    rollout: Annotated[str | None, typer.Argument(help="Print this rollout in full; named as in the list.")] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Print the figures of each training step.")] = False,
     drift: Annotated[bool, typer.Option("--drift", help="Print how many samples forked, and why.")] = False,
     usage: Annotated[bool, typer.Option("--usage", help="Print where the time of the run went.")] = False,
     failed: Annotated[
         bool, typer.Option("--failed", help="List rollouts that infrastructure left without a verdict, and why.")
     ] = False,
-    ending: Annotated[str | None, typer.Option(help="List rollouts that ended so, such as turn_limit.")] = None,
+    ending: Annotated[str | None, typer.Option(help="List rollouts that ended this way, such as turn_limit.")] = None,
     task: Annotated[str | None, typer.Option(help="List rollouts of this task; * stands for any letters.")] = None,
     phase: Annotated[str | None, typer.Option(help="List rollouts of this phase: eval, train or held_out.")] = None,
     step: Annotated[int | None, typer.Option(help="List rollouts of this step.")] = None,

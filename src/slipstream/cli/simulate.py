@@ -28,7 +28,7 @@ def simulate_command(
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Short for dispatch.policy=P.")] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn where more samples are asked for than recorded.")] = 0,
+    seed: Annotated[int, typer.Option(help="For drawing, where more samples are requested than recorded.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the prediction as JSON.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),
 ) -> None:
@@ -72,7 +72,7 @@ def print_prediction(console: Console, found: Prediction) -> None:
             "engine",
             f"a step {1000 * spec.step_s:.2f} ms, {1000 * spec.row_s:.3f} ms more for each request and "
             f"{1e6 * spec.token_s:.3f} us for each cached token; prefill {spec.prefill_tokens_s:,.0f} tokens a second; "
-            f"{1000 * spec.call_s:.1f} ms a call besides (fitted on {steps}{found.fit.num_calls:,} calls)",
+            f"{1000 * spec.call_s:.1f} ms more for each call (fitted on {steps}{found.fit.num_calls:,} calls)",
         ),
         ("work on cores", ", ".join(f"{kind} {share:.0%}" for kind, share in found.cpu_shares.items())),
         *([("own process", f"{1000 * found.front_s:.2f} ms a call besides the engine")] if found.front_s else []),

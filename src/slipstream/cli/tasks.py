@@ -1,6 +1,6 @@
 """`slipstream tasks`: make software-engineering tasks out of packages, check them, list them.
 
-Standard output is for results, standard error for how far it is.
+Standard output is for results, standard error for progress.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def make_command(
     out: Annotated[Path, typer.Option(help="The folder to make, or one to add packages to.")],
     per_package: Annotated[int, typer.Option(min=1, help="Tasks of each package, at most.")] = 100,
     seed: Annotated[int, typer.Option(help="Which bugs are planted.")] = 0,
-    tier: Annotated[list[str] | None, typer.Option(help="Tasks of this tier alone; may be given again.")] = None,
+    tier: Annotated[list[str] | None, typer.Option(help="Only tasks of this tier; may be repeated.")] = None,
     at_once: AtOnceOption = 2,
-    suite_timeout_s: Annotated[float, typer.Option(min=1, help="The longest that a package's tests may take.")] = 240.0,
+    suite_timeout_s: Annotated[float, typer.Option(min=1, help="Maximum time of a package's tests.")] = 240.0,
     downloads: Annotated[Path | None, typer.Option(help="A folder that keeps what is downloaded.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plant bugs in packages and write tasks that passed the gate. Exit code 1 if there are none.
 
-    Packages that DIR holds already are not made again, so a command that was stopped is resumed by giving it again.
+    Packages that DIR holds already are not made again, so a stopped command is resumed by running it again.
     """
     if downloads is not None and downloads.exists() and not downloads.is_dir():
         raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
@@ -129,7 +129,7 @@ def _print_made(console: Console, report: FactoryReport) -> None:
     print_table(console, ("package", "tests", "mutants", "tasks", "passed", "seconds", "not used"), rows)
     console.print(
         f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s; "
-        f"the recorded calls of {report.num_replayed} tell the bug from the reference",
+        f"the recorded calls of {report.num_replayed} distinguish the bug from the reference",
         highlight=False,
     )
 
@@ -137,14 +137,14 @@ def _print_made(console: Console, report: FactoryReport) -> None:
 @tasks_app.command("check")
 def check_command(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
-    num: Annotated[int | None, typer.Option(min=1, help="The first so many tasks alone.")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="So many tasks of each package alone.")] = None,
+    num: Annotated[int | None, typer.Option(min=1, help="Only this many tasks, from the first.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only this many tasks of each package.")] = None,
     seed: Annotated[int, typer.Option(help="Which tasks --sample picks.")] = 0,
     at_once: AtOnceOption = 2,
     cheats: Annotated[bool, typer.Option("--cheats/--no-cheats", help="Try every cheat on every task.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """See that each task can be solved, not by doing nothing and not by cheating. Exit code 1 if one cannot."""
+    """Check that each task can be solved, but not by doing nothing or by cheating. Exit code 1 if one cannot."""
     report = run_stoppable(_check(source, num, sample, seed, at_once, cheats))
     if as_json:
         print(json.dumps(report.as_json()))
@@ -208,7 +208,7 @@ def list_command(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a set of tasks holds."""
+    """List what a set of tasks holds."""
     from slipstream.tasks.gate import file_of
     from slipstream.tasks.jsonl import read_tasks
 
@@ -240,7 +240,7 @@ def outcomes_command(
     against: Annotated[str | None, typer.Option(help="A run to compare it with, on the tasks that both have.")] = None,
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the runs.")] = Path("runs"),
 ) -> None:
-    """Say, as JSON, how the rollouts of a run came out at each level, and how its training went."""
+    """Print, as JSON, the outcomes of a run's rollouts at each level, and how its training went."""
     from slipstream.cli.sessions import locate_run
     from slipstream.recipes.swe.outcomes import by_level, paired
     from slipstream.record import RunStore
@@ -275,7 +275,7 @@ def _facts(source: Path) -> dict[str, dict[str, Json]]:
         return {str(one["id"]): one for one in json.loads(place.read_text(encoding="utf-8"))["tasks"]}
     except (ValueError, KeyError, TypeError) as raised:
         raise ConfigError(
-            f"{place} is no report of the factory ({raised}): make the tasks again, or delete it"
+            f"{place} is not a report of the factory ({raised}): make the tasks again, or delete it"
         ) from None
 
 

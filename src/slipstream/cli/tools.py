@@ -99,7 +99,7 @@ def _type_of(schema: Json) -> str:
 
 
 def _value(text: str, kind: str) -> Json:
-    """Text where text is asked for, else JSON."""
+    """Text where the tool takes text, else JSON."""
     if kind == "string":
         return text
     try:

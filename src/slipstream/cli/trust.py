@@ -28,8 +28,8 @@ def check_trust(past: RunReader, config: EvalConfig | TrainConfig, *, home: Path
         return
     listed = ", ".join(f"{value} ({key})" for key, value in named.items())
     warning = (
-        f"the run {past.folder} was not started by you on this machine, and to resume it is to run the code that it "
-        f"names: {listed}"
+        f"the run {past.folder} was not started by you on this machine, and resuming it runs the code that it names: "
+        f"{listed}"
     )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"{warning}; look at that code, then resume with --trust")

@@ -78,17 +78,17 @@ class DispatchLimits:
     """What may be in use at once; None is no limit."""
 
     sandboxes: int | None = None
-    """Units of live sandboxes, from the start of an initialisation to the end of the release, and of graders."""
+    """Live sandboxes of agents, from the start of an initialisation to the end of the release, and of graders."""
     memory_mb: int | None = None
-    """Of live sandboxes, as the next."""
+    """Memory of live sandboxes, by the limits of their tasks."""
     cpus: float | None = None
-    """Cores of live sandboxes."""
+    """Cores of live sandboxes, by the limits of their tasks."""
     init: int | None = None
     """Sandboxes being initialised."""
     run: int | None = None
     """Agents running."""
     grade: int | None = None
-    """Gradings."""
+    """Gradings in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +130,11 @@ class Deadlines:
     release_s: float = 60.0
     """One release of a sandbox."""
     job_s: float = 7_200.0
-    """From a job's first admission to its end, retries included."""
+    """A job, from its first admission to its end, retries included."""
     total_s: float = 7 * 86_400.0
     """The whole run."""
     grace_s: float = 10.0
-    """How long something cancelled may take to end before it is abandoned."""
+    """How long a cancelled part may take to end before it is abandoned; 0: no time at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what came of it. What could not be looked at is skipped, never passed."""
+"""One check and its result. What could not be checked is skipped, never passed."""
 
 from __future__ import annotations
 

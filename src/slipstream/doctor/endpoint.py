@@ -1,9 +1,9 @@
 """Whether an endpoint's tokens and logprobs can be trained on: it is asked for samples, and for their scores.
 
-Input: the endpoint's config and the renderer that runs would use. Output: one Check for each question.
-Invariants: the samples are asked for just as `OpenAICompleter.complete` does; what the server does not take part in
-is skipped with its message; every request has a deadline, and so has the whole. Where a check failed, those that
-would fail with it are skipped: one fault is one failure.
+Input: the endpoint's config and the renderer that runs would use. Output: one Check for each question. Invariants:
+samples are requested exactly as `OpenAICompleter.complete` does; what the server does not support is skipped with its
+message; every request has a deadline, and so has the whole. Where a check failed, those that would fail with it are
+skipped: one fault is one failure.
 
 A second scoring is the judge: prompt and sample go back as a prompt with `prompt_logprobs`, which vLLM computes at
 temperature 1 whatever the sample's was. What it cannot show is a cut that keeps more than the likeliest NUM_TOP tokens
@@ -146,10 +146,10 @@ class _Samples:
     """At temperature 1, which is the model's own distribution."""
     tempered: list[Reply]
     again: list[Reply]
-    """The first of each prompt in `own`, asked for again."""
+    """The first of each prompt in `own`, requested again."""
     greedy: list[Reply]
     closing: list[Reply]
-    """To a prompt in which the reply is complete but for its stop token."""
+    """To a prompt in which the reply is complete except for its stop token."""
 
     @property
     def all(self) -> list[Reply]:
@@ -202,7 +202,7 @@ class _Examination:
         """A check without which the next ones mean nothing."""
         self.checks.append(check)
         if check.status is Status.FAILED:
-            raise _NoMore(f"{check.name} failed, and this would tell no more than that")
+            raise _NoMore(f"{check.name} failed, and this check could show nothing beyond that")
 
     async def _sample(self, prompts: Sequence[tuple[str, tuple[int, ...]]]) -> _Samples:
         own = self._asks(prompts, 1.0)
@@ -235,7 +235,7 @@ class _Examination:
         return Scored(reply=reply, scores=tuple(score for score in scores[len(reply.ask.sent) :] if score is not None))
 
     def _asks(self, prompts: Sequence[tuple[str, tuple[int, ...]]], temperature: float) -> list[Ask]:
-        """`num_samples` of each prompt, all with seeds of their own, so that no two samples hang together."""
+        """`num_samples` of each prompt, all with seeds of their own, so that the samples are independent."""
         several = [prompt for prompt in prompts for _ in range(self.num_samples)]
         return [self._ask(prompt, temperature, seed=seed) for seed, prompt in enumerate(several)]
 

@@ -106,7 +106,7 @@ def _grown(renderer: Renderer, conversation: Conversation) -> TokenIds | None:
 
 
 def _rewrites(faithful: Renderer, conversation: Conversation) -> str:
-    """How the template writes the past another way than it was prompted for or sampled; empty if it never does."""
+    """How the template writes the past differently from what was prompted or sampled; empty if it never does."""
     places = [place for place, message in enumerate(conversation.messages) if message.role is Role.ASSISTANT]
     prompts = [
         faithful.render(conversation.messages[:place], conversation.tools)
@@ -191,7 +191,7 @@ def _text_stays_text(renderer: Renderer) -> Check:
     if added:
         return failed(name, f"{added} special tokens were made of the plain text {spelt_marks[:200]!r}")
     if spelt_marks not in renderer.decode(spelt):
-        return failed(name, f"{spelt_marks[:200]!r} does not come out as it went in")
+        return failed(name, f"{spelt_marks[:200]!r} is not decoded as it was encoded")
     return passed(name, f"the names of all {len(marks)} special tokens stay text")
 
 

@@ -42,7 +42,7 @@ class Reply:
 
 
 def read_reply(choice: Mapping[str, Json], ask: Ask) -> Reply:
-    """Raises Refused if the server gives no ids, and BadBody for what is no answer."""
+    """Raises Refused if the server gives no ids, and BadBody for what is not an answer."""
     body = dict(choice)
     if body.get("token_ids") is None:
         raise Refused(
@@ -193,7 +193,7 @@ def check_stop(replies: Sequence[Reply], renderer: Renderer) -> Check:
     return passed(
         STOP,
         f"{num_by_renderer} replies ended on a stop token of the renderer ({names}) and "
-        f"{num_stopped - num_by_renderer} on another that was asked for; each has it as its last id",
+        f"{num_stopped - num_by_renderer} on another that was requested; each has it as its last id",
     )
 
 
@@ -222,5 +222,5 @@ def check_seeds(pairs: Sequence[tuple[Reply, Reply]]) -> Check:
     return skipped(
         SEEDS,
         f"{len(pairs) - num_same} of {len(pairs)} requests gave other ids with the same seed: the server ignores "
-        "seeds, or computes otherwise in another batch; a run cannot be repeated token by token, its data is as good",
+        "seeds, or computes differently in another batch; a run cannot be repeated token by token, its data is as good",
     )

@@ -1,4 +1,4 @@
-"""All that the doctor looked at, in one value.
+"""All results of the doctor, in one value.
 
 Input: a model's folder or a family, and perhaps an endpoint. Output: a Report. It certifies if something was checked
 and nothing failed; what was skipped is listed with its reason, for the reader to weigh.

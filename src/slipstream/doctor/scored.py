@@ -101,7 +101,7 @@ def check_logprobs(samples: Sequence[Scored], temperature: float, renderer: Rend
         return skipped(name, "the server sampled no tokens at all")
     total = max(math.fsum(map(math.exp, gap.score.top.values())) for gap in gaps)
     if total > 1.01:
-        return failed(name, f"prompt_logprobs are no logprobs: their probabilities at one place add up to {total:.3g}")
+        return failed(name, f"prompt_logprobs are not logprobs: their probabilities at one place add up to {total:.3g}")
     mean_tolerance, max_tolerance = MEAN_TOLERANCE / temperature, MAX_TOLERANCE / temperature
     mean, worst = _mean([gap.size for gap in gaps]), max(gaps, key=lambda gap: gap.size)
     figures = (
@@ -188,7 +188,7 @@ def check_sampling(
         return failed(
             SAMPLING,
             f"the samples look like {likeliest}, by 10^{evidence[likeliest][0] / math.log(10):.1f} to 1 over what was "
-            f"asked for; a server that samples as asked is refused with a probability below {ALARM:g}. See that it "
+            f"requested; a server that samples as asked is refused with a probability below {ALARM:g}. See that it "
             "obeys the sampling parameters of a request (vLLM: start it with --generation-config vllm)",
         )
     num_tokens = sum(len(scored.scores) for scored in own)

@@ -35,7 +35,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 
 def tempered_bounds(logprob: float, top: Sequence[float], temperature: float) -> Bounds:
-    """Between which numbers the logprob of a token is at `temperature`, above 0 and up to 1.
+    """The bounds of a token's logprob at `temperature`, above 0 and up to 1.
 
     `logprob` is the token's at temperature 1, `top` are those of the likeliest tokens, its own included if it is one.
     With p for probabilities at temperature 1 and a = 1/T, the logprob at T is a log p - log Z, where Z is the sum of
@@ -80,11 +80,11 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """A way to sample from something else than was asked for."""
+    """A way to sample from something else than was requested."""
 
     name: str
     ratio: Callable[[Draw], Bounds]
-    """Of the draw's probability under the suspicion to that under what was asked for."""
+    """Of the draw's probability under the suspicion to that under what was requested."""
 
 
 def log_evidence(draws: Sequence[Draw], suspicion: Suspicion) -> Bounds:
@@ -122,7 +122,7 @@ def cut_to_min_p(min_p: float) -> Suspicion:
 
 
 def sampled_colder(temperature: float) -> Suspicion:
-    """At `temperature`, where 1 was asked for."""
+    """At `temperature`, where 1 was requested."""
 
     def ratio(draw: Draw) -> Bounds:
         low, high = tempered_bounds(draw.score.logprob, list(draw.score.top.values()), temperature)
@@ -132,7 +132,7 @@ def sampled_colder(temperature: float) -> Suspicion:
 
 
 def ignored_temperature(temperature: float) -> Suspicion:
-    """At 1, where `temperature` was asked for."""
+    """At 1, where `temperature` was requested."""
 
     def ratio(draw: Draw) -> Bounds:
         low, high = tempered_bounds(draw.score.logprob, list(draw.score.top.values()), temperature)
@@ -157,7 +157,7 @@ def shunned_repeats() -> Suspicion:
 
 
 def _cut(num_kept: Callable[[TokenScore], int | None]) -> Callable[[Draw], Bounds]:
-    """The ratio for a cut to the likeliest `num_kept` tokens; None where they are more than is known of."""
+    """The ratio for a cut to the likeliest `num_kept` tokens; None if that is more than are known."""
 
     def ratio(draw: Draw) -> Bounds:
         number = num_kept(draw.score)

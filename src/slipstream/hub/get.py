@@ -1,6 +1,6 @@
-"""Getting a model: a known name enters, a whole model folder leaves.
+"""Gets a model by a known name, as a complete model folder.
 
-Invariants: a folder that is no model of ours is never replaced; one that is ours only if that is forced.
+Invariants: a folder that is not a model of ours is never replaced; one that is ours only if that is forced.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _is_there(target: Path, name: str, model: KnownModel, dtype: Dtype | None, *
         return False
     origin = read_origin(target)
     if origin is None:
-        raise ConfigError(f"{target} is there and is no model that Slipstream made: choose another folder")
+        raise ConfigError(f"{target} exists and is not a model that Slipstream made: choose another folder")
     if force:
         return False
     if origin.sha256 != model.sha256 or (dtype is not None and origin.dtype is not dtype):

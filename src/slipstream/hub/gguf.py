@@ -1,7 +1,7 @@
 """A GGUF file, opened: its metadata as checked Python values, its tensors as float32 arrays.
 
-Invariants: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and
-dequantised, when it is asked for.
+Invariants: a key that is missing or of another kind is a ConfigError that names it; a tensor is read, and dequantised,
+only on request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GgufFile:
         try:
             self._reader = gguf.GGUFReader(path)
         except (ValueError, IndexError) as raised:
-            raise ConfigError(f"{path.name} is no GGUF file ({raised}): fetch the model again") from raised
+            raise ConfigError(f"{path.name} is not a GGUF file ({raised}): fetch the model again") from raised
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     def find(self, key: str, kind: type[T]) -> T | None:

@@ -1,6 +1,6 @@
 """Where a model folder came from: its `slipstream.json`.
 
-Invariants: the file is written last, so a folder that has it was whole when it was made.
+Invariants: the file is written last, so a folder that has it was complete when it was made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where models lie: a name or a path enters, a model folder leaves.
+"""Where models are stored: from a name or a path to a model folder.
 
 Invariants: nothing is made or changed here. The environment is read when asked, never at import.
 """
@@ -17,7 +17,7 @@ from slipstream.names import did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A model that is known, or there, or both."""
+    """A model that is known, or fetched, or both."""
 
     name: str
     known: KnownModel | None

@@ -1,4 +1,4 @@
-"""How far getting a model is."""
+"""The progress of getting a model."""
 
 from __future__ import annotations
 

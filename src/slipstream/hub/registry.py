@@ -45,7 +45,7 @@ class KnownModel:
     """The published model shares one matrix between input and output. A GGUF file may store it twice, the output's copy
     in higher precision; that copy then serves for both."""
     size_mb: int
-    """Of all wheels, for the display alone."""
+    """Of all wheels, only for the display."""
 
     @property
     def sha256(self) -> str:

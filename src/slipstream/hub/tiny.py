@@ -1,4 +1,4 @@
-"""Tiny models made here, of nothing, in a second: random weights and a tokenizer of one's own words.
+"""Tiny models made from scratch in a second: random weights, and a tokenizer for given texts.
 
 Input: a folder, texts to cut into tokens, a seed. Output: a model folder as a hub would give it, with the random
 weights of a Qwen3. The same input gives the same bytes. Any text survives the tokenizer; the given ones are just short

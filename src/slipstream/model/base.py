@@ -83,7 +83,7 @@ class ChatReply:
     num_prompt_tokens: int = 0
     num_sampled_tokens: int = 0
     num_cached: int | None = None
-    """Prompt tokens that were in the server's cache, if it says so."""
+    """Prompt tokens that were in the server's cache, if it reports them."""
 
 
 @runtime_checkable

@@ -356,7 +356,7 @@ def usage_to_wire(num_prompt_tokens: int, num_sampled_tokens: int, num_cached: i
 
 
 def cached_from_wire(body: Json) -> int | None:
-    """Prompt tokens that were in the server's cache, if it says so."""
+    """Prompt tokens that were in the server's cache, if it reports them."""
     found = body
     for name in ("usage", "prompt_tokens_details", "cached_tokens"):
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""How far an evaluation is."""
+"""The progress of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.evaluation import EvalProgress
 from slipstream.progress.display import LINE_EVERY_S, Display, clock
 
 RATE_OVER_S = 60.0
-"""The time left is judged by what finished in the last minute."""
+"""The time left is estimated from what finished in the last minute."""
 
 
 class EvalDisplay(Display):

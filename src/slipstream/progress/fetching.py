@@ -1,4 +1,4 @@
-"""How far the download of a model is."""
+"""The progress of a model's download."""
 
 from __future__ import annotations
 

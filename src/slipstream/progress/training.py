@@ -1,4 +1,4 @@
-"""How far a training run is: a table of its last steps on a terminal, a line for each step elsewhere."""
+"""The progress of a training run: a table of its last steps on a terminal, a line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TrainDisplay(Display):
         self.say(f"step {progress.version}/{progress.steps}{': ' if figures else ''}{figures}{solved}")
 
     def show_warm(self, progress: WarmProgress) -> None:
-        """Where the warm start stands: a picture on a terminal, elsewhere a line every few seconds."""
+        """The progress of the warm start: a picture on a terminal, elsewhere a line every few seconds."""
         left = "?" if progress.seconds_left is None else clock(progress.seconds_left)
         loss_and_time = f"loss {progress.loss:.3f}, {left} left"
         if self._live is not None:

@@ -26,118 +26,120 @@ class TasksConfig:
     MAIN: ClassVar[str] = "source"
     """What `tasks=x` sets."""
     RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
-    """Another source begins with the defaults of these: those of the old one are not meant for it."""
+    """Changing the source resets these to their defaults: their values were for the old one."""
     source: str = ""
     """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
-    returns tasks."""
+    returns tasks; empty: no tasks. Changing it resets `num` and `args` to their defaults."""
     num: int | None = None
-    """How many of them; None is all."""
+    """How many of them to use, from the first; null is all."""
     args: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Handed to the function: `tasks.args.seed=3`."""
+    """Keyword arguments for the function: `tasks.args.seed=3`, `held_out.args.seed=4`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     kind: Literal["local", "tokens", "chat", "scripted"] = "chat"
     """`local`: the model in `folder`, run by the embedded engine. `tokens`: an OpenAI-compatible server that takes and
-    returns token ids, as vLLM does; what is recorded can be trained on. `chat`: any OpenAI-compatible server;
-    evaluation only. `scripted`: a script, for demos and tests."""
+    returns token ids, as vLLM does; its rollouts can be trained on. `chat`: any OpenAI-compatible server; evaluation
+    only. `scripted`: a script, for demos and tests."""
     base_url: str = "http://localhost:8000/v1"
-    """Of the server, for `tokens` and `chat`."""
+    """The address of the server, for `tokens` and `chat`. Several servers of the same model are separated by commas."""
     name: str = ""
-    """The model's name on the server; empty if it serves just one."""
+    """The model's name on the server; may be empty if the server lists just one (`/models`), and is needed if it has no
+    such list."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key, if the server wants one."""
+    """The environment variable that holds the API key, if the server needs one."""
     extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Put into the body of every request to a server, last: `model.extra_body.reasoning_effort=low`,
-    `model.extra_body.chat_template_kwargs.enable_thinking=false`. A null leaves a field out."""
+    """Fields added to the body of every request to a server: `model.extra_body.reasoning_effort=low`,
+    `model.extra_body.chat_template_kwargs.enable_thinking=false`. They override other fields; null removes a field."""
     extra_headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request to a server. A value `env:NAME` is read from that environment variable, so that no secret
-    is recorded with the run."""
+    """Headers of every request to a server. A value `env:NAME` is read from that environment variable, so that no
+    secret is recorded with the run."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Of `chat`: what the server calls the limit of a reply."""
+    """For `chat`: the name of the server's field for the maximum length of a reply."""
     resend_thinking: bool = False
-    """Of `chat`: send the thinking of earlier replies back, for models that think between tool calls."""
+    """For `chat`: send the thinking of earlier replies back, for models that think between tool calls."""
     folder: str = "bytes"
     """The model's folder, its tokenizer.json alone (for `tokens`), or the name of a fetched model; `bytes` is the
-    tokenizer of scripts."""
+    tokenizer for scripted models."""
     family: str = "auto"
-    """The chat format: a family of `docs/rendering.md`, `template` (the folder's own Jinja template), or `module:Class`
-    of one's own; `auto` goes by the model folder."""
+    """The chat format: a family of `docs/rendering.md`, `template` (the folder's own Jinja template), or a
+    `module:Class` of your own; `auto` chooses by the model folder."""
     template_mismatch: Literal["stop", "allow"] = "stop"
-    """What happens at the start if the family does not write what the folder's own chat template writes."""
+    """What happens at the start if the family renders messages differently from the folder's own chat template."""
     family_args: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What the family's template takes besides: `model.family_args.enable_thinking=false`."""
+    """Extra variables for the family's template: `model.family_args.enable_thinking=false`."""
     thinking: Literal["auto", "keep", "template"] = "auto"
     """`keep`: thinking stays in the history, and a rollout stays one sample. `template`: it is left out where the
-    family's own template does that, and every such place is a fork. `auto`: as the model was trained with, which its
-    folder says; else `keep`."""
+    family's own template leaves it out, and every such place is a fork. `auto`: as the model was trained, which its
+    folder records; otherwise `keep`."""
     logprobs: Literal["processed", "raw", "none"] = "raw"
-    """What the server's logprobs are: vLLM reports raw ones unless started with `--logprobs-mode
-    processed_logprobs`."""
+    """Which logprobs the server returns: vLLM returns raw ones unless started with `--logprobs-mode
+    processed_logprobs`. `none`: it returns none."""
     script: str = ""
     """`package.module:function` that returns a script, for `scripted`."""
     script_args: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Passed to that function: `model.script_args.quality=0.5`."""
+    """Keyword arguments for that function: `model.script_args.quality=0.5`."""
     temperature: float = 1.0
-    """Of sampling; 0 takes the likeliest token. The learner uses it too."""
+    """The sampling temperature; 0 takes the likeliest token. The learner uses it too."""
     top_p: float = 1.0
-    """Of sampling: the share of probability that is sampled from, at most 1."""
+    """Sample only from the likeliest tokens that make up this share of the probability, at most 1."""
     max_tokens: int | None = None
-    """Tokens of one reply, at most; null is all that the window leaves. A reply that is cut off is told so."""
+    """Maximum tokens of one reply; null: all that the window leaves. The agent is told if a reply was cut off."""
     context_tokens: int | None = None
-    """The model's window; a task's own limit holds if it is smaller."""
+    """The model's context window; null: the one of the server or of `model.engine`. A task's own limit applies if it is
+    smaller."""
     timeout_s: float = 900.0
-    """Of one call, its retries included."""
+    """For one model call, retries included."""
     max_retries: int = 5
-    """How often a call that failed is made again; 0 is never."""
+    """How often a failed model call is retried; 0: never."""
     engine: EngineConfig = EngineConfig()
     """Of `local`."""
     make: str = ""
-    """`package.module:function` that makes the model of a training run: it is called with the folder and the seed."""
+    """`package.module:function` that makes the model of a training run; it is called with the folder and the seed.
+    Empty: the model is in `folder`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
     provider: Literal["local", "oci"] = "local"
-    """`local`: bubblewrap, on this machine. `oci`: containers of podman or docker; the base of a task is an image."""
+    """`local`: bubblewrap, on this machine. `oci`: podman or docker containers; a task's base is an image."""
     warm: int = 4
-    """Sandboxes that are kept started for jobs to come; they count towards `dispatch.limits.sandboxes`."""
+    """Sandboxes kept started for the next jobs; they count towards `dispatch.limits.sandboxes`. 0: none."""
     start_timeout_s: float = 60.0
-    """How long a job waits for its sandbox to start; then that is an infrastructure failure, and is retried."""
+    """How long a job waits for its sandbox to start; after that it is an infrastructure failure, and is retried."""
     engine: str = ""
-    """Of `oci`: podman or docker; empty for whichever is here."""
+    """For `oci`: `podman` or `docker`; empty: whichever is installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
     policy: Literal["batch", "bounded", "pipeline", "adaptive"] = "pipeline"
-    """Which job may go on next. `batch`: everything at once. `bounded`: a slot for each job, from its sandbox to its
+    """Which job may continue next. `batch`: everything at once. `bounded`: a slot for each job, from its sandbox to its
     grade. `pipeline`: workers for each stage. `adaptive`: by the room in the engine's cache, with no number to tune."""
     slots: int = 32
-    """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `adaptive` needs no number: it goes by
-    the engine's cache, and by what it sees."""
+    """Jobs in flight under `bounded`; workers of each stage under `pipeline`. `batch` and `adaptive` do not use it."""
     limits: DispatchLimits = DispatchLimits(sandboxes=64)
     """Not for `batch`, which has none by definition."""
     deadlines: Deadlines = Deadlines()
     retries: Retries = Retries()
     processes: int = 0
-    """Helper processes that agents, tools, sandboxes and graders live in; model, learner and run store stay in this
-    one. 0: all in this one. Worth it where many cores wait for the Python of one, as beside a GPU: `docs/dispatch.md`
-    says when."""
+    """Helper processes for agents, tools, sandboxes and graders; the model, the learner and the run store stay in the
+    main process. 0: everything runs in the main process. Helpers pay off if many cores wait for one Python process, as
+    beside a GPU (`docs/dispatch.md`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareConfig:
     MAIN: ClassVar[str] = "every_s"
     every_s: float = 0.5
-    """Between two samples of how busy the GPUs and the processors are; 0: none are taken."""
+    """Time between two samples of GPU and CPU utilisation; 0: no samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
     name: str
-    """Begins the name of the run's folder."""
+    """The start of the run folder's name."""
     tasks: TasksConfig
     model: ModelConfig = ModelConfig()
     agent: AgentConfig = AgentConfig()
@@ -145,11 +147,12 @@ class EvalConfig:
     dispatch: DispatchConfig = DispatchConfig()
     hardware: HardwareConfig = HardwareConfig()
     samples: int = 1
-    """Rollouts of each task."""
+    """Rollouts of each task; a training run needs at least 2."""
     seed: int = 0
-    """All chance of a run comes from it: sampling, and what is made for the run."""
+    """Any whole number. It determines everything random in a run: the order of training tasks, sampling, and what is
+    made for the run."""
     solved_at: float = 1.0
-    """The reward from which a rollout counts as a success, for pass@k."""
+    """The reward from which a rollout counts as a success, in pass@k and on held-out tasks; any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +161,10 @@ class DemonstrationsConfig:
 
     RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("args",)}
     source: str = ""
-    """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called
-    with the model's folder and the seed. Empty: no warm start."""
+    """`package.module:function` that returns demonstrations: samples whose mask says what to imitate. It is called with
+    the model's folder and the seed. Empty: no warm start."""
     args: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Passed to that function besides."""
+    """More keyword arguments for that function."""
     learning: WarmStartConfig = WarmStartConfig()
 
 
@@ -170,16 +173,16 @@ class TinkerConfig:
     """Of `bridge=tinker`."""
 
     timeout_s: float = 1_800.0
-    """Of one request, but for sampling, which `model.timeout_s` is for. A server may compile before it answers."""
+    """For one request, except sampling, which `model.timeout_s` limits. A server may compile before it answers."""
     overlap: bool = False
-    """Sample while an update is under way, for a server that keeps what it samples from apart from what it trains.
-    Else rollouts wait."""
+    """Sample while an update is in progress, for a server that keeps the weights it samples from separate from those it
+    trains. Otherwise rollouts wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     name: str
-    """Begins the name of the run's folder."""
+    """The start of the run folder's name."""
     tasks: TasksConfig
     held_out: TasksConfig = TasksConfig()
     """Never trained on; evaluated before, after and every `eval_every` steps."""
@@ -189,57 +192,60 @@ class TrainConfig:
     dispatch: DispatchConfig = DispatchConfig()
     hardware: HardwareConfig = HardwareConfig()
     bridge: Literal["local", "tinker"] = "local"
-    """Who trains, and samples. `local`: the embedded learner and engine. `tinker`: a server of the Tinker API."""
+    """What trains and samples. `local`: the embedded learner and engine. `tinker`: a server of the Tinker API
+    (`docs/bridges.md`)."""
     base_url: str = ""
-    """Of the Tinker server: `http://127.0.0.1:8000`. Empty with `bridge=tinker`: the service of the SDK's makers."""
+    """The address of the Tinker server: `http://127.0.0.1:8000`. Empty with `bridge=tinker`: the service of the SDK's
+    makers."""
     tinker: TinkerConfig = TinkerConfig()
     learner: LearnerConfig = run_settings()
     warm_start: DemonstrationsConfig = DemonstrationsConfig()
     steps: int = 100
-    """Updates of the policy; 0: a warm start and an evaluation, if there are any to make."""
+    """Updates of the policy; 0: only a warm start and an evaluation, if the run has them."""
     groups: int = 16
-    """Tasks of a step."""
+    """Tasks per step; each has a group of `samples` rollouts."""
     samples: int = 8
-    """Rollouts of each of them."""
+    """Rollouts of each task; a training run needs at least 2."""
     advantages: Literal["leave_one_out", "grpo", "grpo_sample", "dr_grpo", "reinforce"] = "leave_one_out"
     """What a reward is compared with. `leave_one_out`: the mean of the others in its group. `grpo`: its group's mean,
-    divided by the group's deviation. `grpo_sample`: the same with the sample deviation. `dr_grpo`: its group's mean,
-    undivided. `reinforce`: the mean of the batch."""
+    divided by the group's standard deviation. `grpo_sample`: the same with the sample standard deviation. `dr_grpo`:
+    its group's mean, undivided. `reinforce`: the mean of the whole batch."""
     staleness: int = 0
-    """How many versions behind its update a rollout may begin. 0: on policy, one thing after the other. Above: rollouts
-    go on while the learner works."""
+    """How many versions behind its update a rollout may begin. 0: on policy, so sampling and updates alternate. Above
+    0: rollouts continue while the learner works."""
     max_sample_tokens: int | None = None
-    """Longer samples are cut between turns."""
+    """Longer samples are cut between turns; null: never."""
     solve_rate: SolveRateFilter | None = None
     oversample: int = 0
-    """Rollouts of a task started besides `samples`. The first `samples` with a verdict are learnt from, the others are
-    cancelled. That favours short rollouts."""
+    """Extra rollouts of each task, besides `samples`. The first `samples` with a verdict are trained on and the others
+    are cancelled, which favours short rollouts. 0: none."""
     carry: bool = False
-    """With `oversample`: nothing is cancelled. What is still under way when `samples` of every group are in counts for
-    the next step, so `staleness` has to allow for it."""
+    """With `oversample`: cancel nothing. Rollouts still running when every group has its `samples` count for the next
+    step, so `staleness` must allow for it."""
     replace_flat: int = 0
-    """Groups of a step, at most, whose place a fresh task takes because their rewards are all equal."""
+    """Maximum groups per step that are replaced by a fresh task because their rewards are all equal; 0: none."""
     eval_every: int = 0
-    """Steps between evaluations; 0 is before and after alone."""
+    """Steps between evaluations; 0: only before and after the run."""
     eval_samples: int = 1
     """Rollouts of each held-out task."""
     solved_at: float = 1.0
-    """The reward from which a rollout counts as a success, for success on held-out tasks."""
+    """The reward from which a rollout counts as a success, in pass@k and on held-out tasks; any number."""
     checkpoint_every: int = 1
     """Steps between checkpoints of the learner. The last step always has one."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept."""
     deterministic: bool = False
-    """A killed and resumed run ends with the same weights as an unbroken one, if the tools answer the same every time;
-    slower, and on policy only."""
+    """A killed and resumed run ends with the same weights as an uninterrupted one, if the tools answer the same every
+    time. Slower, and on policy only."""
     shuffle_rewards: bool = False
     """A control: rewards are shuffled among the rollouts of a batch."""
     controls: bool = False
     """After the run, two controls: the warm start continued for as long, and a run with shuffled rewards."""
     tensorboard: bool = False
-    """Write the metrics of every step and evaluation for TensorBoard too, below the run's folder."""
+    """Also write the metrics of every step and evaluation for TensorBoard, in the run's folder."""
     seed: int = 0
-    """All chance of a run comes from it: the order of tasks, sampling, and what is made for the run."""
+    """Any whole number. It determines everything random in a run: the order of training tasks, sampling, and what is
+    made for the run."""
 
 
 _FROM_ZERO = frozenset(
@@ -265,7 +271,7 @@ RunConfig: TypeAlias = EvalConfig | TrainConfig
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse a number that no run can go by. All must be above 0, but for a few."""
+    """Refuse a number that no run can use. All must be above 0, with a few exceptions."""
     for key, value in _numbers(config, ""):
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError.setting(key, value, "give a finite number")
@@ -328,7 +334,7 @@ def _check_training(config: TrainConfig) -> None:
 
 
 def _check_decided(config: TrainConfig) -> None:
-    """Refuse another value for what a setting of the run decides."""
+    """Refuse a different value for a setting that another one decides."""
     learner, warm = config.learner, config.warm_start.learning
     decided = [
         ("learner.temperature", learner.temperature, "model.temperature", config.model.temperature, LearnerConfig()),
@@ -349,10 +355,10 @@ def _check_tinker(config: TrainConfig) -> None:
     """Refuse what the Tinker API cannot do."""
     learner, default = config.learner, LearnerConfig()
     refused = [
-        ("model.temperature", config.model.temperature, 1.0, "its losses know of no other"),
-        ("deterministic", config.deterministic, False, "what the server does is not in our hands"),
+        ("model.temperature", config.model.temperature, 1.0, "its losses support no other"),
+        ("deterministic", config.deterministic, False, "Slipstream does not control what the server does"),
         ("learner.recompute_proximal", learner.recompute_proximal, False, "ratios are to the sampled logprobs"),
-        ("learner.decay", learner.decay, default.decay, "the schedule sent to it falls in a line"),
+        ("learner.decay", learner.decay, default.decay, "the schedule sent to it falls linearly"),
         *(
             (f"learner.loss.{name}", getattr(learner.loss, name), getattr(default.loss, name), "the server decides it")
             for name in (
@@ -388,7 +394,7 @@ def _check_group_rules(config: TrainConfig) -> None:
         )
     if config.carry and not config.oversample:
         raise ConfigError.setting(
-            "carry", True, "it is for rollouts besides `samples`, so set oversample above 0", "oversample=1"
+            "carry", True, "it needs rollouts in addition to `samples`, so set oversample above 0", "oversample=1"
         )
     if config.carry and not config.staleness:
         raise ConfigError.setting(

@@ -1,7 +1,7 @@
-"""The prompt settings of a trained model: what its folder carries of them, and what a run makes of that.
+"""The prompt settings of a trained model: which of them its folder carries, and how a run uses them.
 
 A model is good at the prompts it was trained on. So a trained model's folder says in its `slipstream.json` all that
-decides what the model sees (`FolderPrompt`), and a run over that folder goes by it, but for what its own settings say.
+decides what the model sees (`FolderPrompt`), and a run over that folder uses it, except where its own settings differ.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def folder_prompt(config: TrainConfig, source: Path, *, family: str, version: in
 
 
 def write_folder_prompt(folder: Path, prompt: FolderPrompt) -> None:
-    """Into a model folder that is there; whole or not at all."""
+    """Into an existing model folder; completely or not at all."""
     with atomic_file(folder / FILE) as part:
         part.write_text(json.dumps(to_json(prompt), indent=2) + "\n", encoding="utf-8")
 

@@ -1,4 +1,5 @@
-"""Every setting with its type, its default and its docstring: what `slipstream settings` prints.
+"""Every setting with its type, its default and its docstring: what `slipstream settings` prints, and the rows of
+docs/settings.md (`scripts/settings_page.py`).
 
 The docstrings are those below the fields of the config classes. Python does not keep them, so they are read from the
 source files, which an installed package has too.
@@ -44,6 +45,17 @@ class Setting:
         return self.default if isinstance(self.default, str) else json.dumps(self.default)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSetting:
+    """A setting of one command or of both."""
+
+    key: str
+    takes: str
+    doc: str
+    defaults: Mapping[str, str]
+    """By command, as typed: `{"eval": "1", "train": "8"}`."""
+
+
 def settings_of(config: EvalConfig | TrainConfig) -> list[Setting]:
     """Every setting with the value that `config` has, by dotted key."""
     return list(_settings(config, ""))
@@ -58,8 +70,24 @@ def all_settings() -> dict[str, list[Setting]]:
     }
 
 
+def listed_settings() -> list[ListedSetting]:
+    """The settings of both commands, each once."""
+    by_command = {
+        command: {setting.key: setting for setting in settings} for command, settings in all_settings().items()
+    }
+    return [
+        ListedSetting(
+            key=key,
+            takes=setting.takes,
+            doc=setting.doc,
+            defaults={command: known[key].typed() for command, known in by_command.items() if key in known},
+        )
+        for key, setting in {**by_command["train"], **by_command["eval"]}.items()
+    ]
+
+
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
-    """Of a dataclass and those within it; a group that may be absent is shown as it would begin."""
+    """Of a dataclass and those within it; a group that may be absent is shown with its defaults."""
     hints, docs = get_type_hints(type(group)), field_docs(type(group))
     for field in dataclasses.fields(group):
         value, kind, key = getattr(group, field.name), hints[field.name], f"{prefix}{field.name}"

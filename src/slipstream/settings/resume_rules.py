@@ -1,6 +1,6 @@
 """Which settings of a run may change when it is resumed.
 
-Input: the settings a run has and those asked for on resume. Output: the changes, or a ConfigError that names every
+Input: the settings a run has and those requested on resume. Output: the changes, or a ConfigError that names every
 setting that may not change, with both values. `RULES` has a rule for every setting; `docs/resume.md` shows it.
 """
 
@@ -76,12 +76,12 @@ class Change:
 
 
 def rules_of(key: str) -> list[str]:
-    """The keys of `RULES` that a setting falls under: exactly one, which a test sees to."""
+    """The keys of `RULES` that a setting falls under: exactly one, as a test checks."""
     return [each for each in RULES if each == key or (each.endswith(".*") and f"{key}.".startswith(each[:-1]))]
 
 
 def check_changes(before: EvalConfig | TrainConfig, asked: EvalConfig | TrainConfig, *, run: str) -> tuple[Change, ...]:
-    """What differs between the settings of a run and those asked for. Raises ConfigError if any of it may not."""
+    """What differs between the settings of a run and those requested. Raises ConfigError if one may not change."""
     changes = tuple(_changes(before, asked))
     refused = [reason for change in changes if (reason := _refusal(change, before)) is not None]
     if refused:

@@ -120,11 +120,11 @@ class Utilisation:
     num_rollouts: int
     num_attempts: int
     num_failed_stages: int
-    """Stages that failed, those that a retry recovered included."""
+    """Stages that failed, including those that a retry fixed."""
     num_model_calls: int
     num_prompt_tokens: int
     num_cached_tokens: int | None
-    """Of these, what the engine had in its cache; None if it never said."""
+    """Of these, what the engine had in its cache; None if it never reported that."""
     num_sampled_tokens: int
     uses: Mapping[Resource, ResourceUse]
 

@@ -1,4 +1,4 @@
-"""Where finished rollouts wait for the step that asked for them.
+"""Where finished rollouts wait for the step that requested them.
 
 Input: rollouts, in any order. Output: those of a set of keys at once, in the order they came.
 """

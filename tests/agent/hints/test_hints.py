@@ -181,6 +181,15 @@ def test_turns_that_run_out_are_told_twice() -> None:
     assert hint("few_turns", bash("ls"), turns_left=5) is None, "of so few turns the task itself tells"
 
 
+def test_turns_left_are_told_after_every_turn_and_early_on_more_are_asked_for() -> None:
+    def told(num_done: int) -> str | None:
+        return hint("turns_left", *[bash("ls")] * num_done, turns_left=20 - num_done)
+
+    assert told(1) == "19 turns are left. Take at least 3 more before you finish."
+    assert told(4) == "16 turns are left."
+    assert [num for num in range(1, 20) if told(num) is None] == [15, 19], "`few_turns` speaks of these"
+
+
 def test_a_window_that_fills_up_is_told_at_each_mark_once() -> None:
     def told(used: int, times: int) -> bool:
         steps = (Step(hints=(Hint(name="few_tokens", text="?"),) * times), Step())

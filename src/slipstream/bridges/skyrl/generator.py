@@ -3,7 +3,7 @@
 Input: a GeneratorInput, in which each prompt appears as often as it is to be sampled. Output: a GeneratorOutput in the
 same order. With step-wise trajectories a rollout of several sequences has a row for each, one after the other, the last
 with `is_last_step`; without, each rollout is one row, and one of several sequences is refused.
-Invariants: every rollout that was asked for is there. One that is not learnt from has mask 0, and a batch that has
+Invariants: every requested rollout is there. One that is not learnt from has mask 0, and a batch that has
 nothing else is an error, as `outgoing` says.
 """
 
@@ -71,7 +71,7 @@ def _place(given: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _asked(given: Mapping[str, Any]) -> list[PromptRequest]:
-    """The prompts, each with the number of its rollouts: those of one prompt stand one after the other."""
+    """The prompts, each with the number of its rollouts: those of one prompt are consecutive."""
     ids = [each.instance_id for each in given["trajectory_ids"]]
     asked = []
     start = 0

@@ -68,7 +68,7 @@ def read_config(arguments: Sequence[str]) -> Any:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
-            raise ConfigError(f'"{argument}" is no setting: write key=value')
+            raise ConfigError(f'"{argument}" is not a setting: write key=value')
         given |= dict(_flat(_read(value))) if key == "config" else {key: _parsed(value)}
     names_data = "data.train_data" in given
     cfg = SlipstreamTrainConfig.from_cli_overrides(given)

@@ -28,7 +28,7 @@ class SlipstreamSection(BaseConfig):  # type: ignore[misc]  # skyrl is not typed
     set: List[str] = field(default_factory=list)  # noqa: UP006
     """Changes to its settings: `slipstream.set='[dispatch.slots=64]'`."""
     folder: Optional[str] = None  # noqa: UP045
-    """Where its runs are recorded, a folder a session; none is runs/skyrl-NAME."""
+    """Where its runs are recorded, a folder for each session; by default runs/skyrl-NAME."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """A Tinker server through the official SDK: the only file that imports it.
 
 Invariants: nothing of the SDK blocks the event loop, and no answer is waited for longer than `timeout_s`, nor for long
-once the server is gone: the SDK itself would retry for minutes or for ever. What the server complains about is quoted.
-The SDK reads the API key from TINKER_API_KEY; a server of one's own needs none.
+once the server is gone: the SDK itself would retry for minutes or for ever. The server's error message is quoted.
+The SDK reads the API key from TINKER_API_KEY; your own server needs none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOST_AFTER_S = 15.0
 CONNECT_S = 5.0
 UNLOAD_S = 10.0
 _NO_KEY = "tml-none"
-"""The SDK requires a key; a server of one's own ignores it."""
+"""The SDK requires a key; your own server ignores it."""
 _MAX_COMPLAINT_CHARS = 600
 
 

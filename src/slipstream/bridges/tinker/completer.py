@@ -1,4 +1,5 @@
-"""The policy behind a Completer: ids in, ids and logprobs out, each with the version of the weights it was asked of.
+"""The policy behind a Completer: ids in, ids and logprobs out, each token with the version of the weights it was
+requested from.
 
 Invariants: a token carries the version of the sampler that its request was sent to. Logprobs that are not those of the
 distribution that was sampled from are left out. Unless `overlap` is set nothing is sampled during an update: requests
@@ -37,7 +38,7 @@ class TinkerCompleter:
         """Why there is nothing left to sample from; None if nobody watches."""
 
     async def watch(self) -> None:
-        """Returns never; raises BridgeError once the server has lost the adapter."""
+        """Never returns; raises BridgeError once the server has lost the adapter."""
         self._lost = asyncio.get_running_loop().create_future()
         why = await self._lost
         raise BridgeError(f"the Tinker server has lost the adapter ({why})")

@@ -57,7 +57,9 @@ def to_datums(rows: Iterable[Row]) -> list[Datum]:
             "f", [kept if weight else 0.0 for kept, weight in zip(sample.logprobs[1:], weights, strict=True)]
         )
         if not all(map(math.isfinite, logprobs)):
-            raise ConfigError(f"row {place} ({sample.key}) has a sampled logprob that is no number: look at the server")
+            raise ConfigError(
+                f"row {place} ({sample.key}) has a sampled logprob that is not a number: check the server"
+            )
         made.append(
             Datum(
                 rollout=sample.key,

@@ -86,7 +86,8 @@ class UpdateFigures:
         }
 
     def _differences(self) -> dict[str, float]:
-        """How far sampled logprobs were from the server's before the first step, apart for current and older tokens."""
+        """How far sampled logprobs were from the server's before the first step, separately for current and older
+        tokens."""
         found: dict[str, float] = {}
         for name, is_current in (("engine_diff", True), ("policy_drift", False)):
             pairs = zip(self._first, self._is_current, strict=True)
@@ -107,7 +108,7 @@ def trained_differences(datums: Sequence[Datum], result: PassResult) -> list[flo
 
 
 def mean_cost(datums: Sequence[Datum], result: PassResult) -> float:
-    """Of demonstrations, in nats a token."""
+    """Of demonstrations, in nats per token."""
     costs = [
         -now
         for datum, logprobs in zip(datums, result.logprobs, strict=True)

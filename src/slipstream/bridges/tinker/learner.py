@@ -56,7 +56,7 @@ class TinkerCheckpoint:
     """The path on the server."""
     version: int
     num_steps: int
-    """Optimiser steps so far, which the learning rate goes by."""
+    """Optimiser steps so far, which determine the learning rate."""
     base_model: str
     rank: int
 
@@ -219,7 +219,7 @@ class TinkerLearner:
         done = await _run_steps(adapter, steps, Loss(name="cross_entropy"), optimiser)
         costs = [mean_cost(step, result) for step, (result, _) in zip(steps, done, strict=True)]
         if not all(map(math.isfinite, costs)):
-            raise BridgeError("the loss of the warm start is no number: lower warm_start.learning.learning_rate")
+            raise BridgeError("the loss of the warm start is not a number: lower warm_start.learning.learning_rate")
         return costs
 
     # ---------------------------------------------------------------- keeping
@@ -239,7 +239,7 @@ class TinkerLearner:
         try:
             saved = TinkerCheckpoint(**json.loads((folder / CHECKPOINT).read_text()))
         except (OSError, ValueError, TypeError) as raised:
-            raise ConfigError(f"{folder} is no checkpoint of bridge=tinker: {raised}") from raised
+            raise ConfigError(f"{folder} is not a checkpoint of bridge=tinker: {raised}") from raised
         if (saved.base_model, saved.rank) != (self._base_model, self._config.lora.rank):
             raise ConfigError(
                 f"{folder} is of rank {saved.rank} on {saved.base_model}, and the run's adapter is of rank "
@@ -372,6 +372,6 @@ def _name(what: str) -> str:
 
 
 def _write(folder: Path, content: Mapping[str, object]) -> None:
-    """Whole or not at all."""
+    """Completely or not at all."""
     with atomic_folder(folder) as part:
         write_synced(part / CHECKPOINT, (json.dumps(content, indent=2) + "\n").encode())

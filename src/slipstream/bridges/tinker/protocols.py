@@ -93,7 +93,7 @@ class Service(Protocol):
         ...
 
     async def models(self) -> Mapping[str, int | None]:
-        """The base models it can train, each with its window if it says so."""
+        """The base models it can train, each with its window if the server reports it."""
         ...
 
     async def train(

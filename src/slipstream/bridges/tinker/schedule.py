@@ -12,7 +12,7 @@ from slipstream.engine.training.step_plan import deal_out
 
 
 def minibatches(datums: Sequence[Datum], config: LearnerConfig, chance: random.Random) -> Iterator[list[Datum]]:
-    """The optimiser steps of an update: every epoch deals the rollouts out again. A rollout stays whole."""
+    """The optimiser steps of an update: every epoch distributes the rollouts again. A rollout is never split."""
     rollouts = [datum.rollout for datum in datums]
     for _ in range(config.num_epochs):
         for places in deal_out(rollouts, config.num_minibatches, chance):

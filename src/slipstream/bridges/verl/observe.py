@@ -23,7 +23,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_from_nested
 
 NUM_KEPT = 8
-"""Rows whose logprobs stand in FILE, so that a trainer that was started again can be asked for them anew."""
+"""Rows whose logprobs are kept in FILE, to be computed again after a restart."""
 
 _FIGURES = ("actor/", "training/rollout", "training/global_step", "rollout_corr/", "timing_s/", "perf/max_memory")
 
@@ -44,7 +44,7 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
     def on_step_begin(self) -> None:
         super().on_step_begin()
         if self._kept is not None:
-            # The first step after a restart: does the engine still say what it said under the checkpoint's weights?
+            # The first step after a restart: are the engine's logprobs still those of the checkpoint's weights?
             kept = [_Row(**row) for row in self._kept["kept"]]
             answered = self._ask_engine(kept)
             pairs = [(row.logprobs, said) for row, said in zip(kept, answered, strict=True)]
@@ -113,7 +113,7 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
 
 
 class ObservedRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[misc]  # the class inside verl's actor
-    """verl's runner, in whose process the observed trainer stands where the synchronous one does."""
+    """verl's runner, with the observed trainer in place of the synchronous one."""
 
     def run(self, config: Any) -> None:
         TRAINER_REGISTRY["sync"] = ObservedTrainer

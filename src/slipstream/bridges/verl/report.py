@@ -115,7 +115,7 @@ class _StoredStep:
 
 
 def _stored(folder: Path) -> dict[int, _StoredStep]:
-    """By step. Of a step that was made twice, after a restart, the later run's."""
+    """By step. If a step was made twice because of a restart, the later run's."""
     found: dict[int, _StoredStep] = {}
     for path in sorted((each for each in folder.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name)):
         reader = RunStore.read(path)

@@ -1,4 +1,4 @@
-"""What a training run came to: a table, or JSON."""
+"""The result of a training run: a table, or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.settings import EvalConfig, TrainConfig
 from slipstream.training.run import TrainReport
 
 _RECIPE = "react"
-"""What a trained model is evaluated with: tasks and a model, and nothing set but that."""
+"""What a trained model is evaluated with: tasks and a model, and no other setting."""
 
 
 def evaluation_of(config: TrainConfig, trained: Path) -> list[str] | None:

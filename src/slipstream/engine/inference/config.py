@@ -25,9 +25,10 @@ class EngineConfig:
     num_slots: int = 32
     """Sequences in the cache at once; further requests wait."""
     context_tokens: int | None = None
-    """Maximum length of a sequence, prompt and answer together; None is the model's own window, but at most 4,096."""
+    """Maximum length of a sequence, prompt and answer together; null is `model.context_tokens`, and if that is null too
+    the model's own window, but at most 4,096."""
     prefill_tokens: int | None = None
-    """Maximum prompt tokens per step, beside one token for each sequence being sampled; None is 256 on a CPU and 8,192
+    """Maximum prompt tokens per step, beside one token for each sequence being sampled; null is 256 on a CPU and 8,192
     on a GPU."""
     steps_ahead: int = 4
     """On a GPU: decoding steps launched at a time, before the host has read the results of the previous ones."""
@@ -35,17 +36,18 @@ class EngineConfig:
     """`triton`; `torch` for torch's own operations only; or `auto`: Triton on a GPU if the model's head size is
     supported and `deterministic` is off. On a CPU, `triton` runs only in Triton's interpreter, for tests."""
     device: str = "auto"
-    """`auto` is `cuda` where there is a GPU, `cpu` otherwise."""
+    """`cuda`, `cpu`, or `auto`: `cuda` if there is a GPU, `cpu` otherwise."""
     dtype: str = "auto"
-    """`float32` or `bfloat16`; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    """`float32`, `bfloat16`, or `auto`: float32 on a CPU and bfloat16 on a GPU."""
     num_threads: int | None = None
-    """CPU threads of one operation; None leaves it to torch."""
+    """CPU threads of one operation; null leaves it to torch."""
     deterministic: bool = False
     """The same prompt, seed and weights give bitwise the same result, whatever else is running. Nothing is reused:
     every request computes its whole prompt by itself, and sampling always runs over all slots."""
     on_update: OnUpdate = OnUpdate.RECOMPUTE
-    """What becomes of cached keys and values when new weights arrive. `recompute`: every logprob is the new weights'
-    own. `keep`: logprobs mix the new weights with a cache of the old ones."""
+    """What happens to cached keys and values when new weights arrive. `recompute`: they are recomputed, so every
+    logprob is the new weights' own. `keep`: they stay, and logprobs mix the new weights with a cache of the old
+    ones."""
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "context_tokens", "prefill_tokens", "steps_ahead", "num_threads"):

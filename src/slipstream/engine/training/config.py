@@ -45,11 +45,11 @@ def _need(holds: bool, otherwise: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
     rank: int = 16
-    """Of the two matrices that are trained for each layer."""
+    """The rank of the two matrices that are trained for each layer."""
     alpha: float = 32.0
     """What the adapter adds is scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
-    """Names of the layers that get an adapter, such as `q_proj`; empty is every linear layer but the head."""
+    """Names of the layers that get an adapter, such as `q_proj`; empty: every linear layer except the head."""
 
     def __post_init__(self) -> None:
         _need(self.rank >= 1, f"lora.rank={self.rank}: give 1 or more")
@@ -75,23 +75,25 @@ class LossConfig:
     """What happens to a token whose weight, proximal over behaviour policy, is out of bounds. `cap`: the weight is
     `weight_cap`. `mask`: the token has no gradient from its advantage."""
     weight_level: Literal["token", "sequence", "geometric"] = "token"
-    """Whose weight is meant: each token's own, the product over its row, or the geometric mean over its row."""
+    """Which weight is meant: each token's own, the product over its row, or the geometric mean over its row."""
     weight_cap: float | None = 2.0
-    """The upper bound of the weight; None is no bound."""
+    """The upper bound of the weight; null is no bound."""
     weight_floor: float | None = None
-    """The lower bound of the weight, for `weight_rule=mask`; None is no bound."""
+    """The lower bound of the weight, for `weight_rule=mask`; null is no bound."""
     entropy_bonus: float = 0.0
-    """The entropy of the distribution each token was drawn from is rewarded with this factor."""
+    """The factor of a bonus for the entropy of the distribution that each token was sampled from; 0: none."""
     kl: float = 0.0
-    """The divergence from the reference, the model of the folder that the run began with, is punished with this factor.
-    Under an adapter the reference is the base; otherwise it is a copy of the weights, 4 bytes for each parameter."""
+    """The factor of a penalty on the divergence from the reference, which is the model folder that the run began with;
+    0: none. With an adapter the reference is the base; otherwise it is a copy of the weights, 4 bytes for each
+    parameter."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How the divergence is estimated from the sampled token. As a loss `k1` has a mean gradient of 0."""
+    """How the divergence is estimated from the sampled token (`docs/learning.md`). As a loss `k1` has a mean gradient
+    of 0."""
     normaliser: Literal["token", "sequence", "fixed"] = "token"
     """`token`: every trained token of the step counts the same. `sequence`: every rollout counts the same, whatever its
     length. `fixed`: every rollout's sum of tokens is divided by `fixed_length`, so that no length is favoured."""
     fixed_length: int = 1_024
-    """What `fixed` divides by."""
+    """The divisor of `normaliser=fixed`."""
 
     def __post_init__(self) -> None:
         kinds = ("importance_sampling", "ppo_clip", "sequence", "cispo")
@@ -144,46 +146,48 @@ class LearnerConfig:
     """Read only if the method is `lora`."""
     loss: LossConfig = LossConfig()
     temperature: float = 1.0
-    """What the batches were sampled with: logits are divided by it."""
+    """The temperature that the batches were sampled with: logits are divided by it. `model.temperature` decides it; any
+    other value except the default is refused."""
     learning_rate: float | None = None
-    """None: by the size of the model, since small ones need far larger steps: 9e-4 for half a million parameters, 1e-5
-    for 135 million, 1e-6 from about 2.4 billion on, or if the size is not known. An adapter gets ten times that."""
+    """The peak learning rate; null: by the size of the model, since small ones need far larger steps: 9e-4 for half a
+    million parameters, 1e-5 for 135 million, 1e-6 from about 2.4 billion on, or if the size is not known. An adapter
+    gets ten times that."""
     warmup_steps: int = 0
-    """The learning rate rises over this many optimiser steps to its full height."""
+    """The learning rate rises to its peak over this many optimiser steps; 0: it starts there."""
     decay_steps: int = 0
     """It then falls to a tenth at this many optimiser steps from the start, and stays there; 0: it does not fall."""
     decay: Literal["linear", "cosine"] = "linear"
-    """How it falls."""
+    """How the learning rate falls."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of AdamW: how slowly its two running means forget, each from 0 to below 1."""
+    """The decay rates of AdamW's two running means, each from 0 to below 1."""
     adam_eps: float = 1e-8
-    """Of AdamW: what is added to the divisor."""
+    """AdamW's epsilon, which is added to the divisor."""
     weight_decay: float = 0.0
-    """Of matrices only, not of norms and biases."""
+    """For matrices only, not for norms and biases; 0: none."""
     max_grad_norm: float | None = 1.0
-    """Longer gradients are shortened to this; None leaves them as they are."""
+    """Gradients with a larger norm are scaled down to this one; null: never."""
     num_epochs: int = 1
     """Passes over each batch."""
     num_minibatches: int = 1
-    """Optimiser steps in each epoch. Rollouts are dealt out to them at random, and stay whole."""
+    """Optimiser steps in each epoch. Rollouts are assigned to them at random and never split."""
     recompute_proximal: bool = False
-    """Recompute the logprobs before the update even if it has just one step, whose own logprobs would serve."""
+    """Recompute the logprobs before the update even if it has just one step, whose own logprobs would do."""
     tokens_per_microbatch: int | None = None
-    """Tokens in one forward pass, padding included. A longer row goes alone. It affects memory, not the result.
-    None: what should fit into the free memory, at most 4,096 on a CPU and 32,768 on a GPU. A pass that does not fit
-    is retried with half as many, as are those that follow."""
+    """Tokens in one forward pass, padding included; a longer row has a pass of its own. It affects memory, not the
+    result. null: what should fit into the free memory, at most 4,096 on a CPU and 32,768 on a GPU. A pass that does not
+    fit is retried with half as many, as are those that follow."""
     gradient_checkpointing: bool = False
-    """Compute activations twice rather than keep them: less memory, more time."""
+    """Compute activations twice instead of keeping them: less memory, more time."""
     process: Literal["auto", "own", "shared"] = "auto"
-    """Where the learner works. `own`: in a process of its own, so that its Python does not wait for the engine's and
-    the agents'. `shared`: in a thread of the run's. `auto` is `own` on a GPU and `shared` on a CPU, whose cores all
-    share anyway."""
+    """Where the learner works. `own`: in a process of its own, so that its Python does not compete with that of the
+    engine and the agents. `shared`: in a thread of the run's process. `auto` is `own` on a GPU and `shared` on a CPU,
+    whose cores are shared anyway."""
     num_threads: int | None = None
-    """CPU threads of one operation; None: as many as the engine. On policy the engine is idle meanwhile, so more may
-    pay. With `deterministic=true` it is one."""
+    """CPU threads of one operation; null: as many as the engine. On policy the engine is idle during an update, so more
+    may be faster. With `deterministic=true` it is one."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights themselves and
-    the head are float32 always."""
+    """The type of the forward and backward pass; `auto` is float32 on a CPU and bfloat16 on a GPU. The weights
+    themselves and the head are always float32."""
 
     def __post_init__(self) -> None:
         _need(self.method in ("full", "lora"), f"method={self.method}: give full or lora")
@@ -248,23 +252,23 @@ class WarmStartConfig:
     """Supervised training before the first update."""
 
     num_epochs: int = 1
-    """How often the demonstrations are gone over."""
+    """Passes over the demonstrations."""
     max_steps: int | None = None
-    """It ends after this many optimiser steps, if that comes first."""
+    """Maximum optimiser steps; null: no limit."""
     limit_s: float | None = None
-    """It ends after this many seconds, if that comes first."""
+    """Maximum time; null: no limit."""
     tokens_per_step: int = 4_096
     """Tokens in one optimiser step, padding included."""
     learning_rate: float = 1e-3
-    """Rises over `warmup_steps`, then falls in a line to a tenth at the last step."""
+    """The peak learning rate, reached after `warmup_steps`; it then falls linearly to a tenth at the last step."""
     warmup_steps: int = 10
-    """Optimiser steps over which the learning rate rises; 0: it begins at its full height."""
+    """Optimiser steps over which the learning rate rises; 0: it starts at its peak."""
     betas: tuple[float, float] = (0.9, 0.98)
     """Of AdamW, as `learner.betas`."""
     max_grad_norm: float = 1.0
-    """Longer gradients are shortened to this."""
+    """Gradients with a larger norm are scaled down to this one."""
     seed: int = 0
-    """Of the order of the samples."""
+    """Determines the order of the samples. The run's `seed` decides it; any other whole number except 0 is refused."""
 
     def __post_init__(self) -> None:
         for name in ("num_epochs", "tokens_per_step"):

@@ -50,7 +50,7 @@ class JudgeSpec(AnswerSpec):
     agreement: float = Field(default=0.5, ge=0.5, le=1.0)
     """At least this share of the votes has to agree, and more than half; else there is no verdict."""
     tries: int = Field(default=3, ge=1, le=20)
-    """How often a vote is asked for, if replies do not keep to the form."""
+    """Attempts at each vote, if replies do not keep to the form."""
     temperature: float | None = Field(default=None, ge=0.0)
     """None: 0 for a single vote, 0.7 for several."""
     max_tokens: int = Field(default=1_024, ge=1)

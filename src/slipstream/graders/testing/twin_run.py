@@ -126,7 +126,7 @@ class TwinCheck:
         return _with_twin(verdict, float(result.num_failed > 0))
 
     async def _reference(self, runner: SuiteRunner, lazy: LazyTwin) -> Mapping[str, str] | None:
-        """The reference's results on a twin; None if they cannot be had."""
+        """The reference's results on a twin; None if they are not available."""
         if lazy.seed not in self._references:
             try:
                 statuses = await runner.statuses(runner.oracle, lazy)

@@ -1,8 +1,8 @@
 """A scripted solver of the demo tasks, of a given quality.
 
 Its structure is always right: it reads a note where a folder was named, makes the file where a note asked for one,
-and finishes when that is done. Each choice within (a folder, an operation, a format) is right with probability
-`quality`, and otherwise one of the wrong ones. Its randomness is the turn's sampling seed, so it repeats itself.
+and finishes when that is done. Each choice in a step (a folder, an operation, a format) is right with probability
+`quality`, and otherwise one of the wrong ones. Its randomness is the turn's sampling seed, so it is reproducible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The demo tasks: follow notes from folder to folder, then turn numbers into a file as the last note says.
 
 Sixteen folders hold a note and a list of numbers. The instruction names a first folder. A note says either where to
-look next, or what to make of the numbers beside it: one of sixteen operations, in one of eight formats, each of them a
-program. Folders off the path send the agent back to the first. The right way takes three to five turns:
+look next, or what to compute from the numbers beside it: one of sixteen operations, in one of eight formats, each of
+them a program. Folders off the path send the agent back to the first. The right way takes three to five turns:
 
     cat amber/note             ->  look in cedar
     cat cedar/note             ->  the largest, as json
@@ -62,7 +62,7 @@ FORMATS: Mapping[str, str] = {
 }
 
 MAX_TURNS = 6
-"""One mistake on the longest way can be made good."""
+"""Enough to recover from one mistake on the longest way."""
 
 _NUM_HELD_OUT = 4  # one combination in four
 

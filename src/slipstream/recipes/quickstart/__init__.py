@@ -21,10 +21,10 @@ FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
 AGENT = AgentConfig(
     stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0), out_of_turns="failed", cut_replies="failed"
 )
-"""Babble is given up after two turns, and trained on though each may end at the limit of a reply. To repeat oneself is
-no sign of being stuck for a model this small: it draws its choice again each time. To be done in six turns is part of
-the task: were rollouts that run out of them not trained on, nothing would keep the model from wandering about where it
-does not succeed."""
+"""Two turns of babble end a rollout, and are trained on even if they were cut off. Repetition is no sign of being stuck
+for a model this small: it samples its choice again each time. Finishing in six turns is part of the task: if rollouts
+that run out of turns were not trained on, nothing would keep the model from wandering about when it does not
+succeed."""
 
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
 

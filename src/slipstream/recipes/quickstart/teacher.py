@@ -1,9 +1,10 @@
 """The teacher: it knows the form of every step, and has bad habits.
 
-It reads a note where a folder was named, makes the file where a note asked for one, and finishes. Each choice within (a
-folder, an operation, a format) is right with probability `quality`; otherwise it is the next one in the list, always.
-Below one half, a student that imitates it well and takes the likeliest choice never solves a task: what is right can be
-learnt from it, but not that it is right. Its randomness is the turn's sampling seed, so it repeats itself.
+It reads a note where a folder was named, makes the file where a note asked for one, and finishes. Each choice in a step
+(a folder, an operation, a format) is right with probability `quality`; otherwise it is the next one in the list,
+always. Below one half, a student that imitates it well and takes the likeliest choice never solves a task: what is
+right can be learnt from it, but not that it is right. Its randomness is the turn's sampling seed, so it is
+reproducible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any tasks of yours, by any model behind an OpenAI-compatible server: the plain tool loop."""
+"""Your own tasks, with any model behind an OpenAI-compatible server: the plain tool loop."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ _ON_GPU = DispatchConfig(
 
 
 def levels() -> EvalConfig:
-    """Qwen2.5-Coder-1.5B on the validation packages, each task at every level: `tasks.args.path=DIR`. What came of it,
-    by level: `slipstream tasks outcomes RUN`."""
+    """Qwen2.5-Coder-1.5B on the validation packages, each task at every level: `tasks.args.path=DIR`. Outcomes by
+    level: `slipstream tasks outcomes RUN`."""
     return EvalConfig(
         name="swe-levels",
         tasks=_part("validation", tier=_TIERS, levels={"shown": 1, "named": 1, "search": 1}),
@@ -113,7 +113,7 @@ def levels() -> EvalConfig:
 
 def coder() -> TrainConfig:
     """Qwen2.5-Coder-1.5B on a mixture of levels, for one GPU of 80 GB, after a few demonstrations on packages of their
-    own, without which it solves next to nothing (`docs/results.md`). Name the folder of made tasks three times:
+    own, without which it solves almost nothing (`docs/results.md`). Name the folder of made tasks three times:
     `tasks.args.path=DIR held_out.args.path=DIR warm_start.args.path=DIR`."""
     shown = {"demonstrated": list[Json](DEMONSTRATED)}
     return TrainConfig(

@@ -1,4 +1,4 @@
-"""An agent that cheats: it does none of the work, and tries what is said to be paid for all the same.
+"""An agent that cheats: it does none of the work, and tries what is said to earn a reward anyway.
 
 For `model.kind=scripted`: what it leaves must be worth 0 in every task.
 """

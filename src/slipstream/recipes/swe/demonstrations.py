@@ -2,7 +2,7 @@
 
 Input: a model folder, for its tokenizer and chat format, and a folder of made tasks. Output: token sequences with a
 mask on exactly what the oracle says. Invariants: the tools really ran, each task's in a sandbox of its own; what does
-not fit `max_tokens` is left out, and a task whose oracle cannot be told step by step too.
+not fit `max_tokens` is left out, and so is a task whose oracle cannot be shown step by step.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def _play(
                 ]
                 extension = renderer.extend(added, said, told, tools.specs)
                 if extension is None or extension.num_dropped:
-                    return None  # the family's format cannot go on from here
+                    return None  # the family's format cannot be extended from here
                 added = extension.added
                 ids, mask = ids + added, mask + array("b", bytes(len(added)))
                 if len(ids) > max_tokens:

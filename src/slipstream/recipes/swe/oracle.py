@@ -1,4 +1,4 @@
-"""A tool-using oracle: it looks for the faulty lines, puts them right, runs what failed, and finishes.
+"""A tool-using oracle: it looks for the faulty lines, fixes them, runs what failed, and finishes.
 
 Input: made tasks. Output: a Script for a scripted model, or the lines of one task.
 Invariants: it uses the task's own tools; what it writes is what the oracle's patch says.
@@ -30,7 +30,7 @@ _PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEdit:
-    """One place to put right: text that is once in the file, and what it must be."""
+    """One place to fix: text that is once in the file, and what it must be."""
 
     path: str
     line: int
@@ -39,9 +39,9 @@ class ReferenceEdit:
 
 
 def reference_edits_of(task: Task) -> list[ReferenceEdit]:
-    """What the oracle changes, as replacements of text. Raises ConfigError if a place cannot be told from others."""
+    """What the oracle changes, as replacements of text. Raises ConfigError if a place is ambiguous."""
     files = {} if task.sandbox is None else task.sandbox.files
-    edits: list[ReferenceEdit] = []
+    fixes: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
         path = section.old_path or ""
         text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
@@ -49,9 +49,9 @@ def reference_edits_of(task: Task) -> list[ReferenceEdit]:
             old, new = b"".join(hunk.old).decode(), b"".join(hunk.new).decode()
             old, new, skipped = _shortest(old, new, text)
             if not old or (text is not None and text.count(old) != 1):
-                raise ConfigError(f"the oracle of {task.id} cannot be told as a replacement in {path}")
-            edits.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
-    return edits
+                raise ConfigError(f"the oracle of {task.id} cannot be expressed as a replacement in {path}")
+            fixes.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
+    return fixes
 
 
 def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
@@ -73,50 +73,50 @@ def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
 def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
     """What the oracle says, turn by turn."""
     names = {name.rpartition(":")[2] for name in task.brief.tools}
-    edits = reference_edits_of(task)
+    fixes = reference_edits_of(task)
     lines: list[Message] = []
     if with_search:
-        lines.append(_search(task, edits, names))
-    for edit in edits:
-        first, last = _view(task, edit) if with_search else _around(edit)
+        lines.append(_search(task, fixes, names))
+    for fix in fixes:
+        first, last = _view(task, fix) if with_search else _around(fix)
         if "edit" in names:
-            lines.append(act("edit", command="view", path=edit.path, view_range=[first, last]))
-            lines.append(act("edit", command="str_replace", path=edit.path, old_str=edit.old, new_str=edit.new))
+            lines.append(act("edit", command="view", path=fix.path, view_range=[first, last]))
+            lines.append(act("edit", command="str_replace", path=fix.path, old_str=fix.old, new_str=fix.new))
         else:
             if level_of(task.id) is not Level.SHOWN:
-                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(edit.path)}"))
-            lines.append(act("replace", path=edit.path, old=edit.old, new=edit.new))
+                lines.append(act("bash", command=f"sed -n {first},{last}p {shlex.quote(fix.path)}"))
+            lines.append(act("replace", path=fix.path, old=fix.old, new=fix.new))
     if program := program_of(task.brief.instruction):
         lines.append(act("bash", command=f"python3 - <<'END'\n{program}\nEND"))
     lines.append(act("finish"))
     return lines
 
 
-def _function(task: Task, edit: ReferenceEdit) -> Function | None:
+def _function(task: Task, fix: ReferenceEdit) -> Function | None:
     """The function that a place is in."""
     files = {} if task.sandbox is None else task.sandbox.files
-    if edit.path not in files:
+    if fix.path not in files:
         return None
-    found = functions_of(edit.path, files[edit.path].data.decode("utf-8", "replace"))
-    around = [one for one in found if one.first_line <= edit.line <= one.last_line]
+    found = functions_of(fix.path, files[fix.path].data.decode("utf-8", "replace"))
+    around = [one for one in found if one.first_line <= fix.line <= one.last_line]
     return around[-1] if around else None
 
 
-def _around(edit: ReferenceEdit) -> tuple[int, int]:
-    return max(1, edit.line - CONTEXT_LINES), edit.line + CONTEXT_LINES
+def _around(fix: ReferenceEdit) -> tuple[int, int]:
+    return max(1, fix.line - CONTEXT_LINES), fix.line + CONTEXT_LINES
 
 
-def _view(task: Task, edit: ReferenceEdit) -> tuple[int, int]:
+def _view(task: Task, fix: ReferenceEdit) -> tuple[int, int]:
     """The lines to look at: from where a search finds the function, so that what is said follows from what was seen."""
-    function = _function(task, edit)
-    if function is None or edit.line - function.body_line + edit.old.count("\n") >= VIEWED_LINES:
-        return _around(edit)
+    function = _function(task, fix)
+    if function is None or fix.line - function.body_line + fix.old.count("\n") >= VIEWED_LINES:
+        return _around(fix)
     return function.body_line, function.body_line + VIEWED_LINES
 
 
-def _search(task: Task, edits: Sequence[ReferenceEdit], names: set[str]) -> Message:
+def _search(task: Task, fixes: Sequence[ReferenceEdit], names: set[str]) -> Message:
     said = names_in(task.brief.instruction)
-    functions = [function for edit in edits if (function := _function(task, edit)) is not None]
+    functions = [function for fix in fixes if (function := _function(task, fix)) is not None]
     named = {part for function in functions for part in function.name.split(".") if part in said}
     wanted = [*sorted(named), *(name for name in said if name not in named)][:3] or ["def"]
     if "search" in names:
@@ -149,6 +149,6 @@ def oracle(*, tasks: str, with_search: bool = False) -> Script:
                     role=Role.ASSISTANT,
                     calls=(ToolCall(id=f"call{scene.num_calls}", name=call.name, arguments=call.arguments),),
                 )
-        raise ModelError("the oracle does not know this task: it solves those of its folder alone")
+        raise ModelError("the oracle does not know this task: it solves only those of its folder")
 
     return script

@@ -1,8 +1,8 @@
-"""How rollouts of made tasks came out, by level: what is solved, how it ended, what was called, what could be learnt.
+"""Outcomes of rollouts on made tasks, by level: what is solved, how it ended, what was called, what could be learnt.
 
-Input: rollouts of a run. Output: plain figures, and the paired difference of two runs on the same tasks.
-Invariants: rollouts without a verdict are counted and never taken for 0; the difference goes by tasks that both runs
-have, and its interval by packages.
+Input: rollouts of a run. Output: plain figures, and the paired difference of two runs on the same tasks. Invariants:
+rollouts without a verdict are counted and never taken for 0; the difference is over the tasks that both runs have, and
+its interval over packages.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _rounded(values: Sequence[float]) -> float | None:
 
 
 def paired(before: Iterable[Rollout], after: Iterable[Rollout]) -> dict[str, dict[str, Json]]:
-    """By level: the mean reward of each run on the tasks that both have, and what the second has more."""
+    """By level: the mean reward of each run on the tasks that both have, and their difference."""
     one, other = _rewards(before), _rewards(after)
     shared = [(task, statistics.fmean(one[task]), statistics.fmean(other[task])) for task in one if task in other]
     levels: dict[str, list[tuple[str, float, float]]] = defaultdict(list)

@@ -14,7 +14,7 @@ ENDING = {
             "sys.exit(0) at import": "import sys as _sys\n_sys.exit(0)",
             "a clean exit at the end": "import atexit as _atexit, os as _os\n_atexit.register(_os._exit, 0)",
             "another program in its place": "import os as _os\n_os.execv('/bin/sh', ['sh', '-c', 'exit 0'])",
-            "a fork that goes on": "import os as _os\nif _os.fork():\n    _os._exit(0)",
+            "a fork that continues": "import os as _os\nif _os.fork():\n    _os._exit(0)",
             "an end that is said at once": _KEYED + "\n_say(ended=0, replaced=[])",
         },
     ),

@@ -2,7 +2,7 @@
 
 Input: a task as `slipstream tasks make` wrote it. Output: the same bug with another statement, short tools and a window
 of 4,096 tokens; its id ends in `@` and the level.
-Invariants: the place of the bug is told from the reference patch, and nothing of the fix is: what is shown is the tree
+Invariants: the place of the bug is taken from the reference patch, and nothing of the fix is shown, only the tree
 as the agent finds it. The grading is that of the made task.
 """
 
@@ -27,7 +27,7 @@ _MARK = "@"
 
 class Level(StrEnum):
     SHOWN = "shown"
-    """The faulty function's file and source: only the edit is asked for."""
+    """The faulty function's file and source: only the edit is required."""
     NAMED = "named"
     """The faulty function's file and name."""
     SEARCH = "search"
@@ -49,7 +49,7 @@ def made_id(task_id: str) -> str:
 
 
 def at_level(task: Task, level: Level) -> Task | None:
-    """None where the level cannot be had: the place is in no function, or the function is too long to be shown."""
+    """None where the level is impossible: the place is in no function, or the function is too long to be shown."""
     functions = faulty_functions(task)
     if level is not Level.SEARCH and not functions:
         return None
@@ -97,7 +97,7 @@ def _text(task: Task, path: str) -> str:
 
 
 def _changed_lines(hunk: Hunk) -> list[int]:
-    """The lines of the agent's tree that the patch takes away; where it only adds some, the line before them."""
+    """The lines of the agent's tree that the patch removes; where it only adds some, the line before them."""
     found: list[int] = []
     for kind, start, end, *_ in SequenceMatcher(None, hunk.old, hunk.new, autojunk=False).get_opcodes():
         if kind != "equal":

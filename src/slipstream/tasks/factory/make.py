@@ -1,8 +1,8 @@
 """`slipstream tasks make`: a set of gated tasks out of source distributions.
 
 Input: requirements and a seed. Output: a folder with `tasks.jsonl`, `trees/` and `report.json`, and a Report.
-Invariants: what is written passed the gate; a package of which no tasks can be made is skipped with the reason, and
-the others go on; the folder is whole after each package, and packages that it holds are not made again.
+Invariants: what is written passed the gate; a package of which no tasks can be made is skipped with the reason, and the
+others continue; the folder is complete after each package, and packages that it holds are not made again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slipstream.types import Json, Task
 NUM_CHEATS = 16
 """Chosen at random for each package; `slipstream tasks check` tries all of them on every task."""
 SPARE_SHARE = 0.15
-"""More bugs are planted than tasks asked for, since some do not pass the gate."""
+"""More bugs are planted than tasks requested, since some do not pass the gate."""
 TIER_SHARES = {1: 0.3, 2: 0.6, 3: 0.8, 4: 1.0}
 """About the share of bugs that are of so many tiers: more are planted where only some are wanted."""
 REPORT = "report.json"
@@ -56,9 +56,9 @@ class Fetch(Protocol):
 class PackageReport:
     name: str
     wanted: str = ""
-    """As it was asked for."""
+    """As requested."""
     skipped: str = ""
-    """Why no tasks were made of it; empty if there are some."""
+    """Why no tasks were made from it; empty if there are some."""
     num_tests: int = 0
     num_functions: int = 0
     """Those that steady tests touch."""
@@ -184,7 +184,7 @@ class TaskSet:
 
     @property
     def done(self) -> frozenset[str]:
-        """The packages, as they were asked for."""
+        """The packages, as requested."""
         return frozenset(package.wanted for package in self._packages)
 
     def add(self, package: PackageReport, made: Sequence[Made]) -> None:
@@ -208,7 +208,7 @@ class TaskSet:
             lines = (self.out / TASKS).read_text(encoding="utf-8").splitlines()
             self._lines = [json.loads(line) for line in lines]
         except (OSError, ValueError, KeyError, TypeError) as raised:
-            raise ConfigError(f"{place} is no report of the factory ({raised!r}): name a new folder") from None
+            raise ConfigError(f"{place} is not a report of the factory ({raised!r}): name a new folder") from None
         if was != dict(self._settings):
             raise ConfigError(f"{self.out} was made with {was}, not {dict(self._settings)}: name a new folder")
 

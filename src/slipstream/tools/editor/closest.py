@@ -142,7 +142,7 @@ def _named(indent: str) -> str:
 
 
 def _alike(lines: Sequence[str], asked: Sequence[str]) -> list[Near]:
-    """Windows of the file whose lines have most words in common with those asked for."""
+    """Windows of the file whose lines have most words in common with the requested ones."""
     words = [Counter(_WORD.findall(line[:_MAX_LINE_CHARS])) for line in asked]
     starts: set[int] = set()
     for place in sorted(range(len(words)), key=lambda place: -_weight(words[place]))[:3]:

@@ -149,7 +149,7 @@ def test_every_definition_of_the_standard_library_has_the_lines_that_ast_gives()
 
 
 def test_it_runs_on_old_pythons_without_anything_of_ours() -> None:
-    """Its syntax is that of Python 3.8; as such a one may not be there, its own grammar is asked."""
+    """Its syntax is that of Python 3.8; as that may not be installed, its own grammar is used."""
     folder = Path(python_source.__file__).parent.parent
     for name in ("parsing/python_source.py", "sandbox_program.py"):
         source = (folder / name).read_text("utf-8")
