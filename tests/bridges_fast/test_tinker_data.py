@@ -83,7 +83,7 @@ def test_an_advantage_that_is_no_number_is_refused() -> None:
 def test_a_logprob_that_is_no_number_is_refused() -> None:
     bad = row()
     bad = replace(bad, sample=replace(bad.sample, logprobs=array("f", [0, 0, float("-inf"), 0])))
-    with pytest.raises(ConfigError, match="no number"):
+    with pytest.raises(ConfigError, match="not a number"):
         to_datums([bad])
 
 

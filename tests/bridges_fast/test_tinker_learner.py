@@ -148,7 +148,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (tmp_path / "v" / "tinker.json").write_text(json.dumps({**saved, "state": "lost"}))
         with pytest.raises(BridgeError, match="has no lost"):
             await learner.load(tmp_path / "v")
-        with pytest.raises(ConfigError, match="no checkpoint of bridge=tinker"):
+        with pytest.raises(ConfigError, match="not a checkpoint of bridge=tinker"):
             await learner.load(tmp_path)
 
     asyncio.run(main())
