@@ -103,10 +103,30 @@ async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:
     For clean-up that must be completed: the tasks need time limits of their own.
     """
     cancelled: asyncio.CancelledError | None = None
-    while pending := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError as raised:
-            cancelled = raised
+    for task in tasks:
+        while not task.done():
+            try:
+                await ended_within(None, task)
+            except asyncio.CancelledError as raised:
+                cancelled = raised
     if cancelled is not None:
         raise cancelled
+
+
+async def ended_within(timeout_s: float | None, task: asyncio.Future[Any]) -> None:
+    """Wait until `task` is done or the time is over, and do nothing to it. As asyncio.wait, but lighter, for one."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = None if timeout_s is None else loop.call_later(timeout_s, wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from slipstream.aio import outlast
 from slipstream.dispatch.admission import Admission, need_of
 from slipstream.dispatch.base import Attempt, Deadlines, Placement, Retries, Stage
 from slipstream.dispatch.common_failure import CommonFailure
@@ -316,17 +315,14 @@ class JobRunner:
         self, what: str, work: Callable[[], Awaitable[None]], *, otherwise: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Clean up in bounded time: never a reason to fail, and done even while being cancelled."""
-        await outlast([asyncio.create_task(self._clean_up_within_limit(what, work, otherwise))])
-
-    async def _clean_up_within_limit(
-        self, what: str, work: Callable[[], Awaitable[None]], otherwise: Callable[[], Awaitable[None]] | None
-    ) -> None:
-        try:
-            await self._stages.run(work, timeout_s=self._deadlines.release_s, name=f"{what} of {self._job.key}")
-        except Exception as raised:
-            logger.warning("%s of %s failed: %r", what, self._job.key, raised)
+        name = f"{what} of {self._job.key}"
+        failed, cancelled = await self._stages.finish(work, timeout_s=self._deadlines.release_s, name=name)
+        if failed is not None:
+            logger.warning("%s failed: %r", name, failed)
             if otherwise is not None:
-                await self._clean_up_within_limit("close", otherwise, None)
+                await self._clean_up("close", otherwise)
+        if cancelled is not None:
+            raise cancelled
 
     async def _enter(self, stage: Stage, *, weight: int = 0) -> None:
         start_s = self._loop.time()
@@ -334,9 +330,13 @@ class JobRunner:
         if left_s is not None and left_s <= 0:
             message = InfrastructureError(f"the job's deadline passed before it waited for a place in {stage}")
             raise self._failed(stage, message, retry=False, reason=EndReason.DEADLINE)
+        entered = self._admission.enter(stage, self._job, need=need_of(self._job, weight))
         try:
-            async with asyncio.timeout(left_s):
-                await self._admission.enter(stage, self._job, need=need_of(self._job, weight))
+            if left_s is None:
+                await entered
+            else:
+                async with asyncio.timeout(left_s):
+                    await entered
         except TimeoutError as raised:
             message = InfrastructureError(f"waited for a place in {stage} until the job's deadline")
             raise self._failed(stage, message, retry=False, reason=EndReason.WAITED) from raised

@@ -197,7 +197,8 @@ class OpenToolset:
 
     async def aclose(self) -> None:
         own, self._own = self._own, []
-        await _close_all(own)
+        if own:
+            await _close_all(own)
 
     async def _run_beside(
         self, calls: Sequence[ToolCall], messages: Sequence[Message], deadline_s: float
