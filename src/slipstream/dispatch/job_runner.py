@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -193,16 +192,18 @@ class JobRunner:
     async def _init_and_run(self) -> Attempt:
         """Both stages that hold the agent's sandbox; it is closed when this returns or raises."""
         try:
-            async with self._inside(Stage.INIT):
+            try:
                 self._attempt_now = attempt = self._open()
                 await self._stage(Stage.INIT, attempt.init, self._deadlines.init_s, retry_after_deadline=True)
+            finally:
+                self._admission.leave(Stage.INIT)
             await self._enter(Stage.RUN)
-            async with self._inside(Stage.RUN):
-                try:
-                    await self._stage(Stage.RUN, attempt.run, self._deadlines.run_s, retry_after_deadline=False)
-                finally:
-                    left_behind = self._stages.has_left_behind(self._name(Stage.RUN))
-                    self._admission.run_over(self._job.key, left_behind=left_behind)
+            try:
+                await self._stage(Stage.RUN, attempt.run, self._deadlines.run_s, retry_after_deadline=False)
+            finally:
+                left_behind = self._stages.has_left_behind(self._name(Stage.RUN))
+                self._admission.run_over(self._job.key, left_behind=left_behind)
+                self._admission.leave(Stage.RUN)
             if self._past is None:  # otherwise it was not the whole run
                 self._admission.ran(self._job, self._spans[-1].seconds)
             return attempt
@@ -223,7 +224,7 @@ class JobRunner:
             weight = self._grade_weight(attempt)
             await self._enter(Stage.GRADE, weight=weight)
             try:
-                async with self._inside(Stage.GRADE):
+                try:
                     return await self._stage(
                         Stage.GRADE,
                         lambda: self._graded(attempt),
@@ -231,6 +232,8 @@ class JobRunner:
                         retry_after_deadline=True,
                         counts={"try": number, "sandboxes": weight},
                     )
+                finally:
+                    self._admission.leave(Stage.GRADE)
             except _Failed as failed:
                 if failed.abandoned:
                     await self._clean_up("close", attempt.aclose)  # before its place is given back
@@ -342,13 +345,6 @@ class JobRunner:
             raise self._failed(stage, message, retry=False, reason=EndReason.WAITED) from raised
         finally:
             self._span(_WAIT[stage], start_s)
-
-    @asynccontextmanager
-    async def _inside(self, stage: Stage) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            self._admission.leave(stage)
 
     def _failed(
         self, stage: Stage, raised: Exception, *, retry: bool, reason: EndReason = EndReason.INFRASTRUCTURE
