@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import gc
 import signal
 import types
@@ -61,6 +62,55 @@ def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T
             raised = None  # it holds this frame
 
 
+class PerPass:
+    """Lets a number of tasks through in each pass of the event loop, in the order in which they come.
+
+    With thousands ready at once a pass would take seconds, and timers and sockets would wait for its end.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_through = 0
+        """In this pass."""
+        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def is_through(self) -> bool:
+        """Whether this pass has room and nobody waits; then the caller is counted. Otherwise await `through`."""
+        if self._waiting or self._num_through == self._most:
+            return False
+        self._count()
+        return True
+
+    async def through(self) -> None:
+        """Go on in this pass if it has room and nobody waits, otherwise in a later one."""
+        if self.is_through():
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # what it counted was in a loop that is gone
+            self._waiting.clear()
+            self._num_through = 0
+            self._count()
+            return
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def _count(self) -> None:
+        if not self._num_through:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._next_pass)
+        self._num_through += 1
+
+    def _next_pass(self) -> None:
+        self._num_through = 0
+        while self._waiting and self._num_through < self._most:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._count()
+
+
 def run_stoppable(main: Coroutine[Any, Any, T]) -> T:
     """asyncio.run that treats SIGTERM and SIGHUP like ^C: everything is closed, then KeyboardInterrupt is raised. A
     signal that is ignored, as under `nohup`, stays ignored."""
@@ -92,9 +142,11 @@ def collect_rarely() -> None:
     """Make this process's garbage collector run less often, for a process that holds thousands of rollouts.
 
     Their objects live as long as they do and are freed by reference counting, so repeated full collections find nothing
-    and take almost half the time with 10,000 rollouts. Cycles are still collected, only later.
+    and take almost half the time with 10,000 rollouts. Cycles are still collected, only later. What outlived one
+    collection is looked at once more with the next one, and then only by a full one: a collection of many generations
+    together would hold everything up for as long as a second.
     """
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 0, 200)
 
 
 async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:
@@ -103,10 +155,30 @@ async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:
     For clean-up that must be completed: the tasks need time limits of their own.
     """
     cancelled: asyncio.CancelledError | None = None
-    while pending := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError as raised:
-            cancelled = raised
+    for task in tasks:
+        while not task.done():
+            try:
+                await ended_within(None, task)
+            except asyncio.CancelledError as raised:
+                cancelled = raised
     if cancelled is not None:
         raise cancelled
+
+
+async def ended_within(timeout_s: float | None, task: asyncio.Future[Any]) -> None:
+    """Wait until `task` is done or the time is over, and do nothing to it. As asyncio.wait, but lighter, for one."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = None if timeout_s is None else loop.call_later(timeout_s, wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()

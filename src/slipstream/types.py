@@ -26,6 +26,8 @@ def token_ids(ids: Iterable[int] = ()) -> TokenIds:
     return array("i", ids)
 
 
+NO_TOKENS = token_ids()
+
 # ---------------------------------------------------------------- why a rollout ended, and what that is worth
 
 
@@ -214,6 +216,16 @@ class SampleParams:
     top_p: float = 1.0
     seed: int | None = None
     stop_ids: tuple[int, ...] = ()
+
+    def of_call(self, *, max_tokens: int, seed: int) -> SampleParams:
+        """These settings for one call: `dataclasses.replace`, in half the time."""
+        return SampleParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=seed,
+            stop_ids=self.stop_ids,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,7 +485,7 @@ class Turn:
     branch: int = 0
     parent: int | None = None
     num_kept: int = 0
-    added: TokenIds = field(default_factory=token_ids)
+    added: TokenIds = field(default_factory=lambda: NO_TOKENS)
     sampled: Sampled | None = None
     """None under the chat dialogue, which sees no tokens."""
     messages: tuple[Message, ...] = ()

@@ -7,7 +7,6 @@ A resumed attempt behaves as one that never stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -101,8 +100,7 @@ class ToolAgent:
                 calls = reply.message.calls
                 if external_calls(calls, self._toolset.tools):
                     await dialogue.settled()  # otherwise a resumed run would not know of it, and repeat it
-                now_s = asyncio.get_running_loop().time()
-                results = await tools.run(calls, dialogue.messages, deadline_s=now_s + tool_seconds_left)
+                results = await tools.run(calls, dialogue.messages, deadline_s=tools.now_s() + tool_seconds_left)
                 for result in results:
                     on_span(_tool_span(result))
                     tool_seconds_left -= result.end_s - result.start_s

@@ -59,7 +59,7 @@ class CallContext:
         if room <= 0:
             allowed = self.max_context_tokens
             raise ContextOverflow(f"the conversation has {num_context_tokens} tokens, but only {allowed} are allowed")
-        return replace(self.params, max_tokens=min(self.params.max_tokens, room), seed=seed)
+        return self.params.of_call(max_tokens=min(self.params.max_tokens, room), seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ from slipstream.dispatch.queue import RankedQueue, Waiter
 from slipstream.errors import ConfigError
 from slipstream.types import EngineLoad, Job, JobKey
 
+MAX_PER_PASS = 250
+"""Jobs admitted to a stage in one pass of the event loop, so that none takes long."""
+
 
 def need_of(job: Job, weight: int) -> Need:
     """What a sandbox of this job takes, the agent's or the grader's, at a weight of `weight` units; 0 is no sandbox."""
@@ -225,6 +228,9 @@ class Admission:
 
     def _admit(self, stage: Stage, proposed: int) -> None:
         places, queue = min(proposed, self._room(stage)), self._queues[stage]
+        if places > MAX_PER_PASS:
+            places = MAX_PER_PASS
+            self._pump_soon()
         while places > 0 and (first := queue.first()) is not None:
             if not self._fits(first.need):
                 return  # no overtaking: a heavy job would wait for ever behind light ones

@@ -18,8 +18,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-from slipstream.aio import outlast, task_group
-from slipstream.dispatch.admission import Admission
+from slipstream.aio import PerPass, outlast, task_group
+from slipstream.dispatch.admission import MAX_PER_PASS, Admission
 from slipstream.dispatch.base import (
     Deadlines,
     DispatchLimits,
@@ -73,6 +73,7 @@ class Dispatcher:
         self._admission.num_abandoned = lambda: self._stages.num_abandoned
         self._admission.on_defect = self._fail
         self._room = asyncio.Semaphore(capacity)
+        self._per_pass = PerPass(MAX_PER_PASS)
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
         self._common_failure = CommonFailure(
             is_proven=is_proven, num_live=lambda: len(self._tasks), on_found=self._fail
@@ -111,6 +112,7 @@ class Dispatcher:
 
     async def submit(self, job: Job) -> None:
         """Take a job; waits while there is no room. Each key may be submitted once."""
+        await self._per_pass.through()
         self._check_open(job)
         if job.key in self._submitted:
             raise ConfigError(f"job {job.key} was submitted twice")

@@ -1,22 +1,30 @@
-"""The turn gate that admits every turn at once and counts those under way."""
+"""The turn gate that admits every turn, at once or in the next passes of the event loop, and counts those under way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from slipstream.aio import PerPass
 from slipstream.seams import TurnPass
 from slipstream.types import JobKey
 
+MAX_TURNS_PER_PASS = 1_000
+"""Turns that begin in one pass of the event loop; a turn takes the loop some 50 microseconds."""
+
 
 class _OpenTurn:
-    __slots__ = ("_gate",)
+    __slots__ = ("_gate", "_nested")
 
-    def __init__(self, gate: OpenGate) -> None:
+    def __init__(self, gate: OpenGate, *, nested: bool) -> None:
         self._gate = gate
+        self._nested = nested
 
     async def __aenter__(self) -> TurnPass:
-        self._gate.num_turns_under_way += 1
-        return TurnPass(num_under_way=self._gate.num_turns_under_way)
+        gate = self._gate
+        if not (self._nested or gate.per_pass.is_through()):
+            await gate.per_pass.through()
+        gate.num_turns_under_way += 1
+        return TurnPass(num_under_way=gate.num_turns_under_way)
 
     async def __aexit__(self, *raised: object) -> None:
         self._gate.num_turns_under_way -= 1
@@ -25,9 +33,10 @@ class _OpenTurn:
 class OpenGate:
     def __init__(self) -> None:
         self.num_turns_under_way = 0
+        self.per_pass = PerPass(MAX_TURNS_PER_PASS)
 
     def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> _OpenTurn:
-        return _OpenTurn(self)
+        return _OpenTurn(self, nested=nested)
 
     def room(self) -> int | None:
         return None

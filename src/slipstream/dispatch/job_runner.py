@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from slipstream.aio import outlast
 from slipstream.dispatch.admission import Admission, need_of
 from slipstream.dispatch.base import Attempt, Deadlines, Placement, Retries, Stage
 from slipstream.dispatch.common_failure import CommonFailure
@@ -194,16 +192,18 @@ class JobRunner:
     async def _init_and_run(self) -> Attempt:
         """Both stages that hold the agent's sandbox; it is closed when this returns or raises."""
         try:
-            async with self._inside(Stage.INIT):
+            try:
                 self._attempt_now = attempt = self._open()
                 await self._stage(Stage.INIT, attempt.init, self._deadlines.init_s, retry_after_deadline=True)
+            finally:
+                self._admission.leave(Stage.INIT)
             await self._enter(Stage.RUN)
-            async with self._inside(Stage.RUN):
-                try:
-                    await self._stage(Stage.RUN, attempt.run, self._deadlines.run_s, retry_after_deadline=False)
-                finally:
-                    left_behind = self._stages.has_left_behind(self._name(Stage.RUN))
-                    self._admission.run_over(self._job.key, left_behind=left_behind)
+            try:
+                await self._stage(Stage.RUN, attempt.run, self._deadlines.run_s, retry_after_deadline=False)
+            finally:
+                left_behind = self._stages.has_left_behind(self._name(Stage.RUN))
+                self._admission.run_over(self._job.key, left_behind=left_behind)
+                self._admission.leave(Stage.RUN)
             if self._past is None:  # otherwise it was not the whole run
                 self._admission.ran(self._job, self._spans[-1].seconds)
             return attempt
@@ -224,7 +224,7 @@ class JobRunner:
             weight = self._grade_weight(attempt)
             await self._enter(Stage.GRADE, weight=weight)
             try:
-                async with self._inside(Stage.GRADE):
+                try:
                     return await self._stage(
                         Stage.GRADE,
                         lambda: self._graded(attempt),
@@ -232,6 +232,8 @@ class JobRunner:
                         retry_after_deadline=True,
                         counts={"try": number, "sandboxes": weight},
                     )
+                finally:
+                    self._admission.leave(Stage.GRADE)
             except _Failed as failed:
                 if failed.abandoned:
                     await self._clean_up("close", attempt.aclose)  # before its place is given back
@@ -316,17 +318,14 @@ class JobRunner:
         self, what: str, work: Callable[[], Awaitable[None]], *, otherwise: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Clean up in bounded time: never a reason to fail, and done even while being cancelled."""
-        await outlast([asyncio.create_task(self._clean_up_within_limit(what, work, otherwise))])
-
-    async def _clean_up_within_limit(
-        self, what: str, work: Callable[[], Awaitable[None]], otherwise: Callable[[], Awaitable[None]] | None
-    ) -> None:
-        try:
-            await self._stages.run(work, timeout_s=self._deadlines.release_s, name=f"{what} of {self._job.key}")
-        except Exception as raised:
-            logger.warning("%s of %s failed: %r", what, self._job.key, raised)
+        name = f"{what} of {self._job.key}"
+        failed, cancelled = await self._stages.finish(work, timeout_s=self._deadlines.release_s, name=name)
+        if failed is not None:
+            logger.warning("%s failed: %r", name, failed)
             if otherwise is not None:
-                await self._clean_up_within_limit("close", otherwise, None)
+                await self._clean_up("close", otherwise)
+        if cancelled is not None:
+            raise cancelled
 
     async def _enter(self, stage: Stage, *, weight: int = 0) -> None:
         start_s = self._loop.time()
@@ -334,21 +333,18 @@ class JobRunner:
         if left_s is not None and left_s <= 0:
             message = InfrastructureError(f"the job's deadline passed before it waited for a place in {stage}")
             raise self._failed(stage, message, retry=False, reason=EndReason.DEADLINE)
+        entered = self._admission.enter(stage, self._job, need=need_of(self._job, weight))
         try:
-            async with asyncio.timeout(left_s):
-                await self._admission.enter(stage, self._job, need=need_of(self._job, weight))
+            if left_s is None:
+                await entered
+            else:
+                async with asyncio.timeout(left_s):
+                    await entered
         except TimeoutError as raised:
             message = InfrastructureError(f"waited for a place in {stage} until the job's deadline")
             raise self._failed(stage, message, retry=False, reason=EndReason.WAITED) from raised
         finally:
             self._span(_WAIT[stage], start_s)
-
-    @asynccontextmanager
-    async def _inside(self, stage: Stage) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            self._admission.leave(stage)
 
     def _failed(
         self, stage: Stage, raised: Exception, *, retry: bool, reason: EndReason = EndReason.INFRASTRUCTURE

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from slipstream.aio import outlast
+from slipstream.aio import ended_within, outlast
 from slipstream.errors import InfrastructureError, JournalError
 
 T = TypeVar("T")
@@ -50,19 +50,45 @@ class StageRunner:
         timeout_s = timeout_s if most_s is None else min(timeout_s, most_s)
         granted_s = 0.0
         try:
-            await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+            await ended_within(max(0.0, timeout_s), task)
             while not task.done() and (more_s := held_s() - granted_s) > 0 and most_s is not None:
                 granted_s += more_s
                 more_s = min(timeout_s + granted_s, most_s) - (timeout_s + granted_s - more_s)
                 if more_s <= 0:
                     break
-                await asyncio.wait({task}, timeout=more_s)
+                await ended_within(more_s, task)
         except asyncio.CancelledError:
             await self._end(task)
             raise
+        return await self._result(task, timeout_s)
+
+    async def finish(
+        self, stage: Callable[[], Awaitable[None]], *, timeout_s: float, name: str
+    ) -> tuple[Exception | None, asyncio.CancelledError | None]:
+        """Run clean-up to its end or its deadline, even if cancelled meanwhile: what it failed with, and the
+        cancellation, which the caller raises when all is cleaned up."""
+        loop, task = asyncio.get_running_loop(), asyncio.create_task(_contained(stage), name=name)
+        ends_at_s = loop.time() + timeout_s
+        failed: Exception | None = None
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done() and (left_s := ends_at_s - loop.time()) > 0:
+            try:
+                await ended_within(left_s, task)
+            except asyncio.CancelledError as raised:
+                cancelled = raised
+        try:
+            await self._result(task, timeout_s)
+        except asyncio.CancelledError as raised:
+            cancelled = raised
+        except Exception as raised:
+            failed = raised
+        return failed, cancelled
+
+    async def _result(self, task: asyncio.Task[T], timeout_s: float) -> T:
+        """What a stage that is done, or had `timeout_s`, returned."""
         if task.done():
             return task.result()
-        late = f"{name} passed its deadline of {timeout_s:g} s"
+        late = f"{task.get_name()} passed its deadline of {timeout_s:g} s"
         if not await self._end(task):
             raise StageAbandoned(f"{late} and ignored its cancellation")
         if task.cancelled():
@@ -81,7 +107,7 @@ class StageRunner:
         task.cancel()
         try:
             # Even if cancelled again meanwhile: what is alive still holds its place.
-            await outlast([asyncio.ensure_future(asyncio.wait({task}, timeout=self._grace_s))])
+            await outlast([asyncio.create_task(ended_within(self._grace_s, task))])
         finally:
             if not task.done():
                 self.num_abandoned += 1

@@ -101,6 +101,8 @@ def column_text(column: str | bytes) -> str:
 
 
 def _pack_ints(values: array[int]) -> bytes:
+    if not values:
+        return _RAW
     return pack(_little_endian(values if values.typecode == "i" else array("i", values)).tobytes())
 
 

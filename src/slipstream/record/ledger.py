@@ -8,6 +8,7 @@ then it is done. Only unfinished jobs use memory here; of a finished one the key
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,7 +34,8 @@ from slipstream.types import Job, JobKey, Rollout, Turn
 @dataclass(slots=True)
 class _OpenJob:
     job: Job | None = None
-    turns: dict[tuple[int, int], Turn] = field(default_factory=dict)
+    turns: defaultdict[int, dict[int, Turn]] = field(default_factory=lambda: defaultdict(dict))
+    """By attempt and index."""
     ended: set[int] = field(default_factory=set)
 
 
@@ -76,9 +78,10 @@ class Ledger:
             case TurnTaken(key=key, attempt=attempt, turn=turn):
                 if (known := self._unfinished(key)) is None:
                     return False
-                if (attempt, turn.index) in known.turns:
+                turns = known.turns[attempt]
+                if turn.index in turns:
                     raise JournalError(f"turn {turn.index} of attempt {attempt} of job {key} was taken before")
-                known.turns[attempt, turn.index] = turn
+                turns[turn.index] = turn
             case JobAdmitted(job=job):
                 return self._admit(job)
             case RunEnded(key=key, attempt=attempt):
@@ -120,8 +123,9 @@ class Ledger:
         known = self._open.get(key, _OpenJob())
         if known.job is not None and known.job != rollout.job:
             raise JournalError(f"the rollout of job {key} says {rollout.job}, but {known.job} was admitted")
+        turns = known.turns[rollout.attempt]
         for turn in rollout.turns:
-            taken = known.turns.get((rollout.attempt, turn.index), turn)
+            taken = turns.get(turn.index, turn)
             if not _same(taken, turn):
                 raise JournalError(
                     f"turn {turn.index} of attempt {rollout.attempt} of job {key} differs from the one that was taken: "

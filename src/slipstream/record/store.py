@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from slipstream.aio import PerPass
 from slipstream.errors import ConfigError, JournalError
 from slipstream.record.files_in_place import FilesInPlace
 from slipstream.record.hardware import HardwareSample
@@ -33,6 +34,9 @@ from slipstream.seams import Event
 from slipstream.types import Json
 
 _log = logging.getLogger(__name__)
+
+_MAX_FLUSHED_PER_PASS = 250
+"""A commit may end the wait of thousands of rollouts at once."""
 
 
 class RunStore(RunReader):
@@ -62,6 +66,7 @@ class RunStore(RunReader):
         self._queued: Future[str | None] | None = None
         """The commit that has not started: it will take whatever is pending then, so later flushes wait for it too."""
         self._closing: Future[str | None] | None = None
+        self._per_pass = PerPass(_MAX_FLUSHED_PER_PASS)
         self._awaited: tuple[Future[str | None], asyncio.Future[str | None]] | None = None
 
     @staticmethod
@@ -134,6 +139,7 @@ class RunStore(RunReader):
         if failure is not None:
             self._failure_raised = True
             raise JournalError(failure)
+        await self._per_pass.through()
 
     def _awaitable(self, commit: Future[str | None]) -> asyncio.Future[str | None]:
         """One future for all flushes that wait for the same commit on the same loop, so that the loop is woken once."""

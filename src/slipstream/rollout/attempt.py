@@ -15,7 +15,6 @@ from typing import Protocol
 
 from slipstream.agent.loop import Runner
 from slipstream.agent.nested import NestedDialogue
-from slipstream.aio import task_group
 from slipstream.dialogue.base import Dialogue, TurnLog
 from slipstream.errors import (
     GraderError,
@@ -122,13 +121,11 @@ class RolloutAttempt:
         dialogue = self._deps.make_dialogue(self._job, self._number, self._task, self._log)
         runner = self._deps.make_runner(self._task)
         try:
-            async with task_group() as group:
-                writing = group.create_task(self._deps.turn_writer.watch())
+            async with self._deps.turn_writer.guarded():
                 with boundary(InfrastructureError, "running the agent"):
                     ending = await runner.run(
                         self._task.brief, self._sandbox, dialogue, self._past_turns, on_span=self._record_span
                     )
-                writing.cancel()
         finally:
             dialogue.close()
         try:

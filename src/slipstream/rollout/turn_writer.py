@@ -1,12 +1,14 @@
 """Makes the turns of all attempts durable soon after they are taken, with one flush for many.
 
-Invariants: a turn is being written as soon as the flush under way when it was taken is over. If one fails, every
-attempt that watches is told.
+Invariants: a turn is being written once the flush that was under way when it was taken is over. If one fails, every
+attempt is cancelled and raises its JournalError.
 """
 
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
+from typing import Self
 
 from slipstream.errors import JournalError
 from slipstream.seams import Journal
@@ -19,8 +21,8 @@ class TurnWriter:
         self._journal = journal
         self._has_unwritten = False
         self._writing: asyncio.Task[None] | None = None
-        """No attempt owns it, as it writes for all of them; it ends by itself."""
-        self._watched: set[asyncio.Future[None]] = set()
+        """It writes for all attempts, so none of them owns it; it ends by itself."""
+        self._guarded: set[_Guarded] = set()
 
     def took(self) -> None:
         """A turn was appended to the journal."""
@@ -28,14 +30,10 @@ class TurnWriter:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name="writing turns")
 
-    async def watch(self) -> None:
-        """Wait until a turn cannot be written, then raise the JournalError."""
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watched.add(failed)
-        try:
-            await failed
-        finally:
-            self._watched.discard(failed)
+    def guarded(self) -> _Guarded:
+        """`async with` around an agent's run: it is cancelled, and the JournalError raised, when turns cannot be
+        written."""
+        return _Guarded(self._guarded)
 
     async def _write(self) -> None:
         try:
@@ -43,8 +41,31 @@ class TurnWriter:
                 self._has_unwritten = False
                 await self._journal.flush()
         except JournalError as raised:
-            for failed in self._watched:
-                if not failed.done():
-                    failed.set_exception(JournalError(str(raised)))
+            for guarded in self._guarded:
+                guarded.fail(JournalError(str(raised)))
         finally:
             self._writing = None
+
+
+class _Guarded:
+    def __init__(self, all_guarded: set[_Guarded]) -> None:
+        self._all = all_guarded
+        self._task: asyncio.Task[object] | None = None
+        self._failed: JournalError | None = None
+
+    def fail(self, failed: JournalError) -> None:
+        if self._failed is None and self._task is not None:
+            self._failed = failed
+            self._task.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._all.add(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._all.discard(self)
+        if self._failed is not None and self._task is not None and self._task.uncancel() == 0:
+            raise self._failed

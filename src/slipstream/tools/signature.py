@@ -88,11 +88,11 @@ class Signature:
 
 def _are_ascii(arguments: Mapping[str, Json]) -> bool:
     """Whether they are plain values, with no character beyond ASCII."""
-    return all(
-        name.isascii()
-        and (value.isascii() if isinstance(value, str) else value is None or isinstance(value, int | float))
-        for name, value in arguments.items()
-    )
+    for name, value in arguments.items():
+        is_plain = value.isascii() if isinstance(value, str) else value is None or isinstance(value, (int, float))
+        if not (is_plain and name.isascii()):
+            return False
+    return True
 
 
 def describe_arguments(parameters: Mapping[str, Json]) -> str:

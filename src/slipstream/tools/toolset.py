@@ -162,9 +162,14 @@ class OpenToolset:
         self._resources = resources
         self._call_format = call_format
         self._shows_hints = shows_hints
+        self._loop = asyncio.get_running_loop()  # each look for it asks the system for the process's number
         with boundary(ToolFailure, "making the tools of a rollout"):
             self._tools = {name: tool.fresh() for name, tool in toolset.tools.items()}
         self._own = [tool for name, tool in self._tools.items() if tool is not toolset.tools[name]]
+
+    def now_s(self) -> float:
+        """The event loop's time."""
+        return self._loop.time()
 
     async def run(
         self, calls: Sequence[ToolCall], messages: Sequence[Message], *, deadline_s: float = math.inf
@@ -197,7 +202,8 @@ class OpenToolset:
 
     async def aclose(self) -> None:
         own, self._own = self._own, []
-        await _close_all(own)
+        if own:
+            await _close_all(own)
 
     async def _run_beside(
         self, calls: Sequence[ToolCall], messages: Sequence[Message], deadline_s: float
@@ -207,16 +213,15 @@ class OpenToolset:
         return tuple(task.result() for task in tasks)
 
     async def _run_one(self, call: ToolCall, messages: Sequence[Message], deadline_s: float) -> CallResult:
-        start_s = asyncio.get_running_loop().time()
+        start_s = self._loop.time()
         try:
-            outcome = await self._outcome(call, messages, deadline_s)
+            outcome = await self._outcome(call, messages, deadline_s, start_s)
         except (ToolError, SandboxFileError, SandboxLimitError) as told:
             outcome = Observation(text=str(told), is_error=True)
         return self._result(call, outcome, start_s)
 
-    async def _outcome(self, call: ToolCall, messages: Sequence[Message], deadline_s: float) -> Outcome:
+    async def _outcome(self, call: ToolCall, messages: Sequence[Message], deadline_s: float, now_s: float) -> Outcome:
         tool = self._runnable(call)
-        now_s = asyncio.get_running_loop().time()
         deadline_s = min(deadline_s, now_s + tool.timeout_s)
         if deadline_s <= now_s:
             raise ToolError(f"{call.name}: not run, no time is left for tools")
@@ -271,7 +276,7 @@ class OpenToolset:
             outcome=outcome,
             text=text,
             start_s=start_s,
-            end_s=asyncio.get_running_loop().time(),
+            end_s=self._loop.time(),
             num_chars_cut=num_chars_cut,
         )
 
