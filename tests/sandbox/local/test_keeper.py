@@ -96,7 +96,7 @@ def test_a_request_whose_process_was_killed_is_answered_and_the_keeper_goes_on()
 
 COPY = """
 import os, resource, sys
-from slipstream.sandbox.local.keeper import FOLDER, copy_folder
+from slipstream.sandbox.keeper.copying import FOLDER, copy_folder
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 copy_folder(*(os.open(folder, FOLDER) for folder in sys.argv[1:]))
 """

@@ -43,10 +43,10 @@ class HostView:
     devices: tuple[str, ...] = DEVICES
 
 
-def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> HostView:
+def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...]) -> HostView:
     """The host's programs, a minimal /etc, and mount points for the sandbox's own folders."""
     links = [*DEVICE_LINKS, ("/var/tmp", "../tmp")]
-    folders = {"/usr": "/usr", **shown}
+    folders = {"/usr": "/usr"}
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)
         if folder.is_symlink():
