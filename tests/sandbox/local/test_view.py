@@ -99,7 +99,8 @@ print(*said)
 
 IN_NAMESPACES = """
 import json, os, sys
-from slipstream.sandbox.local.keeper import mount, mount_view, mounts_in_view, try_overlays
+from slipstream.sandbox.keeper.kernel import mount
+from slipstream.sandbox.keeper.layers import mount_view, mounts_in_view, try_overlays
 folder, second = sys.argv[1:]
 os.chdir(folder)
 for name in ("view", "place", "empty"):

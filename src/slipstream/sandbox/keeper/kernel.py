@@ -18,7 +18,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 22, 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL, SECCOMP_MODE_FILTER = 4, 2
-CAPABILITY_VERSION, MAX_CAPABILITIES = 0x20080522, 64
+CAPABILITY_VERSION = 0x20080522
 PIDFD_OPEN = 434
 """The number of a call that Python 3.8 lacks, the same on every machine."""
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
@@ -28,6 +28,11 @@ BPF_BYTES = 8
 libc = ctypes.CDLL(None, use_errno=True)
 python = ctypes.PyDLL(None, use_errno=True)
 """It keeps the interpreter's lock, as a fork must."""
+USED = ("capset", "mount", "pivot_root", "prctl", "syscall", "umount2", "unshare")
+for _name in USED:  # found here once, and not by every fork
+    getattr(libc, _name)
+for _name in ("PyOS_BeforeFork", "PyOS_AfterFork_Child", "PyOS_AfterFork_Parent", "syscall"):
+    getattr(python, _name)
 
 
 class Filter(ctypes.Structure):
@@ -69,9 +74,11 @@ def change_root(folder: str) -> None:
 def drop_capabilities() -> None:
     """All of them, and the possibility of getting any back."""
     checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "dropping ambient capabilities")
-    for number in range(MAX_CAPABILITIES):
-        if prctl(PR_CAPBSET_DROP, number):
-            break  # the kernel has no more
+    drop, number = libc.prctl, 0
+    while drop(PR_CAPBSET_DROP, number) == 0:  # the kernel refuses the first that it does not know
+        number += 1
+    if number == 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     checked(libc.capset(header, (ctypes.c_uint32 * 6)()), "dropping capabilities")
 

@@ -23,15 +23,14 @@ has to start. It outlives this process, and ends with its own control socket.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import errno
 import gc
-import json
 import marshal
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 
 from slipstream.sandbox.keeper import process_one
@@ -52,6 +51,7 @@ from slipstream.sandbox.keeper.kernel import (
 )
 from slipstream.sandbox.keeper.layers import drop_layer, fill_view, make_layer, mount_view, try_overlays
 from slipstream.sandbox.keeper.process_one import Places
+from slipstream.sandbox.supervisor.program import as_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ MAX_ENDED = 1024
 
 
 class Keeper:
-    def __init__(self, control: socket.socket, layers: str) -> None:
+    def __init__(self, control: _socket.socket, layers: str) -> None:
         self.control = control
         self.layers = layers
         self.places = Places(layers)
@@ -83,8 +83,9 @@ class Keeper:
             os.mkdir(place)
 
     def reply(self, request_id: int, fds: list[int], **values: int | str) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds))]
-        self.control.sendmsg([json.dumps({"id": request_id, **values}).encode()], rights if fds else [])
+        packed = b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)]
+        self.control.sendmsg([as_json({"id": request_id, **values})], rights if fds else [])
 
     def handle(self, request: Request, fds: list[int]) -> None:
         try:
@@ -178,11 +179,14 @@ class Keeper:
 
     def do_listen(self, request: Request, fds: list[int]) -> None:
         path = f"/proc/self/fd/{fds[0]}/{request['path']}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
             listening.bind(path)
             os.chmod(path, 0o777)  # anyone who can see it may connect
             listening.listen(64)
             self.reply(request["id"], [listening.fileno()])
+        finally:
+            listening.close()
 
     # ---------------------------------------------------------------- programs
 
@@ -202,8 +206,8 @@ class Keeper:
         """The descriptors: the control socket, stderr, and files of the meter, which are joined by writing to them."""
 
         def start() -> None:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _signal.set_wakeup_fd(-1)
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             places = self.places
             make_layer(places.layer, request["num_bytes"], request["folders"], request["terminals"])
             for name, content in request["files"].items():
@@ -221,11 +225,11 @@ class Keeper:
 
     def receive(self) -> bool:
         """Handle one request. False at the end of the control socket."""
-        space = socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
-        packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        space = _socket.CMSG_SPACE(MAX_FDS * FD_BYTES)
+        packet, extra, _, _ = self.control.recvmsg(PACKET_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
         fds: list[int] = []
         for level, kind, data in extra:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 ends = range(FD_BYTES, len(data) + 1, FD_BYTES)
                 fds += [int.from_bytes(data[end - FD_BYTES : end], sys.byteorder) for end in ends]
         try:
@@ -267,14 +271,14 @@ def main() -> None:
     os.umask(0o022)
     # What is started has no capabilities; this process keeps its own.
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))  # giving up the keeper kills bwrap
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is meant for the run, which closes its sandboxes
+    prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL))  # giving up the keeper kills bwrap
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # ^C is meant for the run, which closes its sandboxes
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    _signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     process_one.load_everything()
     gc.freeze()  # what is loaded by now stays as it is, so that forks share its memory
     try:
-        Keeper(socket.socket(fileno=control_fd), layers).serve(wakeup)
+        Keeper(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, control_fd), layers).serve(wakeup)
     except (ConnectionError, BrokenPipeError):
         pass  # the run is gone

@@ -7,6 +7,7 @@ machine that cannot do this is refused with a ConfigError, never worked around.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import stat
@@ -26,6 +27,8 @@ ENDPOINTS = "/run/endpoints"
 TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
 """Top-level folders that the sandbox itself creates, so the workdir cannot be there."""
 MB = 1 << 20
+MAX_KINDS = 64
+"""Of so many workdirs, what follows from each is remembered."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -148,11 +151,16 @@ class Area:
 
 def workdir_of(spec: SandboxSpec) -> str:
     """The spec's workdir, checked."""
-    path = PurePosixPath(spec.workdir)
-    taken = TAKEN if spec.base == "host" else ("dev", "proc", "run", "sys")
+    return _checked_workdir(spec.workdir, spec.base == "host")
+
+
+@functools.lru_cache(maxsize=MAX_KINDS)
+def _checked_workdir(workdir: str, is_on_host: bool) -> str:
+    path = PurePosixPath(workdir)
+    taken = TAKEN if is_on_host else ("dev", "proc", "run", "sys")
     if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in taken:
         raise ConfigError(
-            f"the workdir {spec.workdir!r} cannot be used in a local sandbox: use an absolute path such as /work, "
+            f"the workdir {workdir!r} cannot be used in a local sandbox: use an absolute path such as /work, "
             "not below a system folder"
         )
     return str(path)
@@ -242,9 +250,12 @@ def contents_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def view_of(spec: SandboxSpec) -> HostView:
-    if spec.base != "host":
-        return HostView()
-    return host_view(files=_etc(spec), mount_points=("/tmp", ENDPOINTS, workdir_of(spec)))
+    return HostView() if spec.base != "host" else _host_view(workdir_of(spec))
+
+
+@functools.lru_cache(maxsize=MAX_KINDS)
+def _host_view(workdir: str) -> HostView:
+    return host_view(files=_etc(workdir), mount_points=("/tmp", ENDPOINTS, workdir))
 
 
 def added_files(spec: SandboxSpec) -> dict[str, bytes]:
@@ -252,11 +263,11 @@ def added_files(spec: SandboxSpec) -> dict[str, bytes]:
     return {} if spec.base == "host" else _with_agent(Path(spec.base), workdir_of(spec))
 
 
-def _etc(spec: SandboxSpec) -> dict[str, bytes]:
+def _etc(workdir: str) -> dict[str, bytes]:
     return {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
-            f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir_of(spec)}:/bin/bash\n"
+            f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir}:/bin/bash\n"
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ).encode(),
         "/etc/group": f"root:x:0:\nagent:x:{INSIDE_UID}:\nnogroup:x:65534:\n".encode(),

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import functools
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -209,9 +210,11 @@ class SandboxProcess:
     def check_alive(self) -> None:
         """Raise ProcessLookupError unless it is alive, so that what was opened by its pid before this call belongs to
         it, and not to a new process with the same pid."""
-        if self._is_closed:
+        poll = select.poll()
+        if not self._is_closed:
+            poll.register(self._pidfd, select.POLLIN)
+        if self._is_closed or poll.poll(0):
             raise ProcessLookupError(errno.ESRCH, "the sandbox is gone")
-        signal.pidfd_send_signal(self._pidfd, 0)
 
     async def end(self) -> None:
         """Kill the sandbox and wait until all of it is dead. Called once; must not be cancelled."""

@@ -86,8 +86,8 @@ class LocalSandbox(SupervisedSandbox):
         """Wait until the supervisor responds and the meter is attached."""
         try:
             async with asyncio.timeout(timeout_s):
-                attaching = asyncio.to_thread(self._local_host.meter.attach, self._local_host.process.pid)
-                await asyncio.gather(attaching, self._channel.ask({"op": "hello"}))
+                await self._channel.ask({"op": "hello"})
+                self._local_host.meter.attach(self._local_host.process.pid)  # it has joined, so this does not wait
         except TimeoutError:
             raise SandboxError(f"the sandbox did not start within {timeout_s:g} s") from None
         except OSError as error:
