@@ -467,7 +467,7 @@ def test_a_base_that_cannot_start_says_what_was_complained_about(tmp_path: Path)
 
     async def main() -> None:
         async with provided() as provider:
-            with pytest.raises(SandboxError, match="process 1.*/tmp") as raised:
+            with pytest.raises(SandboxError, match=r"process 1.*/tmp") as raised:
                 await provider.open(SandboxSpec(base=str(base), limits=SMALL))
             assert not isinstance(raised.value, SandboxBroken)
             assert (await provider.open(SandboxSpec(limits=SMALL))).id, "others start all the same"

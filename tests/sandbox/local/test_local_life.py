@@ -20,7 +20,7 @@ from local_stage import children
 
 from slipstream.errors import ConfigError, SandboxError
 from slipstream.sandbox import LocalProvider, Sandbox
-from slipstream.sandbox.local.bwrap import Program, base_interpreter, can_be_reached, find_bwrap, own_interpreter
+from slipstream.sandbox.local.bwrap import Program, can_be_reached, find_bwrap, own_interpreter, system_interpreter
 from slipstream.sandbox.local.bwrap_probe import try_open
 from slipstream.sandbox.local.process import reveal_point
 from slipstream.types import File, SandboxSpec
@@ -162,7 +162,7 @@ def test_a_start_that_fails_shows_what_bwrap_said(tmp_path: Path) -> None:
 
     async def main() -> None:
         descriptors = open_descriptors()
-        provider = LocalProvider(program=Program(path=program), interpreter=base_interpreter())
+        provider = LocalProvider(program=Program(path=program), interpreter=system_interpreter())
         with pytest.raises(SandboxError, match=r"told you so|denied"):
             await provider.open(SandboxSpec())
         await provider.aclose()
@@ -321,7 +321,7 @@ def test_bwrap_and_python_may_lie_where_nobody_can_go(tmp_path: Path) -> None:
     library = shutil.copy(found.library, private) if found.library else None
     hidden = Program(path=Path(shutil.copy(found.path, private)), library=Path(library) if library else None)
     assert not can_be_reached(hidden.path)
-    assert try_open(LocalProvider(program=hidden, interpreter=base_interpreter())) == ""
+    assert try_open(LocalProvider(program=hidden, interpreter=system_interpreter())) == ""
     assert try_open(LocalProvider(program=hidden, interpreter=own_interpreter())) == ""
 
 
@@ -337,7 +337,7 @@ def test_bwrap_may_lie_below_the_folder_where_a_hidden_python_is_shown() -> None
         libraries.mkdir()
         library = Path(shutil.copy(found.library, libraries)) if found.library else None
         moved = Program(path=Path(shutil.copy(found.path, place)), library=library)
-        assert try_open(LocalProvider(program=moved, interpreter=base_interpreter())) == ""
+        assert try_open(LocalProvider(program=moved, interpreter=system_interpreter())) == ""
         assert try_open(LocalProvider(program=moved, interpreter=own_interpreter())) == ""
 
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from local_stage import children
 
 from slipstream.errors import SandboxBroken, SandboxError, SandboxFileError, SandboxLimitError
 from slipstream.sandbox import LocalProvider

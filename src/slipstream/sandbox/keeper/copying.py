@@ -4,7 +4,7 @@ only).
 Invariants: no link in an agent's files is followed; what cannot be copied is skipped, unless there is no room.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH118, PTH120, PTH211
+# ruff: noqa: PTH120
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Invariants: a call that fails raises OSError with what it was for.
 """
 
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
@@ -25,14 +23,12 @@ CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l":
 """The number of `clone` by machine."""
 BPF_BYTES = 8
 
-libc = ctypes.CDLL(None, use_errno=True)
-python = ctypes.PyDLL(None, use_errno=True)
-"""It keeps the interpreter's lock, as a fork must."""
+libc = ctypes.PyDLL(None, use_errno=True)
+"""It keeps the interpreter's lock: a fork must, and nothing else runs here."""
 USED = ("capset", "mount", "pivot_root", "prctl", "syscall", "umount2", "unshare")
-for _name in USED:  # found here once, and not by every fork
+FORKING = ("PyOS_BeforeFork", "PyOS_AfterFork_Child", "PyOS_AfterFork_Parent")
+for _name in USED + FORKING:  # found here once, and not by every fork
     getattr(libc, _name)
-for _name in ("PyOS_BeforeFork", "PyOS_AfterFork_Child", "PyOS_AfterFork_Parent", "syscall"):
-    getattr(python, _name)
 
 
 class Filter(ctypes.Structure):
@@ -103,13 +99,13 @@ def fork_into(flags: int) -> int:
     number = CLONE.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, f"the system calls of {os.uname().machine} are not known")
-    python.PyOS_BeforeFork()
-    pid = int(python.syscall(number, flags | int(_signal.SIGCHLD), 0, 0, 0, 0))
+    libc.PyOS_BeforeFork()
+    pid = int(libc.syscall(number, flags | int(_signal.SIGCHLD), 0, 0, 0, 0))
     number = ctypes.get_errno()
     if pid == 0:
-        python.PyOS_AfterFork_Child()
+        libc.PyOS_AfterFork_Child()
         return 0
-    python.PyOS_AfterFork_Parent()
+    libc.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError(number, f"starting process 1: {os.strerror(number)}")
     return pid

@@ -1,5 +1,5 @@
-"""The layers and views of local sandboxes: each a tmpfs, and overlays over what sandboxes share. Standalone (Python 3.8+,
-standard library only).
+"""The layers and views of local sandboxes: each a tmpfs, and overlays over what sandboxes share. Standalone (Python
+3.8+, standard library only).
 
 Invariants: a layer has a fixed size; a view is read-only. Each program sees its view through its own overlays: an
 overlay has its own inodes, so a lock or a watch on a shared file stays inside one sandbox.
@@ -50,9 +50,12 @@ def make_layer(place: str, num_bytes: int, folders: dict[str, int], terminals: s
     """`terminals` is its folder for pseudo-terminals, if it has one."""
     options = f"size={num_bytes},nr_inodes={max(1024, num_bytes // BYTES_PER_FILE)},mode=0755"
     mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
-    for name, mode in folders.items():
-        os.mkdir(os.path.join(place, name))
-        os.chmod(os.path.join(place, name), mode)
+    umask = os.umask(0)
+    try:
+        for name, mode in folders.items():
+            os.mkdir(f"{place}/{name}", mode)
+    finally:
+        os.umask(umask)
     if terminals:
         options = "newinstance,ptmxmode=0666,mode=620"
         mount("devpts", os.path.join(place, terminals), "devpts", MS_NOSUID | MS_NOEXEC, options)
@@ -158,5 +161,3 @@ def mounts_below(place: str) -> list[tuple[str, int]]:
                 flags = [MOUNT_FLAGS.get(name, 0) for name in fields[5].decode().split(",")]
                 found.append((path, sum(flags)))
     return found
-
-

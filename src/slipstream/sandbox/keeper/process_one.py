@@ -1,7 +1,8 @@
 """Turns a fork of the keeper into process 1 of a sandbox. Standalone (Python 3.8+, standard library only).
 
 Input: a `spawn` request, and the folder of layers. The process is in a mount and a pid namespace of its own already;
-those belong to the keeper's user namespace. Output: none; `become` runs the supervisor until the sandbox ends.
+they belong to the keeper's user namespace, in which a sandbox has no rights. Output: none; `become` runs the supervisor
+until the sandbox ends.
 Invariants: before the supervisor handles its first request, the process is in its own user, pid, mount, ipc, uts,
 network and cgroup namespaces; nothing of the host is mounted except what the request names; it has no capability and
 cannot get one, and no further user namespace; it has no descriptor but the control socket and those of the supervisor.
@@ -10,7 +11,7 @@ Nothing that an agent made is followed out of the sandbox: places are resolved a
 /proc, with its links to a process's descriptors, is there.
 """
 
-# ruff: noqa: PTH103, PTH118, PTH123
+# ruff: noqa: PTH103, PTH118
 
 from __future__ import annotations
 
@@ -25,7 +26,6 @@ from slipstream.sandbox.keeper.kernel import (
     CLONE_NEWCGROUP,
     CLONE_NEWIPC,
     CLONE_NEWNET,
-    CLONE_NEWNS,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
     MS_BIND,
@@ -105,11 +105,11 @@ def become(request: Request, places: Places, control: int, stderr: int) -> NoRet
         os.setsid()
         if (open_files := request["open_files"]) is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        make_root(request, places)
         checked(prctl(PR_SET_NO_NEW_PRIVS, 1), "forbidding new privileges")
         enter_user_namespace(new_namespaces(), "making namespaces")
         start_loopback()
         _socket.sethostname(HOST_NAME)
-        make_root(request, places)
         give_up_rights(request["filter"])
         supervisor.supervise(control, request["workdir"], request["limits"])
         status = 0
@@ -120,7 +120,7 @@ def become(request: Request, places: Places, control: int, stderr: int) -> NoRet
 
 
 def new_namespaces() -> int:
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
+    flags = CLONE_NEWUSER | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
     return flags | CLONE_NEWCGROUP if os.path.exists("/proc/self/ns/cgroup") else flags  # noqa: PTH110
 
 

@@ -9,14 +9,14 @@ link in an agent's files; when the control socket closes it exits.
     main CONTROL_FD LAYERS slipstream-lease=ID
 
 Requests: `spawn` a sandbox with its own layer (returns the pid and a pidfd of its process 1, and a descriptor of the
-layer), `make` a shared layer or `make_view` (returns a descriptor of it), `drop` such a layer, `listen` on a Unix socket
-in a layer (returns it), `copy` folders from one layer to another.
+layer), `make` a shared layer or `make_view` (returns a descriptor of it), `drop` such a layer, `listen` on a Unix
+socket in a layer (returns it), `copy` folders from one layer to another.
 
 A sandbox's layer is mounted where only that sandbox can see it. If all were mounted here, each new sandbox would copy
 the mounts of all the others, and take them down again, under the kernel's one mount lock.
 
-Process 1 of a sandbox, its supervisor, is a fork of this process, in which its program is loaded already: no interpreter
-has to start. It outlives this process, and ends with its own control socket.
+Process 1 of a sandbox, its supervisor, is a fork of this process, in which its program is loaded already: no
+interpreter has to start. It outlives this process, and ends with its own control socket.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH106, PTH118, SIM105
@@ -214,7 +214,7 @@ class Keeper:
                 write_file(os.path.join(places.layer, name), content)
             view = os.path.join(self.layers, request["view"])
             mount_view(view, self.parts[request["view"]], places.view, self.empty)
-            pid = int(os.readlink("/proc/self"))  # the host's, where this is not 1
+            pid = int(os.readlink("/proc/self"))  # noqa: PTH115 - the number outside, where it is not 1
             mount("proc", places.proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
             for join_file in fds[2:]:
                 os.write(join_file, b"0")

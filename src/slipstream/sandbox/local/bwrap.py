@@ -42,8 +42,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """The Python that runs the keeper, which becomes the supervisor of every sandbox. Only the one that runs Slipstream
-    has a `home`."""
+    """A Python that runs the keeper. Only the one that runs Slipstream has a `home`."""
 
     path: str
     home: Path | None = None
@@ -86,7 +85,7 @@ def _is_recent(path: str) -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= OLDEST_BWRAP
 
 
-def base_interpreter() -> Interpreter:
+def system_interpreter() -> Interpreter:
     return Interpreter(path="/usr/bin/python3")
 
 
@@ -107,7 +106,7 @@ def can_be_reached(path: Path) -> bool:
 
 
 def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
-    """Explains why bwrap does not start, and what to do; kernel settings are read below `root`."""
+    """Explains why no sandbox starts, and what to do; kernel settings are read below `root`."""
 
     def setting(name: str) -> str:
         try:
@@ -115,8 +114,8 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
         except OSError:
             return ""
 
-    if "bwrap: execvp" in stderr or not re.search(r"^bwrap: ", stderr, re.MULTILINE):
-        remedy = "no Python there can run the supervisor: install Python 3.8 or later as /usr/bin/python3"
+    if "bwrap: execvp" in stderr or not re.search(r"\bbwrap: |\bprocess 1: ", stderr):
+        remedy = "no Python here can run the keeper of sandboxes: install Python 3.8 or later as /usr/bin/python3"
     elif setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         remedy = "AppArmor forbids user namespaces: run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
     elif setting("kernel/unprivileged_userns_clone") == "0":

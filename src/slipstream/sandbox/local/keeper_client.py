@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ SOURCES = (*PROGRAMS, "supervisor/program.py")
 """The keeper's modules, below this package. None imports anything but the others and the standard library."""
 IMPORT = f"import sys; sys.path.insert(0, '{CODE}'); from slipstream.sandbox.keeper.program import main"
 RUN = f"{IMPORT}; main()"
-COMPILE = f"{IMPORT}; import os; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', sys.argv[1], *sys.argv[2:]])"
+COMPILE = f"{IMPORT}; import os; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', *sys.argv[1:]])"
 """Run first, since forks are cheaper without what compiling leaves in memory. The compiled modules stay in the keeper's
 own file system."""
 END_GRACE_S = 5.0
@@ -232,9 +231,7 @@ class KeeperClient:
             with contextlib.suppress(SandboxError):
                 await self._reply(self._ask({"op": "drop", "layer": layer.name}))
 
-    async def spawn(
-        self, request: SpawnRequest, *, control: int, stderr: int, join_fds: Sequence[int]
-    ) -> Spawned:
+    async def spawn(self, request: SpawnRequest, *, control: int, stderr: int, join_fds: Sequence[int]) -> Spawned:
         """Start a sandbox. `control` is the supervisor's end of its socket; `join_fds` come from a
         meter."""
         message = {field.name: getattr(request, field.name) for field in fields(request)}
@@ -244,7 +241,7 @@ class KeeperClient:
         return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=layer)
 
     async def was_killed(self, pid: int) -> bool:
-        """For a sandbox that has ended: whether someone outside killed its process 1, which no signal from inside can."""
+        """For a sandbox that has ended: whether someone outside killed its process 1. No signal from inside can."""
         told = await self._reply(self._ask({"op": "status", "pid": pid}))
         return "signal" in told
 

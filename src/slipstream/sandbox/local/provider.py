@@ -42,8 +42,8 @@ _numbers = itertools.count(1)
 class LocalProvider:
     """Sandboxes with bubblewrap on this machine.
 
-    With `use_base_python` the supervisor runs on the base's own Python if possible, otherwise on the current one.
-    `program` and `interpreter` are found if not given. `lease` marks every process. `sharers` is how many processes of
+    With `use_system_python` the keeper runs on the system's Python if possible, otherwise on the current one. `program`
+    and `interpreter` are found if not given. `lease` marks every process. `sharers` is how many processes of
     a run start sandboxes on this machine.
     """
 
@@ -54,7 +54,7 @@ class LocalProvider:
         *,
         lease: str = "",
         start_timeout_s: float = 30.0,
-        use_base_python: bool = True,
+        use_system_python: bool = True,
         program: bwrap.Program | None = None,
         interpreter: bwrap.Interpreter | None = None,
         meters: Meters | None = None,
@@ -66,7 +66,7 @@ class LocalProvider:
         self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._open_files = open_files
-        self._use_base_python = use_base_python
+        self._use_system_python = use_system_python
         self._given = None if program is None or interpreter is None else (program, interpreter)
         self._meters = meters
         self._open_ones: set[LocalSandbox] = set()
@@ -75,7 +75,7 @@ class LocalProvider:
         self._probe = Probe(lambda spec: self.open(spec))
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
-        return self._given or find_tools(_provider_with, self._use_base_python)
+        return self._given or find_tools(_provider_with, self._use_system_python)
 
     def check(self) -> None:
         self._tools()

@@ -1,8 +1,8 @@
 """Starts one sandbox through the keeper: what it consists of, the descriptors it inherits, its limits.
 
 Input: where the sandbox can write, its view, the keeper and the meter. Output: the running sandbox, the layer it writes
-to, and the channel to the supervisor, which has not replied yet. Invariants: the sandbox inherits only what it was given;
-if it is not started, no descriptor stays open.
+to, and the channel to the supervisor, which has not replied yet. Invariants: the sandbox inherits only what it was
+given; if it is not started, no descriptor stays open.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ async def launch(
     keeper: KeeperClient, lower: LowerFolders, view: KeptLayer, meter: Meter, *, open_files: int | None
 ) -> tuple[SandboxProcess, KeptLayer, Channel]:
     """Start a sandbox. Raises SandboxError if the keeper cannot, also if it cannot join the meter."""
-    request = spawn_request(
-        lower, view=view.name, memory_is_metered=meter.kind != watchdog.KIND, open_files=open_files
-    )
+    request = spawn_request(lower, view=view.name, memory_is_metered=meter.kind != watchdog.KIND, open_files=open_files)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
         undo.callback(ours.close)
