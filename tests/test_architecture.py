@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slipstream.sandbox.local import keeper_client
-
 SRC = Path(__file__).parent.parent / "src" / "slipstream"
 
 GROUND = {
@@ -290,17 +288,6 @@ def test_what_runs_inside_a_sandbox_imports_nothing_of_ours() -> None:
     )
     offenders = [path for path in programs if any(name.startswith("slipstream") for name in imports_of(SRC / path))]
     assert offenders == []
-
-
-def test_the_keeper_is_made_of_the_modules_that_are_passed_to_it() -> None:
-    """It runs in namespaces of its own, on a Python that has nothing of ours installed."""
-    passed = {path.removesuffix(".py").replace("/", ".") for path in keeper_client.SOURCES}
-    used = {name for path in keeper_client.SOURCES for name in imports_of(SRC / "sandbox" / path)}
-    ours = {name for name in used if name.startswith("slipstream.")}
-    assert {name.removeprefix("slipstream.sandbox.") for name in ours - {"slipstream.sandbox.keeper"}} <= passed
-    assert {path.name for path in (SRC / "sandbox" / "keeper").glob("[!_]*.py")} == {
-        name.rpartition("/")[2] for name in keeper_client.PROGRAMS
-    }
 
 
 def test_no_folder_outgrows_its_concept() -> None:
