@@ -161,12 +161,13 @@ def make_root(request: Request, places: Places) -> None:
     for source, target, is_read_only in request["binds"]:
         bind(source, target, is_read_only=is_read_only)
     os.makedirs(request["workdir"], exist_ok=True)
+    workdir = os.open(request["workdir"], FOLDER)
     os.fchdir(proc)
     show_proc()
     os.fchdir(old)
     unmount(".")
-    os.chdir(request["workdir"])
-    for fd in (old, shared, proc, own):
+    os.fchdir(workdir)
+    for fd in (old, shared, proc, own, workdir):
         os.close(fd)
 
 

@@ -94,7 +94,8 @@ class Keeper:
             self.refuse(request, error)
 
     def refuse(self, request: Request, error: OSError) -> None:
-        kind = "limit" if error.errno == errno.ENOSPC else "host"
+        is_full = error.errno == errno.ENOSPC and request["op"] != "spawn"  # which means: too many namespaces
+        kind = "limit" if is_full else "host"
         self.reply(request["id"], [], error=kind, message=f"{request['op']}: {error.strerror or error}")
 
     def in_own_process(self, request: Request, answer: Callable[[], None], namespaces: int = 0) -> None:

@@ -114,7 +114,7 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
         except OSError:
             return ""
 
-    if "bwrap: execvp" in stderr or not re.search(r"\bbwrap: |\bprocess 1: ", stderr):
+    if "bwrap: execvp" in stderr or not re.search(r"\b(bwrap|spawn|process 1): ", stderr):
         remedy = "no Python here can run the keeper of sandboxes: install Python 3.8 or later as /usr/bin/python3"
     elif setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         remedy = "AppArmor forbids user namespaces: run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
