@@ -278,7 +278,6 @@ def test_what_runs_inside_a_sandbox_imports_nothing_of_ours() -> None:
     programs = (
         "sandbox/supervisor/program.py",
         "sandbox/supervisor/oci_entry.py",
-        "sandbox/local/keeper.py",
         "graders/replay/worker.py",
         "graders/testing/reporter.py",
         "graders/testing/session.py",

@@ -32,12 +32,12 @@ async def kill(sandbox: Sandbox) -> None:
     os.kill(sandbox.host_pid, signal.SIGKILL)
 
 
-def on_base_python() -> LocalProvider:
+def on_system_python() -> LocalProvider:
     return LocalProvider()
 
 
 def on_own_python() -> LocalProvider:
-    return LocalProvider(use_base_python=False)
+    return LocalProvider(use_system_python=False)
 
 
 # The fake plays a handful of programs and runs none.
@@ -47,9 +47,9 @@ def test_the_fake_keeps_the_contract(case: Case) -> None:
 
 
 @on_linux
-@pytest.mark.parametrize("case", [*applicable(on_base_python()), when_lost(kill)], ids=str)
+@pytest.mark.parametrize("case", [*applicable(on_system_python()), when_lost(kill)], ids=str)
 def test_local_keeps_the_contract(case: Case) -> None:
-    check(case, on_base_python)
+    check(case, on_system_python)
 
 
 @on_linux

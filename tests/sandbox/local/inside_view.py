@@ -16,7 +16,7 @@ async def command_lines(sandbox: Sandbox) -> dict[int, str]:
     assert result.exit_code == 0
     lines = (line.split(" ", 1) for line in result.stdout.text().splitlines())
     listed = {int(pid): command.strip() for pid, command in lines}
-    assert any("supervisor.py" in command for command in listed.values())
+    assert "slipstream-lease=" in listed[1], "the supervisor"
     return {pid: command for pid, command in listed.items() if command and "/proc/[0-9]" not in command}
 
 

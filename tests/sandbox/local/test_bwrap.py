@@ -28,12 +28,14 @@ def test_the_remedy_follows_what_the_machine_says(tmp_path: Path, path: str, tex
     file.write_text(text)
     said = explain_refusal("bwrap: No permissions\nbwrap: No permissions\n", tmp_path)
     assert remedy in said and "(bwrap: No permissions; bwrap: No permissions)" in said and "\n" not in said
+    for refused in ("spawn: starting process 1: Operation not permitted", "process 1: OSError: making namespaces: No"):
+        assert remedy in explain_refusal(refused, tmp_path)
 
 
 @pytest.mark.parametrize(
     "complaint", ["bwrap: execvp /usr/bin/python3: No such file or directory", "ModuleNotFoundError: ctypes", ""]
 )
-def test_a_python_that_cannot_run_the_supervisor_is_named(tmp_path: Path, complaint: str) -> None:
+def test_a_python_that_cannot_run_the_keeper_is_named(tmp_path: Path, complaint: str) -> None:
     (tmp_path / ".dockerenv").touch()
     assert "install Python 3.8 or later as /usr/bin/python3" in explain_refusal(complaint, tmp_path)
 

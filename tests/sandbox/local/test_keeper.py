@@ -18,7 +18,7 @@ from local_stage import children
 from slipstream.errors import SandboxError
 from slipstream.sandbox.files.safe_open import acting_as
 from slipstream.sandbox.local.bwrap import find_bwrap, own_interpreter
-from slipstream.sandbox.local.keeper_client import KeeperClient, KeptLayer
+from slipstream.sandbox.local.keeper_client import CODE, IMPORT, PACKAGE, SOURCES, KeeperClient, KeptLayer
 from slipstream.sandbox.local.process import NOBODY, readable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -80,6 +80,18 @@ async def killed_at_work(keeper: KeeperClient, source: KeptLayer) -> str:
                 return str(raised)
 
 
+def test_the_keeper_consists_of_the_modules_that_are_passed_to_it(tmp_path: Path) -> None:
+    """It runs on a Python that has nothing of ours installed."""
+    for name in SOURCES:
+        target = tmp_path / "slipstream" / "sandbox" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((PACKAGE / name).read_bytes())
+    script = IMPORT.replace(CODE, str(tmp_path)) + "; print(*(name for name in sys.modules if 'slipstream' in name))"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.replace(".", "/") + ".py" for name in ran.stdout.split()}
+    assert {f"slipstream/sandbox/{name}" for name in SOURCES} <= loaded
+
+
 def test_a_request_whose_process_was_killed_is_answered_and_the_keeper_goes_on() -> None:
     async def main() -> None:
         async with keeping() as keeper, layer(keeper) as source:
@@ -96,7 +108,7 @@ def test_a_request_whose_process_was_killed_is_answered_and_the_keeper_goes_on()
 
 COPY = """
 import os, resource, sys
-from slipstream.sandbox.local.keeper import FOLDER, copy_folder
+from slipstream.sandbox.keeper.copying import FOLDER, copy_folder
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 copy_folder(*(os.open(folder, FOLDER) for folder in sys.argv[1:]))
 """

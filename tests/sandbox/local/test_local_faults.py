@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +13,7 @@ from local_stage import children, provided
 
 from slipstream.errors import SandboxError
 from slipstream.sandbox import LocalProvider
-from slipstream.sandbox.local.process import BwrapProcess
 from slipstream.sandbox.metering.meter import Meter
-from slipstream.sandbox.supervisor.channel import memory_file
 from slipstream.types import File, SandboxSpec
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
@@ -25,30 +21,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 def descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir() if path.exists()}
-
-
-def test_a_sandbox_whose_first_process_cannot_be_held_on_to_is_ended_all_the_same() -> None:
-    async def main() -> None:
-        process = BwrapProcess(
-            pid=bwrap.pid, pidfd=os.pidfd_open(bwrap.pid), info_fd=info, stderr_fd=memory_file(), on_end=lambda: None
-        )
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            await process.end()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-    before = descriptors()
-    bwrap = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    info, told = os.pipe2(os.O_CLOEXEC)
-    os.write(told, b'{"child-pid": %d}' % bwrap.pid)
-    os.close(told)
-    assert bwrap.stdin is not None
-    bwrap.stdin.close()  # as the channel is, before a sandbox is ended
-    asyncio.run(main())
-    assert bwrap.wait() in (0, -signal.SIGKILL)
-    assert descriptors() <= before
 
 
 class Failing:

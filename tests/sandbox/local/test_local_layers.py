@@ -273,7 +273,6 @@ def test_a_folder_is_a_base_even_without_a_python(tmp_path: Path) -> None:
 def test_a_base_that_belongs_to_root_starts_and_its_workdir_can_be_written(tmp_path: Path) -> None:
     """As an image that root has unpacked: what is in it stays as it is, all else is the agent's."""
     base = make_base(tmp_path)
-    (base / "opt").mkdir(mode=0o755)
     (base / "work" / "given").write_text("of the base\n")
     for path in (base, *base.rglob("*")):
         os.chown(path, 0, 0, follow_symlinks=False)
@@ -281,16 +280,16 @@ def test_a_base_that_belongs_to_root_starts_and_its_workdir_can_be_written(tmp_p
     async def main() -> None:
         async with provided() as provider:
             sandbox = await provider.open(SandboxSpec(base=str(base), limits=SMALL))
-            await sh(sandbox, "echo x > made; echo x > /new; mkdir /opt/mine; rm given")
+            await sh(sandbox, "echo x > made; echo x > /new; mkdir /run/mine; rm given")
             assert (await sandbox.changes("/")).paths == ("new", "work/given", "work/made")
             for attempt in (
                 "echo x > /data/given",
                 "rm /bin/sleep",
-                "echo x > $(tr '\\0' '\\n' < /proc/1/cmdline | grep inside)",
+                "echo x > /run/endpoints/x",
             ):
                 assert (await sandbox.exec(["sh", "-c", attempt], timeout_s=30)).exit_code != 0, attempt
             fork = await (await sandbox.snapshot()).open()
-            assert await sh(fork, "cat made /new; ls; echo more > /opt/more") == "x\nx\nmade\n"
+            assert await sh(fork, "cat made /new; ls; echo more > /run/more") == "x\nx\nmade\n"
 
     asyncio.run(main())
     assert (base / "work" / "given").read_text() == "of the base\n"
@@ -463,14 +462,30 @@ def test_a_limit_of_nothing_is_refused(name: str, value: int) -> None:
 def test_a_base_that_cannot_start_says_what_was_complained_about(tmp_path: Path) -> None:
     base = tmp_path / "base"
     (base / "usr" / "bin").mkdir(parents=True)
+    (base / "tmp").touch()
     open_to_all(base)
 
     async def main() -> None:
         async with provided() as provider:
-            with pytest.raises(SandboxError) as raised:
+            with pytest.raises(SandboxError, match=r"process 1.*/tmp") as raised:
                 await provider.open(SandboxSpec(base=str(base), limits=SMALL))
-            assert type(raised.value) is SandboxError and not isinstance(raised.value, SandboxBroken)
-            assert "python" in str(raised.value) or "bwrap" in str(raised.value)
+            assert not isinstance(raised.value, SandboxBroken)
             assert (await provider.open(SandboxSpec(limits=SMALL))).id, "others start all the same"
+
+    asyncio.run(main())
+
+
+def test_a_base_needs_no_python(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    (base / "usr" / "bin").mkdir(parents=True)
+    open_to_all(base)
+
+    async def main() -> None:
+        async with provided() as provider:
+            spec = SandboxSpec(base=str(base), files={"given": File(data=b"x")}, limits=SMALL)
+            sandbox = await provider.open(spec)
+            await sandbox.write({"made": File(data=b"made")})
+            assert await sandbox.read("given") == b"x"
+            assert (await sandbox.changes()).paths == ("made",)
 
     asyncio.run(main())

@@ -609,7 +609,7 @@ def open_groups(root: Path, kernel: PretendedKernel) -> Groups:
 def test_a_group_of_version_2_has_its_limits(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(UsageMeter(limits=replace(SMALL, cpus=2.5)), 1)
+    meter = groups.open(UsageMeter(limits=replace(SMALL, cpus=2.5)))
     folder = tmp_path / "slipstream" / "abc" / "1"
     assert meter.folders == (str(folder),)
     told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
@@ -622,7 +622,7 @@ def test_a_group_of_version_2_has_its_limits(tmp_path: Path) -> None:
 def test_what_the_kernel_counts_is_told(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
     told: list[str] = []
-    meter = groups.open(UsageMeter(limits=SMALL, on_exceeded=told.append), 1)
+    meter = groups.open(UsageMeter(limits=SMALL, on_exceeded=told.append))
     meter.attach(123456)
     folder = Path(meter.folders[0])
     (folder / "memory.peak").write_text(f"{32 << 20}\n")
@@ -656,7 +656,7 @@ def member() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_only_kills_that_the_first_process_did_not_outlive_ended_a_sandbox(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(UsageMeter(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL))
     events = Path(meter.folders[0]) / "memory.events"
     with member() as first:
         meter.attach(first.pid)
@@ -676,7 +676,7 @@ def test_only_kills_that_the_first_process_did_not_outlive_ended_a_sandbox(tmp_p
 
 def test_a_kill_that_was_just_seen_may_be_the_end(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(UsageMeter(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL))
     with member() as first:
         meter.attach(first.pid)
         (Path(meter.folders[0]) / "memory.events").write_text("oom 1\noom_kill 1\n")
@@ -688,7 +688,7 @@ def test_a_kill_that_was_just_seen_may_be_the_end(tmp_path: Path) -> None:
 
 def test_processes_killed_for_the_limit_of_others_are_none_of_ours(tmp_path: Path) -> None:
     groups = open_groups(tmp_path, PretendedKernel(tmp_path))
-    meter = groups.open(UsageMeter(limits=SMALL), 1)
+    meter = groups.open(UsageMeter(limits=SMALL))
     (Path(meter.folders[0]) / "memory.events").write_text("oom 0\noom_kill 1\n")
     assert meter.exceeded() is None and meter.ended_by() is None
 
@@ -729,7 +729,7 @@ def test_controllers_that_are_not_handed_down_are_named(tmp_path: Path) -> None:
 def test_groups_left_over_are_emptied_and_removed_and_no_others(tmp_path: Path) -> None:
     kernel = PretendedKernel(tmp_path)
     groups = open_groups(tmp_path, kernel)
-    groups.open(UsageMeter(limits=SMALL), 1).attach(123456)
+    groups.open(UsageMeter(limits=SMALL)).attach(123456)
     for name in ("other", "abcd", "abc"):
         kernel.make(f"{tmp_path}/{name}")
     found = groups_of_lease("abc", [tree(tmp_path)], kernel)

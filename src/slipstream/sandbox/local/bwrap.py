@@ -1,6 +1,6 @@
-"""bubblewrap: which program to run, and with which arguments.
+"""What a sandbox consists of, and the bubblewrap and the Python that the keeper runs with.
 
-Input: a SandboxSpec, its view and its writable layer. Output: the argument list for one sandbox.
+Input: a SandboxSpec. Output: its view, its writable areas, its environment and its limits.
 Invariants: of the host, only its programs (or the base) are visible inside, read-only; all writes go to the layer; a
 machine that cannot do this is refused with a ConfigError, never worked around.
 """
@@ -13,29 +13,22 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
 from slipstream.sandbox.local.view import SHARED_MEMORY, TERMINALS, HostView, host_view
-from slipstream.sandbox.supervisor import PROGRAM
 from slipstream.types import SandboxSpec
 
 OLDEST_BWRAP = (0, 11)
 INSIDE_UID = 1000
-PYTHON_HOME = "/opt/python"
-SUPERVISOR = "/run/slipstream/supervisor.py"
-COMPILED_SUPERVISOR = "/run/slipstream/supervisor.pyc"
-COMPILE = (
-    "import importlib.util, marshal, sys; code = compile(sys.stdin.buffer.read(), sys.argv[1], 'exec'); "
-    "sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))"
-)
-COMPILE_TIMEOUT_S = 30.0
 ENDPOINTS = "/run/endpoints"
 TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "sys", "usr", "var")
 """Top-level folders that the sandbox itself creates, so the workdir cannot be there."""
 MB = 1 << 20
+MAX_KINDS = 64
+"""Of so many workdirs, what follows from each is remembered."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -49,7 +42,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """The Python that runs the supervisor. With a `home`, it is the host's, mounted into the sandbox."""
+    """A Python that runs the keeper. Only the one that runs Slipstream has a `home`."""
 
     path: str
     home: Path | None = None
@@ -92,14 +85,15 @@ def _is_recent(path: str) -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= OLDEST_BWRAP
 
 
-def base_interpreter() -> Interpreter:
+def system_interpreter() -> Interpreter:
     return Interpreter(path="/usr/bin/python3")
 
 
 def own_interpreter() -> Interpreter:
     """The running Python, without its virtual environment."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return Interpreter(path=f"{PYTHON_HOME}/bin/{name}", home=Path(sys.base_prefix))
+    home = Path(sys.base_prefix)
+    return Interpreter(path=str(home / "bin" / name), home=home)
 
 
 def can_be_reached(path: Path) -> bool:
@@ -112,7 +106,7 @@ def can_be_reached(path: Path) -> bool:
 
 
 def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
-    """Explains why bwrap does not start, and what to do; kernel settings are read below `root`."""
+    """Explains why no sandbox starts, and what to do; kernel settings are read below `root`."""
 
     def setting(name: str) -> str:
         try:
@@ -120,8 +114,8 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
         except OSError:
             return ""
 
-    if "bwrap: execvp" in stderr or not re.search(r"^bwrap: ", stderr, re.MULTILINE):
-        remedy = "no Python there can run the supervisor: install Python 3.8 or later as /usr/bin/python3"
+    if "bwrap: execvp" in stderr or not re.search(r"\b(bwrap|spawn|process 1): ", stderr):
+        remedy = "no Python here can run the keeper of sandboxes: install Python 3.8 or later as /usr/bin/python3"
     elif setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         remedy = "AppArmor forbids user namespaces: run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
     elif setting("kernel/unprivileged_userns_clone") == "0":
@@ -139,7 +133,7 @@ def explain_refusal(stderr: str, root: Path = Path("/")) -> str:
     return f"local sandboxes do not start on this machine ({said}); {remedy}"
 
 
-# ---------------------------------------------------------------- the arguments of one sandbox
+# ---------------------------------------------------------------- the parts of one sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +150,16 @@ class Area:
 
 def workdir_of(spec: SandboxSpec) -> str:
     """The spec's workdir, checked."""
-    path = PurePosixPath(spec.workdir)
-    taken = TAKEN if spec.base == "host" else ("dev", "proc", "run", "sys")
+    return _checked_workdir(spec.workdir, spec.base == "host")
+
+
+@functools.lru_cache(maxsize=MAX_KINDS)
+def _checked_workdir(workdir: str, is_on_host: bool) -> str:
+    path = PurePosixPath(workdir)
+    taken = TAKEN if is_on_host else ("dev", "proc", "run", "sys")
     if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in taken:
         raise ConfigError(
-            f"the workdir {spec.workdir!r} cannot be used in a local sandbox: use an absolute path such as /work, "
+            f"the workdir {workdir!r} cannot be used in a local sandbox: use an absolute path such as /work, "
             "not below a system folder"
         )
     return str(path)
@@ -185,7 +184,7 @@ def folders_of(areas: Sequence[Area], workdir: str) -> dict[str, int]:
     for area in areas:
         folders[area.name] = 0o1777 if area.place == "/tmp" else 0o755
         if area.lowers:
-            folders[f"{area.name}-work"] = 0o755
+            folders[f"{area.name}-work"] = folders[f"{area.name}-overlay"] = 0o755
         if area.place == "/":
             for path, mode in _owned(Path(area.lowers[0]), workdir).items():
                 folders[f"{area.name}/{path}"] = mode
@@ -193,10 +192,10 @@ def folders_of(areas: Sequence[Area], workdir: str) -> dict[str, int]:
 
 
 def _owned(base: Path, workdir: str) -> dict[str, int]:
-    """Folders of a base in which bwrap or the workdir creates something: covered with folders owned by the sandbox's
+    """Folders of a base in which we create something: covered with folders owned by the sandbox's
     user, since another user may own those of the base. With their modes, outer ones first."""
     owned: dict[str, int] = {}
-    for place in (ENDPOINTS, SUPERVISOR, PYTHON_HOME, workdir):
+    for place in (ENDPOINTS, workdir):
         path = PurePosixPath(".")
         for name in PurePosixPath(place).parts[1:]:
             path /= name
@@ -227,99 +226,47 @@ def rlimits(spec: SandboxSpec, *, memory_is_metered: bool) -> dict[str, int]:
     return each
 
 
-def arguments(
-    spec: SandboxSpec,
-    *,
-    home: Path | None,
-    data: Mapping[str, int],
-    view: str,
-    layer: str,
-    areas: Sequence[Area],
-    seccomp_fd: int | None = None,
-) -> list[str]:
-    """Everything before the command. `view` is the path of the view that `view_of` describes; `home` is the
-    interpreter's, if it has one. With a base, `data` has the descriptors of generated files, by path."""
-    args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
-    args += ["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled", "--cap-drop", "ALL"]
-    args += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "sandbox"]
-    args += ["--new-session", "--as-pid-1", "--clearenv", "--setenv", "PATH", PATH]
-    args += ["--setenv", "LANG", "C.UTF-8"]
-    if seccomp_fd is not None:
-        args += ["--seccomp", str(seccomp_fd)]
-    if home is not None:  # after the move it would not find its own library
-        args += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
-    # A view is already read-only and contains devices: bwrap must not change its mounts.
-    if spec.base == "host":
-        args += ["--dev-bind", view, "/", "--proc", "/proc"]
-    else:
-        args += _base_system(home, data, [area for area in areas if area.place == "/"], view, layer)
-    args += ["--dev-bind", f"{layer}/pts", TERMINALS, "--bind", f"{layer}/shm", SHARED_MEMORY]
-    args += ["--ro-bind", f"{layer}/ends", ENDPOINTS]
-    args += [arg for area in areas if area.place != "/" for arg in _mount(area, layer)]
-    if spec.base != "host" and not any(area.name == "files" for area in areas):
-        args += ["--dir", workdir_of(spec)]
-    return [*args, "--chdir", workdir_of(spec)]
+def overlays_of(areas: Sequence[Area]) -> list[tuple[str, tuple[str, ...]]]:
+    """The areas that are mounted as overlays, and the folders below them."""
+    return [(area.name, area.lowers) for area in areas if area.lowers]
 
 
-def _base_system(home: Path | None, data: Mapping[str, int], roots: Sequence[Area], view: str, layer: str) -> list[str]:
-    """The arguments for a base, and for the files that we add to it."""
-    args = [arg for area in roots for arg in _mount(area, layer)]
-    for path, fd in data.items():
-        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
-    if home is not None:
-        args += ["--ro-bind", f"{view}{PYTHON_HOME}", PYTHON_HOME]
-    return [*args, "--proc", "/proc", "--dev-bind", f"{view}/dev", "/dev"]
+def binds_of(areas: Sequence[Area], files: Iterable[str]) -> list[tuple[str, str, bool]]:
+    """What of a layer is mounted where, in this order, and whether read-only. `files` are those of `added_files`."""
+    binds = [(_name_of(number), path, True) for number, path in enumerate(files)]
+    binds += [("pts", TERMINALS, False), ("shm", SHARED_MEMORY, False), ("ends", ENDPOINTS, True)]
+    outer = [area for area in areas if area.place != "/"]
+    return [*binds, *((f"{area.name}-overlay" if area.lowers else area.name, area.place, False) for area in outer)]
 
 
-def _mount(area: Area, layer: str) -> list[str]:
-    upper = f"{layer}/{area.name}"
-    if not area.lowers:
-        return ["--bind", upper, area.place]
-    sources = [arg for lower in area.lowers for arg in ("--overlay-src", lower)]
-    return [*sources, "--overlay", upper, f"{upper}-work", area.place]
+def _name_of(number: int) -> str:
+    return f"added-{number}"
 
 
-def supervisor_source() -> bytes:
-    return PROGRAM.read_bytes()
+def contents_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a layer that hold these."""
+    return {_name_of(number): content for number, content in enumerate(files.values())}
 
 
-@functools.cache
-def supervisor_for(interpreter: Interpreter) -> tuple[str, bytes]:
-    """The compiled supervisor: its path inside, and its content. Compiling it at every start would take a quarter of
-    the start time."""
-    program = sys.executable if interpreter.home is not None else interpreter.path
-    argv = [program, "-I", "-S", "-c", COMPILE, SUPERVISOR]
-    try:
-        made = subprocess.run(
-            argv, input=supervisor_source(), capture_output=True, timeout=COMPILE_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return SUPERVISOR, supervisor_source()
-    return COMPILED_SUPERVISOR, made.stdout
+def view_of(spec: SandboxSpec) -> HostView:
+    return HostView() if spec.base != "host" else _host_view(workdir_of(spec))
 
 
-def view_of(spec: SandboxSpec, *, home: Path | None, supervisor: tuple[str, bytes]) -> HostView:
-    """The view of a sandbox; `home` is the interpreter's, as the keeper sees it."""
-    shown = {} if home is None else {PYTHON_HOME: str(home)}
-    if spec.base != "host":
-        return HostView(shown=tuple(shown.items()))
-    return host_view(
-        files=dict([supervisor]) | _etc(spec),
-        mount_points=("/tmp", ENDPOINTS, workdir_of(spec)),
-        shown=shown,
-    )
+@functools.lru_cache(maxsize=MAX_KINDS)
+def _host_view(workdir: str) -> HostView:
+    return host_view(files=_etc(workdir), mount_points=("/tmp", ENDPOINTS, workdir))
 
 
-def files_in_base(spec: SandboxSpec, supervisor: tuple[str, bytes]) -> dict[str, bytes]:
-    """Files that we add to a sandbox with a base, by path."""
-    return {} if spec.base == "host" else dict([supervisor]) | _with_agent(Path(spec.base), workdir_of(spec))
+def added_files(spec: SandboxSpec) -> dict[str, bytes]:
+    """Files that we put in the place of those of a base, by path."""
+    return {} if spec.base == "host" else _with_agent(Path(spec.base), workdir_of(spec))
 
 
-def _etc(spec: SandboxSpec) -> dict[str, bytes]:
+def _etc(workdir: str) -> dict[str, bytes]:
     return {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
-            f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir_of(spec)}:/bin/bash\n"
+            f"agent:x:{INSIDE_UID}:{INSIDE_UID}:agent:{workdir}:/bin/bash\n"
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ).encode(),
         "/etc/group": f"root:x:0:\nagent:x:{INSIDE_UID}:\nnogroup:x:65534:\n".encode(),

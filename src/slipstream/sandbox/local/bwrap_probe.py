@@ -20,12 +20,12 @@ MakeProvider = Callable[[bwrap.Program, bwrap.Interpreter], SandboxProvider]
 
 
 @functools.cache
-def find_tools(make: MakeProvider, use_base_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
+def find_tools(make: MakeProvider, use_system_python: bool) -> tuple[bwrap.Program, bwrap.Interpreter]:
     """The bubblewrap and Python that work here, tested once. Raises ConfigError, each time, if none do."""
     program = bwrap.find_bwrap()
     interpreters = [bwrap.own_interpreter()]
-    if use_base_python:
-        interpreters.insert(0, bwrap.base_interpreter())
+    if use_system_python:
+        interpreters.insert(0, bwrap.system_interpreter())
     complaints = []
     for interpreter in interpreters:
         complaint = try_open(make(program, interpreter))

@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import itertools
 import os
-import signal
 import socket
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from slipstream.errors import SandboxError
@@ -32,24 +31,30 @@ from slipstream.sandbox.local.process import (
 from slipstream.sandbox.local.view import HostView
 from slipstream.sandbox.supervisor.channel import Channel, Reply, Request, memory_file
 
+PACKAGE = Path(__file__).parents[1]
 LAYERS = "/slipstream/layers"
 OWN_LAYER = f"{LAYERS}/own"
-"""Where a sandbox's bwrap finds the sandbox's own layer."""
-OWN_VIEW = f"{LAYERS}/own-view"
-"""Where it finds its view, through the sandbox's own overlays."""
+"""Where process 1 of a sandbox finds its own layer before the change of the root."""
 VIEW_BYTES = 64 << 20
-PROGRAM = "/slipstream/keeper.py"
+CODE = "/slipstream/code"
+"""Where the keeper finds its program."""
+PROGRAMS = ("keeper/program.py", "keeper/process_one.py", "keeper/layers.py", "keeper/copying.py", "keeper/kernel.py")
+SOURCES = (*PROGRAMS, "supervisor/program.py")
+"""The keeper's modules, below this package. None imports anything but the others and the standard library."""
+IMPORT = f"import sys; sys.path.insert(0, '{CODE}'); from slipstream.sandbox.keeper.program import main"
+RUN = f"{IMPORT}; main()"
+COMPILE = f"{IMPORT}; import os; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', *sys.argv[1:]])"
+"""Run first, since forks are cheaper without what compiling leaves in memory. The compiled modules stay in the keeper's
+own file system."""
 END_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
-EXIT_OF_KILLED = 128 + signal.SIGKILL
-"""bwrap's exit status if the sandbox's process 1 was killed."""
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
 """In its own namespaces, to mount layers and to copy files that an agent made unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLayer:
-    """A layer that the keeper holds. bwrap finds it at `path`; `fd` is our own descriptor of it."""
+    """A layer that the keeper holds, at `path`; `fd` is our own descriptor of it."""
 
     name: str
     """Its name in the keeper; empty for a sandbox's own layer, which goes with the sandbox."""
@@ -58,27 +63,44 @@ class KeptLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRequest:
-    """What a sandbox's own layer should be like, and which view it gets."""
+class SpawnRequest:
+    """What a sandbox should be like."""
 
     num_bytes: int
+    """The size of its own layer."""
     folders: dict[str, int]
-    """With their modes, outer folders first."""
+    """Those of its layer, with their modes, outer folders first."""
+    files: dict[str, bytes]
+    """Files in its layer."""
     terminals: str
-    """The folder for pseudo-terminals."""
+    """The layer's folder for pseudo-terminals."""
     view: str
     """The name of a layer from `make_view`."""
+    root: str
+    """The folder of its layer that is the root; empty if the view is."""
+    overlays: list[tuple[str, tuple[str, ...]]]
+    """Folders of its layer, and those below each, bottom to top: mounted over each other at `NAME-overlay`."""
+    binds: list[tuple[str, str, bool]]
+    """Folders and files of its layer, where each is mounted, and whether read-only; in this order."""
+    workdir: str
+    limits: dict[str, int]
+    filter: bytes
+    """The instructions of the seccomp filter; empty if there is none for this machine."""
+    open_files: int | None
+    """The soft limit of started programs; None for our own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawned:
+    """Process 1 of a sandbox, and its layer."""
+
     pid: int
     pidfd: int
     layer: KeptLayer
 
 
-def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
-    """bwrap's arguments before the command: the host as it is, and a place for layers."""
+def arguments(interpreter: bwrap.Interpreter, sources: Mapping[str, int]) -> list[str]:
+    """bwrap's arguments before the command: the host as it is, the keeper's program, and a place for layers."""
     args = ["--unshare-user", "--uid", str(bwrap.INSIDE_UID), "--gid", str(bwrap.INSIDE_UID), "--new-session"]
     for name in CAPABILITIES:
         args += ["--cap-add", name]
@@ -87,7 +109,9 @@ def arguments(interpreter: bwrap.Interpreter, program_fd: int) -> list[str]:
             args += ["--symlink", str(entry.readlink()), str(entry)]
         elif entry.is_dir():
             args += ["--dev-bind-try", str(entry), str(entry)]
-    args += ["--perms", "0755", "--dir", LAYERS, "--ro-bind-data", str(program_fd), PROGRAM]
+    args += ["--perms", "0755", "--dir", LAYERS, "--setenv", "LD_BIND_NOW", "1"]
+    for name, fd in sources.items():
+        args += ["--ro-bind-data", str(fd), f"{CODE}/slipstream/sandbox/{name}"]
     home = visible_home(interpreter)
     return args if home is None else [*args, "--setenv", "LD_LIBRARY_PATH", f"{home}/lib"]
 
@@ -103,22 +127,18 @@ def start(
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a keeper; returns its process and the socket to it. It has not replied yet."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    source = memory_file(Path(__file__).with_name("keeper.py").read_bytes())
-    passed = PassedFds(renumbered=False)
-    try:
-        with bwrap_command(program, bwrap.own_interpreter(), passed) as (path, env):
-            argv = [path, *arguments(interpreter, passed.add(source)), "--", python_of(interpreter)]
-            argv += ["-I", "-S", "-B", PROGRAM, str(passed.add(theirs.fileno())), LAYERS, f"slipstream-lease={lease}"]
-            # Whichever Python runs the keeper, sandboxes on another base may need ours.
-            process = spawn_unprivileged(
-                argv, env=env, passed=passed, stderr=stderr, interpreter=bwrap.own_interpreter()
-            )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        os.close(source)
-        theirs.close()
+    passed = PassedFds()
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
+        undo.callback(ours.close)
+        inherited.callback(theirs.close)
+        sources = {name: memory_file((PACKAGE / name).read_bytes()) for name in SOURCES}
+        for source in sources.values():
+            inherited.callback(os.close, passed.add(source))
+        path, env = inherited.enter_context(bwrap_command(program, bwrap.own_interpreter(), passed))
+        argv = [path, *arguments(interpreter, sources), "--", python_of(interpreter), "-I", "-S", "-c", COMPILE, RUN]
+        argv += [str(passed.add(theirs.fileno())), LAYERS, f"slipstream-lease={lease}"]
+        process = spawn_unprivileged(argv, env=env, passed=passed, stderr=stderr, interpreter=bwrap.own_interpreter())
+        undo.pop_all()
     return process, ours
 
 
@@ -132,14 +152,11 @@ class KeeperClient:
         lease: str,
         *,
         timeout_s: float = ANSWER_TIMEOUT_S,
-        open_files: int | None = None,
     ) -> None:
-        """`open_files`: the soft limit of started programs; None for our own."""
         self.program = program
         self.interpreter = interpreter
         self._numbers = itertools.count(1)
         self.timeout_s = timeout_s
-        self._open_files = open_files
         self._holders: dict[str, int] = {}
         self._stderr = memory_file()
         try:
@@ -214,29 +231,19 @@ class KeeperClient:
             with contextlib.suppress(SandboxError):
                 await self._reply(self._ask({"op": "drop", "layer": layer.name}))
 
-    async def spawn(
-        self, args: Sequence[str], passed: PassedFds, *, stderr: int, join_fds: Sequence[int], room: LayerRequest
-    ) -> Spawned:
-        """Run bwrap with `args`, which refer to its layer as OWN_LAYER and its view as OWN_VIEW. `passed` is
-        renumbered; `join_fds` come from a meter."""
-        with bwrap_command(self.program, bwrap.own_interpreter(), passed) as (path, env):
-            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                message = {"op": "spawn", "argv": [path, *args], "env": env, "targets": [0, 1, 2, *passed.numbers]}
-                limited = {**message, **asdict(room), "open_files": self._open_files}
-                asked = self._ask(limited, [null, null, stderr, *passed.fds, *join_fds])
-            finally:
-                os.close(null)
-        pidfd, fd = await self._fds(asked, 2)
-        return Spawned(
-            pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=KeptLayer(name="", path=OWN_LAYER, fd=fd)
-        )
+    async def spawn(self, request: SpawnRequest, *, control: int, stderr: int, join_fds: Sequence[int]) -> Spawned:
+        """Start a sandbox. `control` is the supervisor's end of its socket; `join_fds` come from a
+        meter."""
+        message = {field.name: getattr(request, field.name) for field in fields(request)}
+        asked = self._ask({**message, "op": "spawn"}, [control, stderr, *join_fds])
+        pidfd, layer_fd = await self._fds(asked, 2)
+        layer = KeptLayer(name="", path=OWN_LAYER, fd=layer_fd)
+        return Spawned(pid=int(str(asked.result()["pid"])), pidfd=pidfd, layer=layer)
 
     async def was_killed(self, pid: int) -> bool:
-        """For a bwrap that has ended: whether someone outside the sandbox killed it, or killed the sandbox's process 1,
-        which no signal from inside can."""
+        """For a sandbox that has ended: whether someone outside killed its process 1. No signal from inside can."""
         told = await self._reply(self._ask({"op": "status", "pid": pid}))
-        return "signal" in told or told.get("exit") == EXIT_OF_KILLED
+        return "signal" in told
 
     def _ask(self, message: Request, fds: Sequence[int] = ()) -> asyncio.Future[Reply]:
         return self._channel.request(message, fds)[1]

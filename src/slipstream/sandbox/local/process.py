@@ -1,12 +1,10 @@
-"""Starting and ending the bwrap process of one sandbox.
+"""Starting the keeper's bwrap as an unprivileged user, and ending the processes of one sandbox.
 
-Input: bwrap's arguments. Output: a `BwrapProcess`, which holds pidfds of bwrap and of the sandbox's process 1.
-Invariants: bwrap never runs as root; after `end` neither bwrap nor any process of the sandbox is left, and no
-descriptor of theirs is open here.
+Input: bwrap's arguments; a pidfd of what the keeper has started. Output: a `SandboxProcess`.
+Invariants: bwrap never runs as root; after `end` no process of the sandbox is left, and no descriptor of its process 1
+is open here.
 
-If this process dies, so does the sandbox: its supervisor exits when the control socket closes, and bwrap with it.
-bwrap's `--die-with-parent` is not used: it could kill only bwrap while process 1 still waits for bwrap's signal to
-start, and process 1 would wait for ever. The supervisor requests the signal itself, once it runs.
+If this process dies, so does the sandbox: its supervisor exits when the control socket closes.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ import contextlib
 import ctypes
 import errno
 import functools
-import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from slipstream.errors import SandboxError
 from slipstream.sandbox.local.bwrap import Interpreter, Program, can_be_reached
 from slipstream.sandbox.supervisor.channel import memory_file
 
@@ -33,26 +30,18 @@ NOBODY = 65534
 _DROPPING = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
-INFO_GRACE_S = 20.0
-"""How long an abandoned start may take to report the pid of process 1. Killing bwrap earlier would leave it behind."""
-REAP_GRACE_S = 2.0
 MAX_STDERR_BYTES = 4096
-FIRST_FD = 10
 
 
 class PassedFds:
-    """File descriptors that a child inherits, and their numbers there: the same, or small ones if they travel through
-    the keeper."""
+    """File descriptors that a child inherits, under the same numbers."""
 
-    def __init__(self, *, renumbered: bool) -> None:
+    def __init__(self) -> None:
         self.fds: list[int] = []
-        self.numbers: list[int] = []
-        self._renumbered = renumbered
 
     def add(self, fd: int) -> int:
         self.fds.append(fd)
-        self.numbers.append(FIRST_FD + len(self.numbers) if self._renumbered else fd)
-        return self.numbers[-1]
+        return fd
 
 
 # ---------------------------------------------------------------- dropping privileges
@@ -188,18 +177,17 @@ def end_of(stderr: int) -> str:
     return os.pread(stderr, MAX_STDERR_BYTES, max(0, size - MAX_STDERR_BYTES)).decode("utf-8", "replace").strip()
 
 
-class BwrapProcess:
-    """A running bwrap, started by the keeper. Owns the descriptors. `on_end` is called when it exits on its own."""
+class SandboxProcess:
+    """A sandbox's process 1, which the keeper started. Owns the descriptors. `on_end` is called when it ends on its
+    own."""
 
-    def __init__(self, *, pid: int, pidfd: int, info_fd: int, stderr_fd: int, on_end: Callable[[], None]) -> None:
+    def __init__(self, *, pid: int, pidfd: int, stderr_fd: int, on_end: Callable[[], None]) -> None:
         self.pid = pid
+        """The host's number of it."""
         self._pidfd = pidfd
-        self._info_fd = info_fd
         self._stderr = stderr_fd
         self._on_end = on_end
-        self._info = b""
-        self._init_pidfd: int | None = None
-        self.init_pid: int | None = None
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pidfd, self._ended)
 
@@ -208,60 +196,33 @@ class BwrapProcess:
         self._on_end()
 
     def stderr(self) -> str:
-        """The end of the stderr of bwrap and the supervisor."""
+        """The end of its stderr."""
         return end_of(self._stderr)
 
     async def has_ended(self, grace_s: float) -> bool:
-        """Whether bwrap exits on its own within `grace_s`."""
+        """Whether it ends on its own within `grace_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await readable(self._pidfd)
                 return True
         return False
 
-    async def find_init(self) -> int:
-        """Wait until bwrap reports the pid of the sandbox's process 1, and open a pidfd of it."""
-        while b"}" not in self._info:
-            await readable(self._info_fd)
-            piece = os.read(self._info_fd, 4096)
-            if not piece:
-                raise SandboxError(f"bwrap exited before the sandbox was ready: {self.stderr()}")
-            self._info += piece
-        if self.init_pid is None:
-            pid = int(json.loads(self._info)["child-pid"])
-            try:
-                self._init_pidfd = os.pidfd_open(pid)
-            except ProcessLookupError:
-                raise SandboxError(f"the sandbox ended while it was starting: {self.stderr()}") from None
-            self.init_pid = pid
-        return self.init_pid
-
-    def check_init_alive(self) -> None:
-        """Raise ProcessLookupError unless the sandbox's process 1 is alive, so that what was opened by its pid before
-        this call belongs to it, and not to a new process with the same pid."""
-        if self._init_pidfd is None:
+    def check_alive(self) -> None:
+        """Raise ProcessLookupError unless it is alive, so that what was opened by its pid before this call belongs to
+        it, and not to a new process with the same pid."""
+        poll = select.poll()
+        if not self._is_closed:
+            poll.register(self._pidfd, select.POLLIN)
+        if self._is_closed or poll.poll(0):
             raise ProcessLookupError(errno.ESRCH, "the sandbox is gone")
-        signal.pidfd_send_signal(self._init_pidfd, 0)
 
     async def end(self) -> None:
-        """Kill the sandbox and wait until it is dead. Called once; must not be cancelled. The channel to the supervisor
-        is closed by now: if there is no pidfd of process 1, it exits because of that."""
+        """Kill the sandbox and wait until all of it is dead. Called once; must not be cancelled."""
         self._loop.remove_reader(self._pidfd)
         try:
-            if self._init_pidfd is None:
-                with contextlib.suppress(TimeoutError, SandboxError, OSError):
-                    async with asyncio.timeout(INFO_GRACE_S):
-                        await self.find_init()
-            if self._init_pidfd is not None:
-                kill(self._init_pidfd)
-                await readable(self._init_pidfd)
-            with contextlib.suppress(TimeoutError):  # bwrap reaps process 1, then exits
-                async with asyncio.timeout(REAP_GRACE_S):
-                    await readable(self._pidfd)
             kill(self._pidfd)
             await readable(self._pidfd)
         finally:
-            for fd in (self._init_pidfd, self._pidfd, self._info_fd, self._stderr):
-                if fd is not None:
-                    os.close(fd)
-            self._init_pidfd = None
+            self._is_closed = True
+            os.close(self._pidfd)
+            os.close(self._stderr)

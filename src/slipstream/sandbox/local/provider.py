@@ -25,11 +25,10 @@ from slipstream.sandbox.local import bwrap
 from slipstream.sandbox.local.bwrap_probe import find_tools
 from slipstream.sandbox.local.keeper_client import ANSWER_TIMEOUT_S, KeeperClient, KeptLayer
 from slipstream.sandbox.local.lower_folders import LowerFolders, check_folder
-from slipstream.sandbox.local.process import visible_home
 from slipstream.sandbox.local.resources import LocalHost
 from slipstream.sandbox.local.sandbox import LocalSandbox, layers_below
 from slipstream.sandbox.local.shared_layers import SharedLayers, place_of
-from slipstream.sandbox.local.start_request import StartRequest, launch
+from slipstream.sandbox.local.start_request import launch
 from slipstream.sandbox.metering.cores import num_cores
 from slipstream.sandbox.metering.meter import UNLEASED, Meters
 from slipstream.types import SandboxSpec
@@ -43,8 +42,8 @@ _numbers = itertools.count(1)
 class LocalProvider:
     """Sandboxes with bubblewrap on this machine.
 
-    With `use_base_python` the supervisor runs on the base's own Python if possible, otherwise on the current one.
-    `program` and `interpreter` are found if not given. `lease` marks every process. `sharers` is how many processes of
+    With `use_system_python` the keeper runs on the system's Python if possible, otherwise on the current one. `program`
+    and `interpreter` are found if not given. `lease` marks every process. `sharers` is how many processes of
     a run start sandboxes on this machine.
     """
 
@@ -55,7 +54,7 @@ class LocalProvider:
         *,
         lease: str = "",
         start_timeout_s: float = 30.0,
-        use_base_python: bool = True,
+        use_system_python: bool = True,
         program: bwrap.Program | None = None,
         interpreter: bwrap.Interpreter | None = None,
         meters: Meters | None = None,
@@ -67,17 +66,16 @@ class LocalProvider:
         self._lease = lease or f"{UNLEASED}{os.getpid()}-{next(_numbers)}"
         self._start_timeout_s = start_timeout_s
         self._open_files = open_files
-        self._use_base_python = use_base_python
+        self._use_system_python = use_system_python
         self._given = None if program is None or interpreter is None else (program, interpreter)
         self._meters = meters
         self._open_ones: set[LocalSandbox] = set()
         self._shared: SharedLayers | None = None
         self._lost: list[SharedLayers] = []
-        self._works: dict[str, bwrap.Interpreter] = {}
         self._probe = Probe(lambda spec: self.open(spec))
 
     def _tools(self) -> tuple[bwrap.Program, bwrap.Interpreter]:
-        return self._given or find_tools(_provider_with, self._use_base_python)
+        return self._given or find_tools(_provider_with, self._use_system_python)
 
     def check(self) -> None:
         self._tools()
@@ -125,7 +123,7 @@ class LocalProvider:
             if self._shared is not None:
                 self._lost.append(self._shared)
             timeout_s = max(ANSWER_TIMEOUT_S, self._start_timeout_s)
-            keeper = KeeperClient(program, interpreter, self._lease, timeout_s=timeout_s, open_files=self._open_files)
+            keeper = KeeperClient(program, interpreter, self._lease, timeout_s=timeout_s)
             self._shared = SharedLayers(keeper)
         return self._shared
 
@@ -145,51 +143,22 @@ class LocalProvider:
         """Start a sandbox, if necessary on the layers of this keeper. A cancelled start is completed and closed
         first."""
         async with self._starting:
-            shared = self._shared_layers(keeper)
-            candidates = self._interpreters(lower.spec.base)
-            for interpreter in candidates[:-1]:
-                try:
-                    return await self._open_with(shared, interpreter, lower, tree)
-                except SandboxError:
-                    continue
-            sandbox = await self._open_with(shared, candidates[-1], lower, tree)
-        self._works.setdefault(lower.spec.base, candidates[-1])
-        return sandbox
+            starting = asyncio.ensure_future(self._start(self._shared_layers(keeper), lower, tree))
+            try:
+                sandbox = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                with contextlib.suppress(SlipstreamError):
+                    await (await starting).aclose()
+                raise
+            async with _closed_on_error(sandbox):
+                await sandbox.wait_until_ready(self._start_timeout_s)
+            return sandbox
 
-    def _interpreters(self, base: str) -> list[bwrap.Interpreter]:
-        """The candidates to run the supervisor on a base: the one that worked before, or the base's own, then ours."""
-        if base == "host":
-            return [self._tools()[1]]
-        if base in self._works:
-            return [self._works[base]]
-        has_own = os.path.lexists(f"{base}{bwrap.base_interpreter().path}")
-        return [bwrap.base_interpreter(), bwrap.own_interpreter()] if has_own else [bwrap.own_interpreter()]
-
-    async def _open_with(
-        self, shared: SharedLayers, interpreter: bwrap.Interpreter, lower: LowerFolders, tree: KeptLayer | None
-    ) -> LocalSandbox:
-        starting = asyncio.ensure_future(self._start(shared, interpreter, lower, tree))
-        try:
-            sandbox = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            with contextlib.suppress(SlipstreamError):
-                await (await starting).aclose()
-            raise
-        async with _closed_on_error(sandbox):
-            await sandbox.wait_until_ready(self._start_timeout_s)
-        return sandbox
-
-    async def _start(
-        self, shared: SharedLayers, interpreter: bwrap.Interpreter, lower: LowerFolders, tree: KeptLayer | None
-    ) -> LocalSandbox:
-        """Start bwrap; the supervisor has not replied yet."""
+    async def _start(self, shared: SharedLayers, lower: LowerFolders, tree: KeptLayer | None) -> LocalSandbox:
+        """Start a sandbox; its supervisor has not replied yet."""
         keeper, spec = shared.keeper, lower.spec
-        # A base's Python may be of another version.
-        is_known = spec.base == "host" or interpreter.home is not None
-        program = bwrap.supervisor_for(interpreter) if is_known else (bwrap.SUPERVISOR, bwrap.supervisor_source())
-        wanted = bwrap.view_of(spec, home=visible_home(interpreter), supervisor=program)
         async with contextlib.AsyncExitStack() as undo:
-            view = await shared.hold_view(wanted)
+            view = await shared.hold_view(bwrap.view_of(spec))
             undo.push_async_callback(shared.release, view)
             below = layers_below(lower, tree)
             for layer_below in below:
@@ -197,10 +166,9 @@ class LocalProvider:
                 undo.push_async_callback(shared.release, layer_below)
             if self._meters is None:
                 self._meters = Meters(self._lease)
-            meter = self._meters.open(spec.limits, num_own_processes=2)
+            meter = self._meters.open(spec.limits)
             undo.push_async_callback(meter.aclose)
-            request = StartRequest(lower=lower, interpreter=interpreter, program=program, view=view)
-            process, layer, channel = await launch(keeper, request, meter, self._lease)
+            process, layer, channel = await launch(keeper, lower, view, meter, open_files=self._open_files)
             undo.pop_all()
         host = LocalHost(process, shared, layer, meter, below=(view, *below), tree=tree, spec=spec, probe=self._probe)
         sandbox = LocalSandbox(self, lower, host, channel)

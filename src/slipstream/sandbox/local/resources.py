@@ -1,7 +1,7 @@
 """Host-side resources of one local sandbox: its process, its meter and its layers.
 
 Invariants: `end` releases all of them, whatever raises; the host is at fault if the keeper is gone, or if someone
-outside killed bwrap or the sandbox's process 1.
+outside killed the sandbox's process 1.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from slipstream.errors import SandboxError
 from slipstream.sandbox.blame import Probe
 from slipstream.sandbox.local.keeper_client import KeptLayer
-from slipstream.sandbox.local.process import BwrapProcess
+from slipstream.sandbox.local.process import SandboxProcess
 from slipstream.sandbox.local.shared_layers import SharedLayers
 from slipstream.sandbox.metering.meter import Meter
 from slipstream.types import SandboxSpec
 
 END_GRACE_S = 2.0
-"""How long bwrap may take to exit after the supervisor has."""
+"""How long process 1 may take to end after its socket has closed."""
 
 
 class LocalHost:
@@ -26,7 +26,7 @@ class LocalHost:
 
     def __init__(
         self,
-        process: BwrapProcess,
+        process: SandboxProcess,
         shared: SharedLayers,
         layer: KeptLayer,
         meter: Meter,

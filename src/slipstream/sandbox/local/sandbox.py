@@ -75,20 +75,19 @@ class LocalSandbox(SupervisedSandbox):
 
     @property
     def host_pid(self) -> int:
-        """The host pid of the sandbox's bwrap, to watch or kill it from outside."""
+        """The host's pid of the sandbox's process 1, to watch or kill it from outside."""
         return self._local_host.process.pid
 
     def stderr(self) -> str:
-        """The end of the stderr of bwrap and the supervisor."""
+        """The end of the supervisor's stderr."""
         return self._local_host.process.stderr()
 
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until the supervisor responds and the meter is attached."""
         try:
             async with asyncio.timeout(timeout_s):
-                init = await self._local_host.process.find_init()
-                attaching = asyncio.to_thread(self._local_host.meter.attach, init)
-                await asyncio.gather(attaching, self._channel.ask({"op": "hello"}))
+                await self._channel.ask({"op": "hello"})
+                self._local_host.meter.attach(self._local_host.process.pid)  # it has joined, so this does not wait
         except TimeoutError:
             raise SandboxError(f"the sandbox did not start within {timeout_s:g} s") from None
         except OSError as error:
@@ -96,9 +95,9 @@ class LocalSandbox(SupervisedSandbox):
 
     @contextlib.contextmanager
     def root(self) -> Iterator[int]:
-        fd = os.open(f"/proc/{self._local_host.process.init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{self._local_host.process.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._local_host.process.check_init_alive()
+            self._local_host.process.check_alive()
             yield fd
         finally:
             os.close(fd)

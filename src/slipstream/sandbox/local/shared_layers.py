@@ -130,7 +130,7 @@ def _layer_of(making: asyncio.Task[KeptLayer]) -> KeptLayer | None:
 
 
 def place_of(tree: KeptLayer) -> str:
-    """Where bwrap finds the files in a copy of a tree."""
+    """Where the keeper finds the files in a copy of a tree."""
     return f"{tree.path}/tree"
 
 

@@ -1,12 +1,11 @@
 """Views: the read-only files that many sandboxes share, assembled once.
 
 Output: a `HostView`, from which the keeper makes a read-only tree. Each sandbox sees it through its own overlays, which
-bwrap shows with one mount.
+are mounted as one.
 Invariants: a view is read-only, and nothing in it is secret.
 
-The kernel has one lock for all mounts of a machine, and bwrap reads the whole mount table after every mount it makes. A
-sandbox assembled from its parts took that lock sixty times, and hundreds of concurrent starts spent their time waiting
-for it.
+The kernel has one lock for all mounts of a machine. A sandbox assembled from its parts would take it sixty times, and
+hundreds of concurrent starts would spend their time waiting for it.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class HostView:
     devices: tuple[str, ...] = DEVICES
 
 
-def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...], shown: Mapping[str, str]) -> HostView:
+def host_view(*, files: Mapping[str, bytes], mount_points: tuple[str, ...]) -> HostView:
     """The host's programs, a minimal /etc, and mount points for the sandbox's own folders."""
     links = [*DEVICE_LINKS, ("/var/tmp", "../tmp")]
-    folders = {"/usr": "/usr", **shown}
+    folders = {"/usr": "/usr"}
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)
         if folder.is_symlink():

@@ -32,7 +32,7 @@ from slipstream.sandbox.metering.cgroup_tree import (
     remove_some,
     waits,
 )
-from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Usage, UsageMeter
+from slipstream.sandbox.metering.usage import MB, OWN_PROCESSES, SPARE_PROCESSES, Limit, Usage, UsageMeter
 from slipstream.sandbox.metering.watchdog import LiveProcess, is_still_running, read_process
 from slipstream.types import SandboxLimits
 
@@ -194,7 +194,7 @@ class Groups:
 
     def _self_test(self) -> None:
         """Test that a process can be put into a group."""
-        meter = self.open(UsageMeter(limits=SandboxLimits()), 1)
+        meter = self.open(UsageMeter(limits=SandboxLimits()))
         try:
             with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
                 meter.attach(process.pid)
@@ -205,11 +205,9 @@ class Groups:
             remove_all(meter.folders, self.kernel)
             self._open.discard(meter)
 
-    def open(self, usage_meter: UsageMeter, num_own_processes: int) -> GroupMeter:
+    def open(self, usage_meter: UsageMeter) -> GroupMeter:
         number = next(self._numbers)
-        meter = GroupMeter(
-            self, {name: f"{folder}/{number}" for name, folder in self._folders.items()}, usage_meter, num_own_processes
-        )
+        meter = GroupMeter(self, {name: f"{folder}/{number}" for name, folder in self._folders.items()}, usage_meter)
         self._open.add(meter)
         return meter
 
@@ -238,9 +236,7 @@ class Groups:
 class GroupMeter:
     """A Meter backed by a cgroup."""
 
-    def __init__(
-        self, groups: Groups, by_controller: Mapping[str, str], usage_meter: UsageMeter, num_own_processes: int
-    ) -> None:
+    def __init__(self, groups: Groups, by_controller: Mapping[str, str], usage_meter: UsageMeter) -> None:
         self.kind = groups.kind
         self._groups = groups
         self._kernel = groups.kernel
@@ -248,7 +244,7 @@ class GroupMeter:
         self._by_controller = by_controller
         self.folders = tuple(dict.fromkeys(by_controller.values()))
         self._usage_meter = usage_meter
-        self._num_full = usage_meter.limits.processes + num_own_processes
+        self._num_full = usage_meter.limits.processes + OWN_PROCESSES
         self._first: LiveProcess | None = None
         self._num_killed = 0
         """OOM kills so far."""

@@ -83,7 +83,7 @@ class Backend(Protocol):
     def kind(self) -> str: ...
     @property
     def interval_s(self) -> float: ...
-    def open(self, usage_meter: UsageMeter, num_own_processes: int) -> Meter: ...
+    def open(self, usage_meter: UsageMeter) -> Meter: ...
     def look(self) -> bool:
         """Update every open meter and enforce its limits. Returns whether there was any."""
         ...
@@ -127,11 +127,9 @@ class Meters:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def open(
-        self, limits: SandboxLimits, on_exceeded: Callable[[str], None] | None = None, *, num_own_processes: int = 1
-    ) -> Meter:
+    def open(self, limits: SandboxLimits, on_exceeded: Callable[[str], None] | None = None) -> Meter:
         """A meter for one sandbox. `on_exceeded` is called once for each limit that is reached, in the running event
-        loop if there is one. `num_own_processes` is how many of its processes are ours.
+        loop if there is one.
 
         Raises OSError if the group cannot be created.
         """
@@ -139,7 +137,7 @@ class Meters:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             loop = None
-        meter = self._backend.open(UsageMeter(limits=limits, on_exceeded=on_exceeded, loop=loop), num_own_processes)
+        meter = self._backend.open(UsageMeter(limits=limits, on_exceeded=on_exceeded, loop=loop))
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="slipstream-meters", daemon=True)
             self._thread.start()

@@ -17,6 +17,8 @@ from slipstream.types import SandboxLimits
 
 SPARE_PROCESSES = 10
 """Beyond the limit enforced inside, so that the host can still start programs."""
+OWN_PROCESSES = 1
+"""Of the processes of a sandbox, the supervisor is ours."""
 MB = 1 << 20
 
 

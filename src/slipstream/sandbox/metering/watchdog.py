@@ -21,7 +21,7 @@ import threading
 from dataclasses import dataclass
 
 from slipstream.errors import is_shortage
-from slipstream.sandbox.metering.usage import MB, SPARE_PROCESSES, Limit, Usage, UsageMeter
+from slipstream.sandbox.metering.usage import MB, OWN_PROCESSES, SPARE_PROCESSES, Limit, Usage, UsageMeter
 
 KIND = "watchdog"
 INTERVAL_S = 0.05
@@ -172,8 +172,8 @@ class Watchdog:
     def __init__(self) -> None:
         self._open: set[WatchMeter] = set()
 
-    def open(self, usage_meter: UsageMeter, num_own_processes: int) -> WatchMeter:
-        meter = WatchMeter(self, usage_meter, num_own_processes)
+    def open(self, usage_meter: UsageMeter) -> WatchMeter:
+        meter = WatchMeter(self, usage_meter)
         self._open.add(meter)
         return meter
 
@@ -198,10 +198,10 @@ class WatchMeter:
 
     kind = KIND
 
-    def __init__(self, watchdog: Watchdog, usage_meter: UsageMeter, num_own_processes: int) -> None:
+    def __init__(self, watchdog: Watchdog, usage_meter: UsageMeter) -> None:
         self._watchdog = watchdog
         self._usage_meter = usage_meter
-        self._num_full = usage_meter.limits.processes + num_own_processes
+        self._num_full = usage_meter.limits.processes + OWN_PROCESSES
         self._first: LiveProcess | None = None
         self._num_over = 0
         self._ended_by: Limit | None = None

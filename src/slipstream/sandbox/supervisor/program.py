@@ -51,7 +51,7 @@ CGROUP_ENFORCED = 1 << 14
 GROUP_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 FIRST_SPARE_FD = 300
 FD_BYTES = 4
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PR_SET_DUMPABLE = 4
 LIMIT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
@@ -511,8 +511,8 @@ def isolate_self(control_fd: int) -> int:
         oom_score_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         oom_score_fd = -1
-    if prctl(PR_SET_DUMPABLE, 0) or prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL)):
-        raise SystemExit("the supervisor could not make itself untraceable, or die with bwrap")
+    if prctl(PR_SET_DUMPABLE, 0):
+        raise SystemExit("the supervisor could not make itself untraceable")
     return oom_score_fd
 
 
@@ -522,9 +522,8 @@ def prctl(option: int, value: int) -> int:
     return int(_ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0)))
 
 
-def main() -> None:
-    control_fd, workdir = int(sys.argv[1]), sys.argv[2]
-    limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[4:])}
+def supervise(control_fd: int, workdir: str, limits: dict[str, int]) -> None:
+    """Serve requests until the control socket closes."""
     oom_score_fd = isolate_self(control_fd)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # for process 1 this means: cannot be sent from inside
     wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -533,6 +532,11 @@ def main() -> None:
     set_limit(resource.RLIMIT_NPROC, limits["RLIMIT_NPROC"] + SPARE_PROCESSES)
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, control_fd)
     Supervisor(control, workdir, limits, oom_score_fd).serve(wakeup)
+
+
+def main() -> None:
+    limits = {name: int(value) for name, _, value in (text.partition("=") for text in sys.argv[4:])}
+    supervise(int(sys.argv[1]), sys.argv[2], limits)
 
 
 if __name__ == "__main__":
