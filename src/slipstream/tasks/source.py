@@ -12,7 +12,7 @@ from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object, user_code
 from slipstream.tasks.jsonl import check_task, read_tasks
-from slipstream.types import Json, Task
+from slipstream.types import Activation, Json, Task
 
 TASK_FILE = "tasks.jsonl"
 """The task file in the folder of a task set."""
@@ -41,6 +41,8 @@ def digest_of(tasks: Iterable[Task]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for task in tasks:
         digest.update(repr(task).encode("utf-8", "surrogatepass"))
+        if task.sandbox is not None and task.sandbox.activation != Activation():
+            digest.update(repr(task.sandbox.activation).encode("utf-8", "surrogatepass"))
         if task.brief.resources:
             digest.update(repr(task.brief.resources).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
