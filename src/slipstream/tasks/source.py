@@ -16,6 +16,13 @@ from slipstream.types import Activation, Json, Task
 
 TASK_FILE = "tasks.jsonl"
 """The task file in the folder of a task set."""
+FORMATS: Mapping[str, str] = {
+    "swebench": "slipstream.tasks.swe.swebench:read_swebench",
+    "swegym": "slipstream.tasks.swe.swegym:read_swegym",
+    "r2egym": "slipstream.tasks.swe.r2egym:read_r2egym",
+    "swesmith": "slipstream.tasks.swe.swesmith:read_swesmith",
+}
+"""The readers of public formats, by the names that stand for them as a source."""
 
 
 def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
@@ -24,6 +31,8 @@ def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tup
         raise ConfigError("no tasks: set tasks.source to a JSONL file or to package.module:function")
     if num is not None and num < 1:
         raise ConfigError(f"tasks.num={num}: set it to at least 1")
+    if not Path(source).exists():
+        source = FORMATS.get(source, source)
     if ":" in source and not Path(source).is_file():
         tasks = _from_function(source, num, args)
     elif args:

@@ -200,7 +200,9 @@ def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> ReporterOutp
     for test, status, text in report.tests:
         if statuses.get(test, PASSED) == PASSED:  # keep the worst of several
             statuses[test], texts[test] = status, text
-    problem = _problem(report, sent) or _canary_problem(canary, statuses, texts)
+    problem = _problem(report, sent)
+    if not problem and (problem := _canary_problem(canary, statuses, texts)) and not statuses:
+        problem = f"{problem}, nor any other: {'; '.join(report.errors[:1]) or sent}"
     module = "" if canary is None else f"test_{canary['module']}.py::"
     kept = {test: status for test, status in statuses.items() if not module or module not in test}
     if report.errors and not problem:

@@ -84,6 +84,9 @@ def run_tests(asked: dict[str, Any], writing: int) -> None:
     try:
         code = int(pytest.main([*forced, *asked["arguments"], *in_process(asked), *asked["tests"]], plugins=[reporter]))
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the work may have replaced it
+                stream.flush()
         after = functions()
         replaced = sorted(name for name, mark in before.items() if after.get(name) != mark)
         say(ended=code, replaced=replaced[:20])
