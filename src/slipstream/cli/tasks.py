@@ -255,7 +255,7 @@ def list_command(
             "id": task.id,
             "tree": "" if task.sandbox is None else Path(task.sandbox.tree).name,
             "package": package_of(task),
-            "parser": task.grading.spec.get("parser", ""),
+            "parser": task.grading.spec.get("parser", "report"),
             "tests": [len(_listed_tests(task, kind)) for kind in ("fail_to_pass", "pass_to_pass")],
             "tier": facts.get(task.id, {}).get("tier", ""),
             "difficulty": facts.get(task.id, {}).get("difficulty"),

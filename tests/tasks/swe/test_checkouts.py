@@ -7,8 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in import BROKEN, FIX, NEW_TESTS, OLD_TESTS, add_later_history, git, make_repository, patch, play, write_rows
-from test_swe_readers import SWEBENCH, needs_sandboxes
+from stand_in import (
+    BROKEN,
+    FIX,
+    NEW_TESTS,
+    OLD_TESTS,
+    SWEBENCH,
+    add_later_history,
+    git,
+    make_repository,
+    needs_sandboxes,
+    patch,
+    play,
+    write_rows,
+)
 
 from slipstream.tasks.swe.checkouts import Checkouts, MissingRepository
 from slipstream.tasks.swe.swebench import read_swebench

@@ -2,8 +2,6 @@
 folder that stands in for the image; and what a row says becomes what a harness would do."""
 
 import json
-import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +14,13 @@ from stand_in import (
     FIXED,
     NEW_TESTS,
     OLD_TESTS,
+    R2EGYM,
+    SWEBENCH,
     Played,
     add_later_history,
     git,
     make_repository,
+    needs_sandboxes,
     patch,
     play,
     write_rows,
@@ -37,24 +38,6 @@ from slipstream.tasks.swe.swegym import read_swegym
 from slipstream.tasks.swe.swesmith import read_swesmith
 from slipstream.types import Task
 
-needs_sandboxes = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or shutil.which("git") is None, reason="needs Linux and git"
-)
-
-SWEBENCH = {
-    "repo": "pallets/flask",
-    "instance_id": "pallets__flask-1",
-    "base_commit": "HEAD",
-    "version": "2.3",
-    "problem_statement": "total([1, 2]) gives 2, and 3 is right.",
-    "hints_text": "It skips the first.",
-    "created_at": "2024-01-01",
-    "patch": patch("calc/__init__.py", BROKEN, FIXED),
-    "test_patch": patch("tests/test_calc.py", OLD_TESTS, NEW_TESTS),
-    "FAIL_TO_PASS": '["tests/test_calc.py::test_total"]',
-    "PASS_TO_PASS": '["tests/test_calc.py::test_largest"]',
-    "environment_setup_commit": "abc",
-}
 EVAL_SCRIPT = f"""#!/bin/bash
 set -uxo pipefail
 cd /testbed
@@ -81,14 +64,6 @@ SWEGYM = {
     "version": "3.1",
     "FAIL_TO_PASS": ["tests/test_calc.py::test_total"],
     "PASS_TO_PASS": ["tests/test_calc.py::test_largest"],
-}
-R2EGYM = {
-    "repo_name": "pillow",
-    "docker_image": "namanjain12/pillow_final:0123abc",
-    "commit_hash": "0123abc",
-    "problem_statement": "Words before.\n[ISSUE]\ntotal([1, 2]) gives 2.\n[/ISSUE]",
-    "expected_output_json": json.dumps({"test_largest": "PASSED", "\x1b[1mtest_total\x1b[0m": "PASSED"}),
-    "modified_files": ["calc/__init__.py"],
 }
 SWESMITH = {
     "instance_id": "Someone__calc.0123abcd.lm_rewrite__x1",

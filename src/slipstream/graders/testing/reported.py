@@ -52,6 +52,8 @@ class TestRun:
     """Patterns of files that must not change during the run."""
     added_modules: tuple[str, ...] = ()
     """Top-level modules that the work adds: they may not shadow others."""
+    append: bool = True
+    """Put folders of tests last in the search path; False for the repository's own way, by default first."""
     canaries: bool = True
     order: str = ""
     """The seed of a random order; empty for pytest's own order."""
@@ -110,6 +112,7 @@ async def run_reported(sandbox: Sandbox, test_run: TestRun, *, timeout_s: float)
         "paths": [path for path in test_run.env.get("PYTHONPATH", "").split(":") if path],
         "protect": [as_regex(pattern) for pattern in test_run.protect],
         "added_modules": [f"{test_run.folder}/{path}" for path in test_run.added_modules],
+        "append": test_run.append,
         "canaries": canary,
         "order": test_run.order,
         "session": program("session.py"),

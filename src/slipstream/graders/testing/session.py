@@ -79,7 +79,8 @@ def run_tests(asked: dict[str, Any], writing: int) -> None:
         return
     before = functions()
     reporter = make_reporter(asked, say)
-    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"], "--import-mode=append"]
+    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"]]
+    forced += ["--import-mode=append"] if asked["append"] else []
     code = 99
     try:
         code = int(pytest.main([*forced, *asked["arguments"], *in_process(asked), *asked["tests"]], plugins=[reporter]))

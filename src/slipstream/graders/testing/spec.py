@@ -35,8 +35,9 @@ class TestsSpec(GraderSpec):
     """"report": our own reporter on pytest. Else the name of a log parser (`testing.logs.PARSERS`)."""
     rules: Rules = Rules.STRICT
     log_rule: LogRule | None = None
-    """For "report": the data set's own rule. Tests are named as its parser names them, and the verdict's component
-    `log_rule` is what it says of the printed log: for comparison, since the work can print anything."""
+    """For "report": the data set's own rule. Tests are named as its parser names them and imported as their repository
+    has it, and the verdict's component `log_rule` is what the rule says of the printed log: for comparison, since the
+    work can print anything."""
     fail_to_pass: list[str] = Field(default_factory=list)
     pass_to_pass: list[str] = Field(default_factory=list)
     expected: dict[str, str] | None = None

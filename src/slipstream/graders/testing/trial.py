@@ -111,6 +111,7 @@ async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str,
         folder=spec.folder,
         protect=(*spec.drop, *TEST_SETTINGS),
         added_modules=added_modules,
+        append=spec.log_rule is None,
         canaries=spec.canaries,
         order=order,
     )

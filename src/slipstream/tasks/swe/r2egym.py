@@ -24,6 +24,12 @@ HIDDEN = (
     "modified_entities.json",
 )
 """Files of the images that reveal the tests or the solution."""
+HIDE = f"""for place in {" ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)}; do
+rm -rf "$place" 2>/dev/null || true
+if [ -d "$place" ]; then find "$place" -mindepth 1 -delete || exit 1
+elif [ -e "$place" ]; then : >"$place" || exit 1; fi
+done"""
+"""Removes them, or empties them where the image's root folder cannot be written to."""
 TIMEOUT_S = 300.0
 _ISSUE = re.compile(r"\[ISSUE\](.*)\[/ISSUE\]", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[\d+m")
@@ -43,19 +49,18 @@ def r2egym_task(row: Row, context: RowContext) -> Task:
     if not expected:
         raise row.wrong('the field "expected_output_json" is empty: nothing would show that the problem is solved')
     sources = row.texts("modified_files") if row.fields.get("modified_files") is not None else []
-    everywhere = " ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)
     return make_task(
         row,
         context,
         id=f"{row.text('repo_name')}-{row.text('commit_hash')}",
         image=row.text("docker_image"),
         problem=issue[1] if issue else statement,
-        setup=(f"rm -rf {everywhere}", NO_LATER_HISTORY),
+        setup=(HIDE, NO_LATER_HISTORY),
         grading={
             **_run(row, context),
             "rules": "r2egym",
             "expected": expected,
-            "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || mv /r2e_tests {TESTBED}/r2e_tests"],
+            "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || cp -R /r2e_tests {TESTBED}/r2e_tests"],
             "drop": [*test_patterns(sources), *(f"/{name}/**" for name in HIDDEN)],
         },
     )
