@@ -357,6 +357,22 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """How all programs of a sandbox, the agent's shell and the grader's tests alike, enter an environment that its base
+    holds, such as a conda environment."""
+
+    path: tuple[str, ...] = ()
+    """Folders that come first in PATH."""
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Variables to set; `SandboxSpec.env` wins."""
+    script: str = ""
+    """A bash script, run in the workdir as the sandbox starts; programs get the variables that it leaves exported. Only
+    for environments that variables alone cannot enter."""
+    python: str = ""
+    """The path that `python` must then have. Checked when a sandbox opens; empty for no check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
     """What a sandbox looks like when the agent first sees it."""
 
@@ -372,6 +388,7 @@ class SandboxSpec:
     """Shell commands run in `workdir`, in order; each must exit with 0."""
     env: Mapping[str, str] = field(default_factory=dict)
     limits: SandboxLimits = SandboxLimits()
+    activation: Activation = field(default=Activation(), repr=False, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ def test_list_says_what_a_set_holds(tmp_path: Path) -> None:
     told = json.loads(ran.stdout)
     assert told["num_tasks"] == 1
     assert told["tasks"][0] == {
-        "id": "pack-1-0000-tiny", "tree": "", "tier": "tiny", "difficulty": 0.25, "mistakes": ["boundary"]
+        "id": "pack-1-0000-tiny", "tree": "", "package": "host", "parser": "report", "tests": [1, 0],
+            "tier": "tiny", "difficulty": 0.25, "mistakes": ["boundary"]
     }  # fmt: skip
     shown = CliRunner().invoke(tasks_app, ["list", str(tmp_path)]).stdout
     assert "pack-1-0000-tiny  tiny  0.25        boundary\n" in shown

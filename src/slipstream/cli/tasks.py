@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -21,11 +21,24 @@ from slipstream.printable import one_line
 from slipstream.types import Json
 
 if TYPE_CHECKING:
+    from slipstream.settings import SandboxConfig
     from slipstream.tasks.factory.make import FactoryReport
     from slipstream.tasks.gate import GateReport, TaskCheck
+    from slipstream.types import Task
 
 tasks_app = typer.Typer(help="Make, check and list tasks.", no_args_is_help=True)
 
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASKS",
+        help="A folder with tasks.jsonl, a JSONL file, package.module:function, or a public format: swebench, swegym, "
+        "r2egym, swesmith.",
+    ),
+]
+SettingsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of a function or format, as in tasks.args.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 AtOnceOption = Annotated[int, typer.Option(min=1, help="Sandboxes that run at the same time.")]
 
@@ -136,16 +149,24 @@ def _print_made(console: Console, report: FactoryReport) -> None:
 
 @tasks_app.command("check")
 def check_command(
-    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
+    source: SourceArgument,
+    settings: SettingsArgument = None,
     num: Annotated[int | None, typer.Option(min=1, help="Only this many tasks, from the first.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only this many tasks of each package.")] = None,
     seed: Annotated[int, typer.Option(help="Which tasks --sample picks.")] = 0,
     at_once: AtOnceOption = 2,
     cheats: Annotated[bool, typer.Option("--cheats/--no-cheats", help="Try every cheat on every task.")] = True,
+    repeats: Annotated[int, typer.Option(min=1, help="How often the oracle is graded.")] = 3,
+    provider: Annotated[Literal["local", "oci"], typer.Option(help="What runs the sandboxes.")] = "local",
+    engine: Annotated[str, typer.Option(help="Of oci: podman or docker.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Check that each task can be solved, but not by doing nothing or by cheating. Exit code 1 if one cannot."""
-    report = run_stoppable(_check(source, num, sample, seed, at_once, cheats))
+    from slipstream.settings import SandboxConfig
+
+    tasks = _load(source, settings or [], num)
+    sandboxes = SandboxConfig(provider=provider, engine=engine)
+    report = run_stoppable(_check(tasks, sandboxes, num, sample, seed, at_once, cheats, repeats))
     if as_json:
         print(json.dumps(report.as_json()))
     else:
@@ -153,14 +174,28 @@ def check_command(
     raise typer.Exit(0 if report.num_passed == report.num_tasks else 1)
 
 
+def _load(source: str, settings: list[str], num: int | None) -> tuple[Task, ...]:
+    """The tasks of a source, with the arguments of its function."""
+    from slipstream.config import apply_overrides
+    from slipstream.tasks.source import load_tasks
+
+    return load_tasks(source, num=num, args=apply_overrides(dict[str, Json](), settings))
+
+
 async def _check(
-    source: Path, num: int | None, sample: int | None, seed: int, at_once: int, cheats: bool
+    tasks: Sequence[Task],
+    sandboxes: SandboxConfig,
+    num: int | None,
+    sample: int | None,
+    seed: int,
+    at_once: int,
+    cheats: bool,
+    repeats: int,
 ) -> GateReport:
-    from slipstream.settings import SandboxConfig
     from slipstream.tasks.gate import check_tasks
     from slipstream.wiring.attempts import make_provider
 
-    provider = make_provider(SandboxConfig())
+    provider = make_provider(sandboxes)
     provider.check()
 
     def tell(checked: TaskCheck) -> None:
@@ -168,9 +203,10 @@ async def _check(
 
     try:
         return await check_tasks(
-            source,
+            tasks,
             provider=provider,
             num_at_once=at_once,
+            num_repeats=repeats,
             with_cheats=cheats,
             num=num,
             per_package=sample,
@@ -205,19 +241,22 @@ def _print_checked(console: Console, report: GateReport) -> None:
 
 @tasks_app.command("list")
 def list_command(
-    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with tasks.jsonl, or a JSONL file.")],
+    source: SourceArgument,
+    settings: SettingsArgument = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what a set of tasks holds."""
-    from slipstream.tasks.gate import file_of
-    from slipstream.tasks.jsonl import read_tasks
+    from slipstream.tasks.gate import package_of
 
-    tasks = read_tasks(file_of(source))
-    facts = _facts(source)
+    tasks = _load(source, settings or [], None)
+    facts = _facts(Path(source))
     rows: list[dict[str, Json]] = [
         {
             "id": task.id,
             "tree": "" if task.sandbox is None else Path(task.sandbox.tree).name,
+            "package": package_of(task),
+            "parser": task.grading.spec.get("parser", "report"),
+            "tests": [len(_listed_tests(task, kind)) for kind in ("fail_to_pass", "pass_to_pass")],
             "tier": facts.get(task.id, {}).get("tier", ""),
             "difficulty": facts.get(task.id, {}).get("difficulty"),
             "mistakes": facts.get(task.id, {}).get("mistakes", []),
@@ -227,11 +266,23 @@ def list_command(
     if as_json:
         print(json.dumps({"num_tasks": len(rows), "tasks": rows}))
         return
-    table = [
-        (str(row["id"]), str(row["tier"]), str(row["difficulty"] or ""), ", ".join(map(str, row["mistakes"] or [])))  # type: ignore[arg-type]
-        for row in rows
-    ]
-    print_table(Console(), ("task", "tier", "difficulty", "mistakes"), table)
+    if facts:
+        table = [
+            (str(row["id"]), str(row["tier"]), str(row["difficulty"] or ""), ", ".join(map(str, row["mistakes"] or [])))  # type: ignore[arg-type]
+            for row in rows
+        ]
+        print_table(Console(), ("task", "tier", "difficulty", "mistakes"), table)
+        return
+    names = ("id", "package", "parser", "tests")
+    print_table(
+        Console(), ("task", "package", "parser", "tests"), [tuple(str(row[name]) for name in names) for row in rows]
+    )
+    print(f"{len(rows)} tasks")
+
+
+def _listed_tests(task: Task, kind: str) -> list[Json]:
+    found = task.grading.spec.get(kind)
+    return found if isinstance(found, list) else []
 
 
 @tasks_app.command("outcomes")

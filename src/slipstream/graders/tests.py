@@ -82,7 +82,9 @@ class TestsGrader:
         sandbox = context.sandbox
         if spec.sandbox_setup is not None:
             sandbox = replace(sandbox, setup=tuple(spec.sandbox_setup))
-        spec = spec.model_copy(update={"env": {**sandbox.env, **spec.env}, "folder": spec.folder or sandbox.workdir})
+        paths = sandbox.env.get("PYTHONPATH", sandbox.activation.env.get("PYTHONPATH", ""))
+        env = {**({"PYTHONPATH": paths} if paths else {}), **spec.env}
+        spec = spec.model_copy(update={"env": env, "folder": spec.folder or sandbox.workdir})
         runner = _SuiteRunner(spec, replace(context, sandbox=sandbox))
         verdict = await runner.grade(artifact)
         if verdict.reward and spec.twin and spec.oracle:
@@ -100,7 +102,7 @@ class _SuiteRunner:
     @property
     def identity(self) -> str:
         """A key of the tests and the files they run on."""
-        return f"{self._spec.model_dump_json()} {self._context.sandbox!r}"
+        return f"{self._spec.model_dump_json()} {self._context.sandbox!r} {self._context.sandbox.activation!r}"
 
     @property
     def oracle(self) -> bytes:

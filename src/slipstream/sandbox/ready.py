@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from slipstream.errors import AgentError, SandboxError
+from slipstream.sandbox.activation import check_python
 from slipstream.sandbox.base import Changes, Sandbox, SandboxProvider
 from slipstream.types import SandboxSpec
 
@@ -31,6 +32,7 @@ async def open_sandbox(provider: SandboxProvider, spec: SandboxSpec, *, timeout_
     except AgentError as raised:  # no agent was there yet
         raise SandboxError(f"the sandbox cannot be set up: {raised}") from raised
     try:
+        await check_python(sandbox, spec)
         for command in spec.setup:
             await _set_up(sandbox, command, timeout_s=deadline - loop.time())
         if spec.setup and isinstance(sandbox, Changes):

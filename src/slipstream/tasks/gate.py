@@ -123,7 +123,7 @@ OnTaskCheck = Callable[[TaskCheck], None]
 
 
 async def check_tasks(
-    source: Path,
+    source: Path | Sequence[Task],
     *,
     provider: SandboxProvider,
     num_at_once: int = 2,
@@ -134,9 +134,9 @@ async def check_tasks(
     seed: int = 0,
     on_checked: OnTaskCheck = lambda checked: None,
 ) -> GateReport:
-    """Check the tasks of a folder or JSONL file, with every cheat on each task: all tasks, the first `num`, or
+    """Check tasks, or those of a folder or JSONL file, with every cheat on each task: all tasks, the first `num`, or
     `per_package` of each package."""
-    tasks = read_tasks(file_of(source))
+    tasks = read_tasks(file_of(source)) if isinstance(source, Path) else tuple(source)
     if per_package is not None:
         tasks = sampled(tasks, per_package, seed)
     tasks = tasks[:num]

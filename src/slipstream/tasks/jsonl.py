@@ -25,7 +25,7 @@ from slipstream.graders.registry import find_grader
 from slipstream.names import did_you_mean, user_code
 from slipstream.tools.base import Effect
 from slipstream.tools.registry import resolve
-from slipstream.types import AgentLimits, Brief, File, Grading, Json, SandboxLimits, SandboxSpec, Task
+from slipstream.types import Activation, AgentLimits, Brief, File, Grading, Json, SandboxLimits, SandboxSpec, Task
 
 DEFAULT_TOOLS = ("bash", "read_file", "write_file", "finish")
 
@@ -56,6 +56,13 @@ class _File(_Strict):
     mode: Annotated[int, Field(ge=0, le=0o777)] = 0o644
 
 
+class _Activation(_Strict):
+    path: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    script: str = ""
+    python: str = ""
+
+
 class _Sandbox(_Strict):
     base: str = SandboxSpec().base
     workdir: str = SandboxSpec().workdir
@@ -64,6 +71,7 @@ class _Sandbox(_Strict):
     setup: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     limits: _SandboxLimits = _SandboxLimits()
+    activation: _Activation = _Activation()
 
 
 class _Grading(BaseModel):
@@ -163,6 +171,7 @@ def _as_sandbox(read: _Sandbox, folder: Path) -> SandboxSpec:
         setup=read.setup,
         env=read.env,
         limits=SandboxLimits(**read.limits.model_dump()),
+        activation=Activation(**read.activation.model_dump()),
     )
 
 
@@ -200,6 +209,7 @@ def _sandbox_line(sandbox: SandboxSpec) -> dict[str, Json]:
         "setup": list(sandbox.setup),
         "env": dict(sandbox.env),
         "limits": asdict(sandbox.limits),
+        **({} if sandbox.activation == Activation() else {"activation": asdict(sandbox.activation)}),
     }
 
 

@@ -12,10 +12,17 @@ from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object, user_code
 from slipstream.tasks.jsonl import check_task, read_tasks
-from slipstream.types import Json, Task
+from slipstream.types import Activation, Json, Task
 
 TASK_FILE = "tasks.jsonl"
 """The task file in the folder of a task set."""
+FORMATS: Mapping[str, str] = {
+    "swebench": "slipstream.tasks.swe.swebench:read_swebench",
+    "swegym": "slipstream.tasks.swe.swegym:read_swegym",
+    "r2egym": "slipstream.tasks.swe.r2egym:read_r2egym",
+    "swesmith": "slipstream.tasks.swe.swesmith:read_swesmith",
+}
+"""The readers of public formats, by the names that stand for them as a source."""
 
 
 def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:
@@ -24,6 +31,8 @@ def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tup
         raise ConfigError("no tasks: set tasks.source to a JSONL file or to package.module:function")
     if num is not None and num < 1:
         raise ConfigError(f"tasks.num={num}: set it to at least 1")
+    if not Path(source).exists():
+        source = FORMATS.get(source, source)
     if ":" in source and not Path(source).is_file():
         tasks = _from_function(source, num, args)
     elif args:
@@ -41,6 +50,8 @@ def digest_of(tasks: Iterable[Task]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for task in tasks:
         digest.update(repr(task).encode("utf-8", "surrogatepass"))
+        if task.sandbox is not None and task.sandbox.activation != Activation():
+            digest.update(repr(task.sandbox.activation).encode("utf-8", "surrogatepass"))
         if task.brief.resources:
             digest.update(repr(task.brief.resources).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

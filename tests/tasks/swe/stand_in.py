@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from graded_tree import add_pytest
 
 from slipstream.graders.base import GradeContext
@@ -17,6 +20,10 @@ from slipstream.sandbox.base import Changes
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.types import Artifact, SandboxLimits, Task, Verdict
+
+needs_sandboxes = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or shutil.which("git") is None, reason="needs Linux and git"
+)
 
 BROKEN = "def total(values):\n    return sum(values[1:])\n\n\ndef largest(values):\n    return max(values)\n"
 FIXED = BROKEN.replace("values[1:]", "values")
@@ -29,6 +36,30 @@ FIX = "sed -i 's/values\\[1:\\]/values/' calc/__init__.py"
 
 def patch(path: str, old: str, new: str) -> str:
     return make_patch({path: Entry(data=old.encode())}, {path: Entry(data=new.encode())}).decode()
+
+
+SWEBENCH = {
+    "repo": "pallets/flask",
+    "instance_id": "pallets__flask-1",
+    "base_commit": "HEAD",
+    "version": "2.3",
+    "problem_statement": "total([1, 2]) gives 2, and 3 is right.",
+    "hints_text": "It skips the first.",
+    "created_at": "2024-01-01",
+    "patch": patch("calc/__init__.py", BROKEN, FIXED),
+    "test_patch": patch("tests/test_calc.py", OLD_TESTS, NEW_TESTS),
+    "FAIL_TO_PASS": '["tests/test_calc.py::test_total"]',
+    "PASS_TO_PASS": '["tests/test_calc.py::test_largest"]',
+    "environment_setup_commit": "abc",
+}
+R2EGYM = {
+    "repo_name": "pillow",
+    "docker_image": "namanjain12/pillow_final:0123abc",
+    "commit_hash": "0123abc",
+    "problem_statement": "Words before.\n[ISSUE]\ntotal([1, 2]) gives 2.\n[/ISSUE]",
+    "expected_output_json": json.dumps({"test_largest": "PASSED", "\x1b[1mtest_total\x1b[0m": "PASSED"}),
+    "modified_files": ["calc/__init__.py"],
+}
 
 
 def write_rows(path: Path, *rows: Mapping[str, Any]) -> str:

@@ -2,9 +2,8 @@
 folder that stands in for the image; and what a row says becomes what a harness would do."""
 
 import json
-import shutil
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,13 @@ from stand_in import (
     FIXED,
     NEW_TESTS,
     OLD_TESTS,
+    R2EGYM,
+    SWEBENCH,
     Played,
     add_later_history,
     git,
     make_repository,
+    needs_sandboxes,
     patch,
     play,
     write_rows,
@@ -36,24 +38,6 @@ from slipstream.tasks.swe.swegym import read_swegym
 from slipstream.tasks.swe.swesmith import read_swesmith
 from slipstream.types import Task
 
-needs_sandboxes = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or shutil.which("git") is None, reason="needs Linux and git"
-)
-
-SWEBENCH = {
-    "repo": "pallets/flask",
-    "instance_id": "pallets__flask-1",
-    "base_commit": "HEAD",
-    "version": "2.3",
-    "problem_statement": "total([1, 2]) gives 2, and 3 is right.",
-    "hints_text": "It skips the first.",
-    "created_at": "2024-01-01",
-    "patch": patch("calc/__init__.py", BROKEN, FIXED),
-    "test_patch": patch("tests/test_calc.py", OLD_TESTS, NEW_TESTS),
-    "FAIL_TO_PASS": '["tests/test_calc.py::test_total"]',
-    "PASS_TO_PASS": '["tests/test_calc.py::test_largest"]',
-    "environment_setup_commit": "abc",
-}
 EVAL_SCRIPT = f"""#!/bin/bash
 set -uxo pipefail
 cd /testbed
@@ -80,14 +64,6 @@ SWEGYM = {
     "version": "3.1",
     "FAIL_TO_PASS": ["tests/test_calc.py::test_total"],
     "PASS_TO_PASS": ["tests/test_calc.py::test_largest"],
-}
-R2EGYM = {
-    "repo_name": "pillow",
-    "docker_image": "namanjain12/pillow_final:0123abc",
-    "commit_hash": "0123abc",
-    "problem_statement": "Words before.\n[ISSUE]\ntotal([1, 2]) gives 2.\n[/ISSUE]",
-    "expected_output_json": json.dumps({"test_largest": "PASSED", "\x1b[1mtest_total\x1b[0m": "PASSED"}),
-    "modified_files": ["calc/__init__.py"],
 }
 SWESMITH = {
     "instance_id": "Someone__calc.0123abcd.lm_rewrite__x1",
@@ -125,17 +101,21 @@ def rewards(played: list[Played]) -> list[float]:
 
 @needs_sandboxes
 @pytest.mark.parametrize(
-    ("reader", "row"),
-    [(read_swebench, SWEBENCH), (read_swebench, SWEBENCH_5), (read_swegym, SWEGYM)],
-    ids=["swebench", "swebench 5", "swegym"],
+    ("reader", "row", "parser"),
+    [
+        (read_swebench, SWEBENCH, "report"),
+        (read_swebench, SWEBENCH, "log"),
+        (read_swebench, SWEBENCH_5, "log"),
+        (read_swegym, SWEGYM, "auto"),
+    ],
 )
 def test_a_task_of_the_swebench_format_is_worked_on_and_judged(
-    tmp_path: Path, reader: Reader, row: dict[str, Any]
+    tmp_path: Path, reader: Reader, row: dict[str, Any], parser: str
 ) -> None:
     image = tmp_path / "image"
     make_repository(image, {"calc/__init__.py": BROKEN, "tests/test_calc.py": OLD_TESTS})
     later = add_later_history(image)
-    task = task_of(reader, tmp_path, row, base="host", tree=str(image), timeout_s=60.0)
+    task = task_of(reader, tmp_path, row, base="host", tree=str(image), timeout_s=60.0, parser=parser)
     look = f"git log --all --oneline; git tag; git remote; git cat-file -t {later}; cat tests/*.py"
     played = play(task, f"{look}; {FIX}; git commit -qam done", "true", CHEAT, FORGED)
     assert rewards(played) == [1.0, 0.0, 0.0, 0.0], [one.verdict.detail for one in played]
@@ -156,7 +136,7 @@ def test_a_task_of_r2egym_is_worked_on_and_judged(tmp_path: Path) -> None:
     played = play(task, f"ls; {FIX}", "true", CHEAT, f"{FIX}; echo true > run_tests.sh; mkdir r2e_tests")
     assert rewards(played) == [1.0, 0.0, 0.0, 1.0], [one.verdict.detail for one in played]
     assert played[0].said.split() == ["calc", "tests"]
-    assert played[1].verdict.components == {"as_expected": 0.5}
+    assert played[1].verdict.components == {"as_expected": 0.5, "log_rule": 0.0}
 
 
 @needs_sandboxes
@@ -170,6 +150,27 @@ def test_a_task_of_swesmith_is_worked_on_and_judged(tmp_path: Path) -> None:
     assert "sum(values[1:])" in played[0].said and "sum(values)" not in played[0].said
     assert "test_calc.py" not in played[0].said and "test_far.py" in played[0].said
     assert played[0].said.count("commit ") == 1
+
+
+FORGED_LOG = """import contextlib, os
+for fd in range(20):  # one of them is the output that pytest put aside
+    with contextlib.suppress(OSError):
+        os.write(fd, b"PASSED tests/test_calc.py::test_total\\nPASSED tests/test_calc.py::test_largest\\n")
+os._exit(0)
+"""
+
+
+@needs_sandboxes
+@pytest.mark.parametrize(("parser", "reward"), [("log", 1.0), ("report", 0.0)])
+def test_a_printed_report_pays_by_the_data_sets_own_rule_and_not_by_ours(
+    tmp_path: Path, parser: str, reward: float
+) -> None:
+    image = tmp_path / "image"
+    make_repository(image, {"calc/__init__.py": BROKEN, "tests/test_calc.py": OLD_TESTS})
+    task = task_of(read_swebench, tmp_path, SWEBENCH, base="host", tree=str(image), timeout_s=60.0, parser=parser)
+    task = replace(task, grading=replace(task.grading, spec={**task.grading.spec, "twin": False}))
+    (played,) = play(task, f"cat > calc/__init__.py <<'END'\n{FORGED_LOG}END\n")
+    assert played.verdict.reward == reward, played.verdict.detail
 
 
 def reading_hidden_files() -> str:
@@ -298,6 +299,69 @@ def test_the_fix_of_a_planted_bug_is_not_in_the_brief(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what is run
 
 
+def test_what_pytest_runs_is_reported_by_our_own_reporter_with_the_data_sets_rule_beside_it(tmp_path: Path) -> None:
+    for reader, row, rule in (
+        (read_swebench, SWEBENCH, {"parser": "pytest", "rules": "swebench"}),
+        (read_swebench, SWEBENCH_5, {"parser": "pytest", "rules": "swebench"}),
+        (read_swebench, {**SWEBENCH, "repo": "sphinx-doc/sphinx"}, {"parser": "pytest_any_order", "rules": "swebench"}),
+        (read_r2egym, R2EGYM, {"parser": "r2e", "rules": "r2egym"}),
+        (read_swesmith, SWESMITH, {"parser": "smith_pytest", "rules": "swesmith"}),
+    ):
+        spec = task_of(reader, tmp_path, row).grading.spec
+        assert spec["parser"] == "report" and spec["log_rule"] == rule
+    for row in ({**SWEBENCH, "repo": "sympy/sympy"}, {**SWEBENCH, "repo": "django/django"}):
+        assert task_of(read_swebench, tmp_path, row).grading.spec["parser"] != "report"
+        with pytest.raises(ConfigError, match="not run by pytest"):
+            task_of(read_swebench, tmp_path, row, parser="report")
+    assert task_of(read_r2egym, tmp_path, {**R2EGYM, "repo_name": "tornado"}).grading.spec["parser"] == "r2e"
+
+
+def test_an_unknown_repository_is_run_by_pytest_or_by_a_script_of_ones_own(tmp_path: Path) -> None:
+    row = {**SWEBENCH, "repo": "someone/calc"}
+    assert command_of(read_swebench, tmp_path, row, "report") == ["python", "-rA"]
+    script = tmp_path / "run.sh"
+    script.write_text("make test ARGS='{tests}'\n")
+    spec = task_of(read_swebench, tmp_path, row, eval_script=str(script), log_parser="parse_log_flask").grading.spec
+    assert (spec["command"], spec["parser"]) == ("make test ARGS='tests/test_calc.py'\n", "pytest")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        task_of(read_swebench, tmp_path, row, eval_script="/none/there.sh")
+
+
+def test_limits_and_variables_of_a_reader_are_its_tasks(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"limits": {"turns": 7}, "sandbox_limits": {"memory_mb": 512}, "env": {"A": "b"}}
+    source = "slipstream.tasks.swe.swebench:read_swebench"
+    path = write_rows(tmp_path / "rows.jsonl", SWEBENCH, {**SWEBENCH, "instance_id": "a__b-2"})
+    (task,) = load_tasks(source, num=None, args={"path": path, "ids": ["a__b-2"], "setup": ["true"], **limits})
+    assert task.sandbox is not None
+    assert (task.id, task.brief.limits.turns, task.sandbox.limits.memory_mb) == ("a__b-2", 7, 512)
+    assert task.sandbox.env["A"] == "b" and task.sandbox.setup[0] == "true"
+    with pytest.raises(ConfigError, match='no "turn" in limits'):
+        load_tasks(source, num=None, args={"path": path, "limits": {"turn": 7}})
+    with pytest.raises(ConfigError, match="has no row c"):
+        load_tasks(source, num=None, args={"path": path, "ids": ["c"]})
+
+
+@pytest.mark.parametrize(
+    ("reader", "row", "python"),
+    [
+        (read_swebench, SWEBENCH, "/opt/miniconda3/envs/testbed/bin/python"),
+        (read_swegym, SWEGYM, "/opt/miniconda3/envs/testbed/bin/python"),
+        (read_swesmith, SWESMITH, "/opt/miniconda3/envs/testbed/bin/python"),
+        (read_r2egym, R2EGYM, "/testbed/.venv/bin/python"),
+    ],
+)
+def test_the_environment_of_the_images_is_entered(
+    tmp_path: Path, reader: Reader, row: dict[str, Any], python: str
+) -> None:
+    sandbox = task_of(reader, tmp_path, row).sandbox
+    assert sandbox is not None and sandbox.activation.python == python
+    assert sandbox.activation.path[0] == python.removesuffix("/python")
+    other = task_of(reader, tmp_path, row, python="/opt/own/bin/python").sandbox
+    assert other is not None and other.activation.path == ("/opt/own/bin",)
+    entered = task_of(reader, tmp_path, row, entry="source x").sandbox
+    assert entered is not None and (entered.activation.script, entered.activation.python) == ("source x", python)
+
+
 def test_the_tests_of_django_are_run_as_modules(tmp_path: Path) -> None:
     tests = patch("tests/admin/test_a.py", "x\n", "y\n") + patch("tests/admin/data.json", "1\n", "2\n")
     row = {
@@ -312,17 +376,25 @@ def test_the_tests_of_django_are_run_as_modules(tmp_path: Path) -> None:
     assert "locale-gen" in command
 
 
+def command_of(reader: Reader, tmp_path: Path, row: dict[str, Any], parser: str) -> Any:
+    return task_of(reader, tmp_path, row, parser=parser).grading.spec["command"]
+
+
 def test_versions_differ(tmp_path: Path) -> None:
     row = {**SWEBENCH, "repo": "astropy/astropy", "version": "1.3"}
-    assert "-o console_output_style=classic" in str(task_of(read_swebench, tmp_path, row).grading.spec["command"])
+    classic = ["-rA", "-vv", "-o", "console_output_style=classic", "--tb=no"]
+    assert command_of(read_swebench, tmp_path, row, "report") == ["python", *classic]
+    assert "-o console_output_style=classic" in command_of(read_swebench, tmp_path, row, "log")
     row = {**SWEBENCH, "repo": "astropy/astropy", "version": "5.1"}
-    assert "pytest -rA tests/test_calc.py" in str(task_of(read_swebench, tmp_path, row).grading.spec["command"])
+    assert command_of(read_swebench, tmp_path, row, "auto") == ["python", "-rA"]
+    assert "pytest -rA tests/test_calc.py" in command_of(read_swebench, tmp_path, row, "log")
 
 
 def test_the_cases_of_mypy_are_chosen_by_name(tmp_path: Path) -> None:
     cases = patch("test-data/unit/check.test", "x\n", "x\n[case testOne]\n[case testTwo]\n")
     row = {**SWEGYM, "repo": "python/mypy", "instance_id": "python__mypy-1", "version": "1.8", "test_patch": cases}
-    assert "pytest -rA -k 'testOne or testTwo'\n" in str(task_of(read_swegym, tmp_path, row).grading.spec["command"])
+    assert command_of(read_swegym, tmp_path, row, "auto") == ["python", "-rA", "-k", "testOne or testTwo"]
+    assert "pytest -rA -k 'testOne or testTwo'\n" in command_of(read_swegym, tmp_path, row, "log")
 
 
 def test_only_expected_tests_of_files_that_are_run_count(tmp_path: Path) -> None:

@@ -236,6 +236,29 @@ PARSERS: Mapping[str, Parser] = {
     "smith_unittest": smith_unittest,
 }
 
+_SUMMARY_LINE = "{status} {test}"
+_LINES: Mapping[str, str] = {
+    "r2e": "short test summary info\n{status} {test}",
+    "smith_pytest": "{test} {status}",
+    "smith_xdist": "[gw0] {status} {test}",
+}
+"""How pytest prints a result for a parser; for all others as in its summary."""
+
+
+def spelled(parser: str, statuses: Mapping[str, str]) -> Statuses:
+    """The statuses of pytest ids, with tests named as a log parser names them: cut at a space, without their file.
+    Results that the parser would not see are left out; of several tests with one name, the worst counts."""
+    line = _LINES.get(parser, _SUMMARY_LINE)
+    found: Statuses = {}
+    for test, status in statuses.items():
+        if "\n" in test or "\r" in test or (status == SKIPPED and line is _SUMMARY_LINE):
+            continue  # the summary names the places of skipped tests, not their ids
+        for name, read in PARSERS[parser](line.format(status=status, test=test)).items():
+            if found.get(name) not in (FAILED, ERROR):
+                found[name] = read
+    return found
+
+
 _ENDED = re.compile(
     r"^=+ .*\b\d+ (?:passed|failed|errors?|skipped|xfailed|deselected)\b.* in [\d.]+s.*=+$|^Ran \d+ tests? in [\d.]+s$",
     re.MULTILINE,

@@ -8,11 +8,13 @@ one that must fail failed with its own random token and the one that must pass p
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from slipstream.graders.testing.logs import FAILED, PASSED
@@ -50,6 +52,8 @@ class TestRun:
     """Patterns of files that must not change during the run."""
     added_modules: tuple[str, ...] = ()
     """Top-level modules that the work adds: they may not shadow others."""
+    append: bool = True
+    """Put folders of tests last in the search path; False for the repository's own way, by default first."""
     canaries: bool = True
     order: str = ""
     """The seed of a random order; empty for pytest's own order."""
@@ -67,10 +71,33 @@ class ReporterOutput:
     """There was no Python or no pytest to run the tests with: the work is to blame unless that holds without it too."""
     seconds: float = 0.0
     timed_out: bool = False
+    log: str = ""
+    """What pytest and the tests printed, without the lines on the canaries."""
 
 
+@cache
 def program(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    """The text of a program beside this module, for any Python from 3.6 on: without annotations."""
+    tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return ast.unparse(ast.fix_missing_locations(_Plain().visit(tree)))
+
+
+class _Plain(ast.NodeTransformer):
+    """Takes annotations out of a program."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        for argument in (*node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg):
+            if argument is not None:
+                argument.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.Assign | None:
+        return None if node.value is None else ast.Assign(targets=[node.target], value=node.value)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
+        return None if node.module == "__future__" else node
 
 
 async def run_reported(sandbox: Sandbox, test_run: TestRun, *, timeout_s: float) -> ReporterOutput:
@@ -85,6 +112,7 @@ async def run_reported(sandbox: Sandbox, test_run: TestRun, *, timeout_s: float)
         "paths": [path for path in test_run.env.get("PYTHONPATH", "").split(":") if path],
         "protect": [as_regex(pattern) for pattern in test_run.protect],
         "added_modules": [f"{test_run.folder}/{path}" for path in test_run.added_modules],
+        "append": test_run.append,
         "canaries": canary,
         "order": test_run.order,
         "session": program("session.py"),
@@ -175,12 +203,22 @@ def _read(result: ExecResult, canary: Mapping[str, Json] | None) -> ReporterOutp
     for test, status, text in report.tests:
         if statuses.get(test, PASSED) == PASSED:  # keep the worst of several
             statuses[test], texts[test] = status, text
-    problem = _problem(report, sent) or _canary_problem(canary, statuses, texts)
+    problem = _problem(report, sent)
+    if not problem and (problem := _canary_problem(canary, statuses, texts)) and not statuses:
+        problem = f"{problem}, nor any other: {'; '.join(report.errors[:1]) or sent}"
     module = "" if canary is None else f"test_{canary['module']}.py::"
     kept = {test: status for test, status in statuses.items() if not module or module not in test}
     if report.errors and not problem:
         texts["collection"] = "; ".join(report.errors[:3])
-    return ReporterOutput(statuses=kept, texts=texts, problem=problem, seconds=report.seconds)
+    return ReporterOutput(
+        statuses=kept, texts=texts, problem=problem, seconds=report.seconds, log=_without(canary, result.stderr.text())
+    )
+
+
+def _without(canary: Mapping[str, Json] | None, log: str) -> str:
+    """The log without lines on the canaries."""
+    names = [] if canary is None else [str(canary[name]) for name in ("module", "passes", "fails", "token")]
+    return "\n".join(line for line in log.split("\n") if not any(name in line for name in names))
 
 
 def _problem(report: _RawReport, sent: str) -> str:

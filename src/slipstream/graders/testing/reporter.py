@@ -117,8 +117,10 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
             send_request(
                 session, {name: asked[name] for name in asked if name not in ("session", "protect", "added_modules")}
             )
-            while not report["ended"] and (line := lines.next()) is not None:
+            line = lines.next()
+            while line is not None:
                 add_message(line, asked["key"], report)
+                line = None if report["ended"] else lines.next()
     finally:
         with contextlib.suppress(OSError):
             os.killpg(session.pid, signal.SIGKILL)

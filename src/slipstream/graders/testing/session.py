@@ -8,6 +8,7 @@ process with the code under test, so its messages prove nothing by themselves: s
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -78,14 +79,24 @@ def run_tests(asked: dict[str, Any], writing: int) -> None:
         return
     before = functions()
     reporter = make_reporter(asked, say)
-    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"], "--import-mode=append"]
+    forced = ["-p", "no:cacheprovider", "--maxfail=0", "--rootdir", asked["root"]]
+    forced += ["--import-mode=append"] if asked["append"] else []
     code = 99
     try:
-        code = int(pytest.main([*forced, *asked["arguments"], *asked["tests"]], plugins=[reporter]))
+        code = int(pytest.main([*forced, *asked["arguments"], *in_process(asked), *asked["tests"]], plugins=[reporter]))
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the work may have replaced it
+                stream.flush()
         after = functions()
         replaced = sorted(name for name, mark in before.items() if after.get(name) != mark)
         say(ended=code, replaced=replaced[:20])
+
+
+def in_process(asked: dict[str, Any]) -> list[str]:
+    """The argument that keeps tests in this process, whatever the settings of the repository say."""
+    has_xdist = importlib.util.find_spec("xdist") is not None and "no:xdist" not in asked["arguments"]
+    return ["-n0"] if has_xdist else []
 
 
 def functions() -> dict[str, tuple[int, int]]:
@@ -139,17 +150,32 @@ def make_reporter(asked: dict[str, Any], say: Any) -> Any:
             f"def test_{canaries['passes']}():\n    assert len({canaries['token']!r}) == {len(canaries['token'])}\n\n\n"
             f"def test_{canaries['fails']}():\n    assert len({canaries['token']!r}) == 0, {canaries['token']!r}\n"
         )
-        module = pytest.Module.from_parent(session, path=place)
+        module = module_at(session, place)
         for item, share in zip(list(module.collect()), canaries["places"], strict=True):
             # between two files, so that no fixture of a file is torn down early
             gaps = [
                 number
                 for number in range(len(items) + 1)
-                if number in (0, len(items)) or items[number - 1].path != items[number].path
+                if number in (0, len(items)) or file_of(items[number - 1]) != file_of(items[number])
             ]
             items.insert(gaps[int(share * len(gaps))], item)
 
     return Reporter()
+
+
+def module_at(session: Any, place: pathlib.Path) -> Any:
+    """The collector of a test file, in any version of pytest."""
+    import pytest
+
+    if int(pytest.__version__.partition(".")[0]) >= 7:
+        return pytest.Module.from_parent(session, path=place)
+    fspath = type(session.fspath)(str(place))
+    make = getattr(pytest.Module, "from_parent", None)
+    return pytest.Module(fspath, session) if make is None else make(session, fspath=fspath)
+
+
+def file_of(item: Any) -> str:
+    return str(getattr(item, "path", None) or item.fspath)
 
 
 def shuffled(items: list[Any], rng: random.Random) -> list[Any]:

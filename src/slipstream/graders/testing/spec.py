@@ -13,6 +13,20 @@ from slipstream.names import did_you_mean
 REPORT = "report"
 
 
+class LogRule(GraderSpec):
+    """How a data set reads what its tests print."""
+
+    parser: str
+    rules: Rules = Rules.SWEBENCH
+
+    @field_validator("parser")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in PARSERS:
+            raise ValueError(f'there is no log parser "{name}"{did_you_mean(name, PARSERS)}')
+        return name
+
+
 class TestsSpec(GraderSpec):
     command: str | list[str]
     """For the parser "report": the interpreter, then arguments for pytest. For the others: a script for bash, or the
@@ -20,6 +34,10 @@ class TestsSpec(GraderSpec):
     parser: str = REPORT
     """"report": our own reporter on pytest. Else the name of a log parser (`testing.logs.PARSERS`)."""
     rules: Rules = Rules.STRICT
+    log_rule: LogRule | None = None
+    """For "report": the data set's own rule. Tests are named as its parser names them and imported as their repository
+    has it, and the verdict's component `log_rule` is what the rule says of the printed log: for comparison, since the
+    work can print anything."""
     fail_to_pass: list[str] = Field(default_factory=list)
     pass_to_pass: list[str] = Field(default_factory=list)
     expected: dict[str, str] | None = None
@@ -82,6 +100,8 @@ class TestsSpec(GraderSpec):
             raise ValueError("fail_to_pass is empty: name at least one test that only the right work passes")
         if self.replay is not None and (self.parser != REPORT or self.setup):
             raise ValueError('"replay" is for the parser "report" without a setup: leave it out')
+        if self.log_rule is not None and self.parser != REPORT:
+            raise ValueError('"log_rule" is for the parser "report": the others read the log anyway')
         if len(self.markers) not in (0, 2):
             raise ValueError(f"markers has {len(self.markers)} lines: give two, or none")
         return self

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from slipstream.errors import GraderError, SandboxBroken, SandboxLimitError
-from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
+from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end, spelled
 from slipstream.graders.testing.reported import ReporterOutput, TestRun, run_reported
 from slipstream.graders.testing.rules import Expected, ResultComparison, SuiteResult, compare, files_of
 from slipstream.graders.testing.spec import REPORT, TestsSpec
@@ -23,6 +23,8 @@ from slipstream.sandbox.base import ExecResult, Sandbox
 from slipstream.types import File
 
 MAX_LOG_BYTES = 64 << 20
+LOG_RULE = "log_rule"
+"""The verdict's component that says what the data set's own rule says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str,
         folder=spec.folder,
         protect=(*spec.drop, *TEST_SETTINGS),
         added_modules=added_modules,
+        append=spec.log_rule is None,
         canaries=spec.canaries,
         order=order,
     )
@@ -117,8 +120,29 @@ async def _reported(sandbox: Sandbox, spec: TestsSpec, added_modules: tuple[str,
         raise RefusedUnlessTaskFails(report.problem, FailedStep.RUNNER)
     if report.problem:
         raise Refused(report.problem)
-    compared = compare(spec.rules, _expected(spec), SuiteResult(statuses=report.statuses))
-    return TrialOutcome(comparison=compared, output=_why(report), statuses=report.statuses)
+    if spec.log_rule is None:
+        compared = compare(spec.rules, _expected(spec), SuiteResult(statuses=report.statuses))
+        return TrialOutcome(comparison=compared, output=_why(report), statuses=report.statuses)
+    try:
+        return await apart(_read_report, spec, report)
+    except WorkTooLarge as raised:
+        raise Refused(f"the log of the tests cannot be read: {raised}") from raised
+
+
+def _read_report(spec: TestsSpec, report: ReporterOutput) -> TrialOutcome:
+    """The result by the report, and beside it by the data set's rule on what was printed."""
+    rule = spec.log_rule
+    assert rule is not None
+    statuses = spelled(rule.parser, report.statuses)
+    compared = compare(spec.rules, _expected(spec), SuiteResult(statuses=statuses))
+    printed = SuiteResult(statuses=PARSERS[rule.parser](report.log), to_its_end=ran_to_its_end(report.log))
+    by_log = compare(rule.rules, _expected(spec), printed)
+    output = _why(report)
+    if by_log.solved != compared.solved:
+        says = "solved" if by_log.solved else f"not solved ({by_log.detail})"
+        output = f"the data set's own rule, on the printed log, says {says}\n{output}"
+    shares = {**compared.shares, LOG_RULE: float(by_log.solved)}
+    return TrialOutcome(comparison=replace(compared, shares=shares), output=output, statuses=statuses)
 
 
 def _why(report: ReporterOutput) -> str:

@@ -1,11 +1,13 @@
 """A tool-using oracle: it looks for the faulty lines, fixes them, runs what failed, and finishes.
 
-Input: made tasks. Output: a Script for a scripted model, or the lines of one task.
-Invariants: it uses the task's own tools; what it writes is what the oracle's patch says.
+Input: made tasks, or rows of a public format. Output: a Script for a scripted model, or the lines of one task.
+Invariants: it uses the task's own tools; what it writes is what the oracle's patch says. A task whose patch cannot be
+told as calls of its tools is given up at once, with the reason as the answer; the others are not affected.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,13 +16,15 @@ from pathlib import Path
 
 from slipstream.errors import ConfigError, ModelError
 from slipstream.model.scripted import Script, ScriptedCall, act
-from slipstream.patches.parse import sections
+from slipstream.patches.parse import PatchError, sections
 from slipstream.tasks.factory.levels import Level, level_of
 from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
-from slipstream.tasks.gate import file_of, oracle_of
-from slipstream.tasks.jsonl import read_tasks
-from slipstream.types import Message, Role, Task, ToolCall
+from slipstream.tasks.gate import oracle_of
+from slipstream.tasks.source import load_tasks
+from slipstream.types import Json, Message, Role, Task, ToolCall
+
+log = logging.getLogger(__name__)
 
 CONTEXT_LINES = 12
 VIEWED_LINES = 40
@@ -30,7 +34,7 @@ _PROGRAM = re.compile(r"When I run this\n\n(?P<code>(?:    .*\n|\n)+?)\nit fails
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEdit:
-    """One place to fix: text that is once in the file, and what it must be."""
+    """One place to fix: text that is once in the file, and what it must be. A new file has no old text."""
 
     path: str
     line: int
@@ -40,18 +44,36 @@ class ReferenceEdit:
 
 def reference_edits_of(task: Task) -> list[ReferenceEdit]:
     """What the oracle changes, as replacements of text. Raises ConfigError if a place is ambiguous."""
-    files = {} if task.sandbox is None else task.sandbox.files
     fixes: list[ReferenceEdit] = []
     for section in sections(oracle_of(task).encode("utf-8", "surrogateescape")):
-        path = section.old_path or ""
-        text = files[path].data.decode("utf-8", "surrogateescape") if path in files else None
-        for hunk in section.hunks or []:
-            old, new = b"".join(hunk.old).decode(), b"".join(hunk.new).decode()
-            old, new, skipped = _shortest(old, new, text)
-            if not old or (text is not None and text.count(old) != 1):
+        path = section.new_path
+        if path is None or section.old_path not in (path, None) or section.hunks is None:
+            raise ConfigError(f"the oracle of {task.id} renames or deletes {section.old_path}, or it is no text")
+        text = _text_of(task, path)
+        for hunk in section.hunks:
+            old, new, skipped = _decoded(hunk.old), _decoded(hunk.new), 0
+            if text is not None and old in text:
+                old, new, skipped = _shortest(old, new, text)
+            is_new = section.old_path is None
+            if is_new == bool(old) or (text is not None and text.count(old) > 1):
                 raise ConfigError(f"the oracle of {task.id} cannot be expressed as a replacement in {path}")
             fixes.append(ReferenceEdit(path=path, line=hunk.old_start + skipped, old=old, new=new))
     return fixes
+
+
+def _decoded(lines: Sequence[bytes]) -> str:
+    return b"".join(lines).decode("utf-8", "surrogateescape")
+
+
+def _text_of(task: Task, path: str) -> str | None:
+    """A file of the task as the agent finds it; None if it is in an image."""
+    if task.sandbox is None:
+        return None
+    if path in task.sandbox.files:
+        return task.sandbox.files[path].data.decode("utf-8", "surrogateescape")
+    place = Path(task.sandbox.tree, path)
+    is_there = bool(task.sandbox.tree) and place.is_file()
+    return place.read_bytes().decode("utf-8", "surrogateescape") if is_there else None
 
 
 def _shortest(old: str, new: str, text: str | None) -> tuple[str, str, int]:
@@ -79,7 +101,11 @@ def demonstration(task: Task, *, with_search: bool = False) -> list[Message]:
         lines.append(_search(task, fixes, names))
     for fix in fixes:
         first, last = _view(task, fix) if with_search else _around(fix)
-        if "edit" in names:
+        if not fix.old:
+            if "edit" not in names:
+                raise ConfigError(f"the oracle of {task.id} makes {fix.path}, for which the task has no tool")
+            lines.append(act("edit", command="create", path=fix.path, file_text=fix.new))
+        elif "edit" in names:
             lines.append(act("edit", command="view", path=fix.path, view_range=[first, last]))
             lines.append(act("edit", command="str_replace", path=fix.path, old_str=fix.old, new_str=fix.new))
         else:
@@ -131,12 +157,16 @@ def program_of(instruction: str) -> str:
     return "" if found is None else "\n".join(line[4:] for line in found["code"].rstrip("\n").split("\n"))
 
 
-def oracle(*, tasks: str, with_search: bool = False) -> Script:
-    """A script that solves the tasks of a folder, each known by its instruction."""
-    known: Mapping[str, Sequence[Message]] = {
-        task.brief.instruction: demonstration(task, with_search=with_search)
-        for task in read_tasks(file_of(Path(tasks)))
-    }
+def oracle(*, tasks: str, args: Mapping[str, Json] | None = None, with_search: bool = False) -> Script:
+    """A script that solves the tasks of a folder, or of another source with these arguments, each known by its
+    instruction. Those that it cannot tell are given up, with the reason."""
+    known: dict[str, Sequence[Message]] = {}
+    for task in load_tasks(tasks, num=None, args=args or {}):
+        try:
+            known[task.brief.instruction] = demonstration(task, with_search=with_search)
+        except (ConfigError, PatchError, UnicodeEncodeError) as raised:
+            log.warning("the oracle gives up %s: %s", task.id, raised)
+            known[task.brief.instruction] = [act("finish", answer=f"given up: {raised}")]
 
     def script(scene: ScriptedCall) -> Message:
         for instruction, lines in known.items():

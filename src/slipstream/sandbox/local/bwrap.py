@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
+from slipstream.sandbox.activation import activated
 from slipstream.sandbox.local.view import SHARED_MEMORY, TERMINALS, HostView, host_view
 from slipstream.types import SandboxSpec
 
@@ -209,7 +210,7 @@ def _owned(base: Path, workdir: str) -> dict[str, int]:
 def environment(spec: SandboxSpec) -> dict[str, str]:
     """The environment of every program inside."""
     base = {"PATH": PATH, "HOME": workdir_of(spec), "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
-    return base | dict(spec.env)
+    return activated(base, spec)
 
 
 def rlimits(spec: SandboxSpec, *, memory_is_metered: bool) -> dict[str, int]:

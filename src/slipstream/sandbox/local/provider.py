@@ -92,7 +92,7 @@ class LocalProvider:
         self.check_spec(spec)
         with boundary(SandboxError, "the host could not start a sandbox"):
             sandbox = await (self._open_on_tree(spec) if spec.tree else self.open_on(_lower_folders_of(spec)))
-        if spec.files or spec.base != "host":
+        if spec.files or spec.base != "host" or spec.activation.script:
             async with _closed_on_error(sandbox):
                 await sandbox.write(spec.files)
                 await sandbox.mark()
@@ -152,6 +152,7 @@ class LocalProvider:
                 raise
             async with _closed_on_error(sandbox):
                 await sandbox.wait_until_ready(self._start_timeout_s)
+                await sandbox.enter(lower.spec, timeout_s=self._start_timeout_s)
             return sandbox
 
     async def _start(self, shared: SharedLayers, lower: LowerFolders, tree: KeptLayer | None) -> LocalSandbox:

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from slipstream.errors import ConfigError
 from slipstream.sandbox import supervisor
+from slipstream.sandbox.activation import activated
 from slipstream.sandbox.cleanup.lease import ARGUMENT, LABEL
 from slipstream.sandbox.oci.engine import EngineFacts, EngineKind
 from slipstream.types import SandboxSpec
@@ -114,7 +115,7 @@ def host_python() -> Python:
 def environment(spec: SandboxSpec, image: Image) -> dict[str, str]:
     """The environment of every program inside."""
     base = {"PATH": PATH, "HOME": workdir_of(spec), "LANG": "C.UTF-8", "TERM": "dumb"}
-    return base | dict(image.env) | dict(spec.env)
+    return activated({**base, **image.env}, spec)
 
 
 def program_limits(spec: SandboxSpec, facts: EngineFacts) -> dict[str, int]:

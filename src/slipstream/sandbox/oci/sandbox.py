@@ -139,6 +139,7 @@ class OciSandbox(SupervisedSandbox):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._channel.ask({"op": "hello"})
+                await self.enter(self._spec, timeout_s=timeout_s)
                 if self._first[1] and self._spec.files:
                     await self.write(self._spec.files)
         except TimeoutError:

@@ -76,6 +76,10 @@ class Programs:
         self.has_started = False
         """Whether any program was started."""
 
+    def replace_env(self, env: Mapping[str, str]) -> None:
+        """From now on programs get these variables."""
+        self._env = dict(env)
+
     def start(
         self,
         argv: Sequence[str],

@@ -17,12 +17,13 @@ from typing import Any, Protocol, TypeVar
 
 from slipstream.aio import outlast
 from slipstream.errors import AgentError, SandboxBroken, SandboxError, SandboxFileError, boundary
+from slipstream.sandbox.activation import ENTER, MAX_ENV_BYTES, read_entered
 from slipstream.sandbox.base import ExecResult, Shell, ShellResult
 from slipstream.sandbox.blame import is_local_shortage
 from slipstream.sandbox.supervisor.channel import Channel, memory_file, write_all
 from slipstream.sandbox.supervisor.programs import Programs
 from slipstream.sandbox.supervisor.shell import LocalShell
-from slipstream.types import File, Json
+from slipstream.types import File, Json, SandboxSpec
 
 T = TypeVar("T")
 
@@ -127,6 +128,13 @@ class SupervisedSandbox:
                 await self._channel.ask({"op": "write", "files": index}, [source])
             finally:
                 os.close(source)
+
+    async def enter(self, spec: SandboxSpec, *, timeout_s: float) -> None:
+        """Run the script of the spec's activation, whose variables all later programs get."""
+        if spec.activation.script:
+            argv = ["bash", "-c", ENTER, "bash", spec.activation.script]
+            result = await self.exec(argv, timeout_s=timeout_s, max_output_bytes=MAX_ENV_BYTES)
+            self._programs.replace_env(read_entered(result, spec))
 
     async def healthy(self) -> bool:
         try:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
-from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.graders.testing.paths import any_of
+from slipstream.graders.testing.spec import REPORT
 from slipstream.graders.testing.work import TEST_SETTINGS, paths_of
-from slipstream.tasks.swe.rows import Row, read_rows
-from slipstream.types import AgentLimits, Brief, Grading, Json, SandboxLimits, SandboxSpec, Task
+from slipstream.tasks.swe.options import HOST, TESTBED, RowContext, filled
+from slipstream.tasks.swe.rows import Row
+from slipstream.types import Brief, Grading, Json, SandboxSpec, Task
 
-TESTBED = "/testbed"
-DEFAULT_TOOLS = ("bash", "edit", "search", "finish")
-LIMITS = SandboxLimits(memory_mb=8192, processes=1024, disk_mb=8192, file_mb=2048)
 TEST_PLACES = ("/tests/**", "/test/**", "/testing/**", "**/tests/**", "**/test_*.py", "**/*_test.py", "**/tests.py")
 """The usual paths of tests in repositories."""
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
@@ -53,56 +50,9 @@ problem is solved. Tests that you cannot see will be run on your changes; you ne
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderOptions:
-    """The options of a reader."""
-
-    base: str = "{image}"
-    """The base of sandboxes; `{image}` is the image's name and `{id}` the task's id."""
-    tree: str = ""
-    """A folder with the repository's files, used instead of the image's; may contain `{id}`."""
-    tools: tuple[str, ...] = DEFAULT_TOOLS
-    timeout_s: float
-    """The time limit of one task's tests."""
-
-
-class Reader(Protocol):
-    """Reads the tasks of a data set's file, the first `num` of them."""
-
-    def __call__(
-        self,
-        *,
-        path: str,
-        num: int | None = None,
-        base: str = "{image}",
-        tree: str = "",
-        tools: tuple[str, ...] = DEFAULT_TOOLS,
-        timeout_s: float = ...,
-    ) -> tuple[Task, ...]: ...
-
-
-def reader_of(task_of: Callable[[Row, ReaderOptions], Task], *, timeout_s: float = 1_800.0) -> Reader:
-    """Make the reader of a data set from a function that turns a row into a task, and the default time limit."""
-    default_s = timeout_s
-
-    def read(
-        *,
-        path: str,
-        num: int | None = None,
-        base: str = "{image}",
-        tree: str = "",
-        tools: tuple[str, ...] = DEFAULT_TOOLS,
-        timeout_s: float = default_s,
-    ) -> tuple[Task, ...]:
-        options = ReaderOptions(base=base, tree=tree, tools=tools, timeout_s=timeout_s)
-        return tuple(task_of(row, options) for row in read_rows(path, num))
-
-    return read
-
-
 def make_task(
     row: Row,
-    options: ReaderOptions,
+    context: RowContext,
     *,
     id: str,
     image: str,
@@ -110,25 +60,44 @@ def make_task(
     setup: Sequence[str],
     grading: Mapping[str, Json],
 ) -> Task:
-    try:
-        base, tree = (text.format(image=full_image_name(image), id=id) for text in (options.base, options.tree))
-    except (KeyError, IndexError, ValueError) as raised:
-        raise ConfigError(
-            f"base and tree may contain {{image}} and {{id}}, and nothing else in braces: {raised}"
-        ) from None
     if not problem.strip():
         raise row.wrong('the field "problem_statement" is empty: the agent would not know what to do')
+    options = context.options
+    base = HOST if context.checkouts is not None else filled(options.base, image=full_image_name(image), id=id)
+    tree, env = context.tree(row, id)
     return Task(
         id=id,
         brief=Brief(
             instruction=INSTRUCTION.format(folder=TESTBED, problem=problem.strip()),
             tools=options.tools,
-            limits=AgentLimits(),
+            limits=options.agent_limits(),
         ),
-        sandbox=SandboxSpec(base=base, workdir=TESTBED, tree=tree, setup=tuple(setup), env=ENVIRONMENT, limits=LIMITS),
+        sandbox=SandboxSpec(
+            base=base,
+            workdir=TESTBED,
+            tree=tree,
+            setup=(*options.setup, *setup),
+            env={**ENVIRONMENT, **env, **options.env},
+            limits=options.limits_of_sandbox(),
+            activation=context.activation,
+        ),
         patch_of=TESTBED,
-        grading=Grading(kind="tests", spec={"folder": TESTBED, "timeout_s": options.timeout_s, **grading}),
+        grading=Grading(
+            kind="tests",
+            spec={
+                "folder": TESTBED,
+                "timeout_s": context.timeout_s,
+                **grading,
+                **_grader_setup(grading, options.setup),
+            },
+        ),
     )
+
+
+def _grader_setup(grading: Mapping[str, Json], setup: Sequence[str]) -> dict[str, Json]:
+    """A set-up of the grader's own also begins with the reader's commands."""
+    own = grading.get("sandbox_setup")
+    return {"sandbox_setup": [*setup, *own]} if isinstance(own, list) else {}
 
 
 def full_image_name(image: str) -> str:
@@ -165,16 +134,24 @@ def kept_settings(sources: Iterable[str]) -> list[Json]:
     return [path for path in sources if any_of((*TEST_SETTINGS, "setup.cfg", "pyproject.toml"))(path)]
 
 
-def in_conda(commands: Iterable[str]) -> str:
-    """A bash script that runs in the images' environment. As in the data sets' harnesses, a failing command does not
-    stop it."""
-    lines = ["source /opt/miniconda3/bin/activate", "conda activate testbed", f"cd {TESTBED}", *commands]
-    return "\n".join(lines) + "\n"
+def in_testbed(commands: Iterable[str]) -> str:
+    """A bash script in the repository's folder. As in the data sets' harnesses, a failing command does not stop it."""
+    return "\n".join([f"cd {TESTBED}", *commands]) + "\n"
 
 
 def script_for(command: str, before: Iterable[str] = ()) -> str:
     """A script with the test command's exit code, which prints the results between two markers."""
-    return in_conda((*before, f"echo '{START}'", command, "code=$?", f"echo '{END}'", "exit $code"))
+    return in_testbed((*before, f"echo '{START}'", command, "code=$?", f"echo '{END}'", "exit $code"))
+
+
+def reported(context: RowContext, arguments: str, log_parser: str, rules: str) -> dict[str, Json]:
+    """The part of a grading that runs tests by our own reporter, with these arguments of pytest, and reads what it
+    prints by the data set's rule, for comparison."""
+    return {
+        "command": [context.python, *shlex.split(arguments)],
+        "parser": REPORT,
+        "log_rule": {"parser": log_parser, "rules": rules},
+    }
 
 
 def ignoring_failure(script: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from slipstream.tasks.swe.building import NO_LATER_HISTORY, TESTBED, ReaderOptions, make_task, reader_of, test_patterns
+from slipstream.tasks.swe.building import NO_LATER_HISTORY, make_task, reported, test_patterns
+from slipstream.tasks.swe.options import TESTBED, VENV, RowContext, reader_of
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
@@ -23,13 +24,23 @@ HIDDEN = (
     "modified_entities.json",
 )
 """Files of the images that reveal the tests or the solution."""
+HIDE = f"""for place in {" ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)}; do
+rm -rf "$place" 2>/dev/null || true
+if [ -d "$place" ]; then find "$place" -mindepth 1 -delete || exit 1
+elif [ -e "$place" ]; then : >"$place" || exit 1; fi
+done"""
+"""Removes them, or empties them where the image's root folder cannot be written to."""
 TIMEOUT_S = 300.0
 _ISSUE = re.compile(r"\[ISSUE\](.*)\[/ISSUE\]", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[\d+m")
-_PATH = f"{TESTBED}/.venv/bin:/root/.local/bin:/root/.cargo/bin:$PATH"
+PYTEST_REPOS = frozenset(
+    {"aiohttp", "bokeh", "coveragepy", "datalad", "numpy", "pandas", "pillow", "pyramid", "scrapy", "sympy"}
+)
+"""The repositories whose script runs pytest on the hidden tests, without a display or a runner of its own."""
+WARNINGS = {"PYTHONWARNINGS": "ignore"}
 
 
-def r2egym_task(row: Row, options: ReaderOptions) -> Task:
+def r2egym_task(row: Row, context: RowContext) -> Task:
     statement = row.text("problem_statement")
     issue = _ISSUE.search(statement)
     expected: dict[str, Json] = {
@@ -38,23 +49,29 @@ def r2egym_task(row: Row, options: ReaderOptions) -> Task:
     if not expected:
         raise row.wrong('the field "expected_output_json" is empty: nothing would show that the problem is solved')
     sources = row.texts("modified_files") if row.fields.get("modified_files") is not None else []
-    everywhere = " ".join(f"{TESTBED}/{name} /{name}" for name in HIDDEN)
     return make_task(
         row,
-        options,
+        context,
         id=f"{row.text('repo_name')}-{row.text('commit_hash')}",
         image=row.text("docker_image"),
         problem=issue[1] if issue else statement,
-        setup=(f"rm -rf {everywhere}", NO_LATER_HISTORY),
+        setup=(HIDE, NO_LATER_HISTORY),
         grading={
-            "command": f"export PATH={_PATH}\nbash {TESTBED}/run_tests.sh\n",
-            "parser": "r2e",
+            **_run(row, context),
             "rules": "r2egym",
             "expected": expected,
-            "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || ln -s /r2e_tests {TESTBED}/r2e_tests"],
+            "sandbox_setup": [NO_LATER_HISTORY, f"[ -e {TESTBED}/r2e_tests ] || cp -R /r2e_tests {TESTBED}/r2e_tests"],
             "drop": [*test_patterns(sources), *(f"/{name}/**" for name in HIDDEN)],
         },
     )
 
 
-read_r2egym = reader_of(r2egym_task, timeout_s=TIMEOUT_S)
+read_r2egym = reader_of(r2egym_task, images=VENV, timeout_s=TIMEOUT_S)
+
+
+def _run(row: Row, context: RowContext) -> dict[str, Json]:
+    """How the hidden tests are run: by our own reporter where pytest runs them, else by the image's own script."""
+    if context.uses_report(row, is_pytest=row.text("repo_name") in PYTEST_REPOS):
+        return {**reported(context, "-rA", "r2e", "r2egym"), "tests": ["r2e_tests"], "env": {**WARNINGS}}
+    script = context.options.own_script("r2e_tests") or f"bash {TESTBED}/run_tests.sh\n"
+    return {"command": script, "parser": context.options.log_parser or "r2e"}

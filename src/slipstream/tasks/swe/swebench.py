@@ -10,23 +10,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from slipstream.graders.testing.logs import PARSERS
 from slipstream.names import did_you_mean
 from slipstream.tasks.swe.building import (
     END,
     NO_LATER_HISTORY,
     START,
-    ReaderOptions,
     changed_paths,
     fail_to_pass,
     ignoring_failure,
-    in_conda,
+    in_testbed,
     kept_settings,
     make_task,
-    reader_of,
+    reported,
     script_for,
     test_patterns,
     with_exit_code,
 )
+from slipstream.tasks.swe.options import CONDA, ParserChoice, RowContext, log_parser_named, reader_of
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
@@ -58,8 +59,15 @@ class Repo:
     """Run again on the work, before the tests."""
     before: tuple[str, ...] = ()
     """Run before the tests, in the same shell."""
+    pytest: str | None = None
+    """The arguments of pytest, where the command is not pytest's own but runs it."""
     of_version: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What differs in some versions."""
+
+    @property
+    def pytest_arguments(self) -> str | None:
+        """What pytest is given beside the tests; None if the tests are not run by pytest."""
+        return self.pytest if not self.command.startswith("pytest ") else self.command.removeprefix("pytest ")
 
     def at(self, version: str) -> Repo:
         changes = self.of_version.get(version, {})
@@ -130,6 +138,7 @@ REPOS: Mapping[str, Repo] = {
     "sphinx-doc/sphinx": Repo(
         parser="pytest_any_order",
         command="tox --current-env -epy39 -v --",
+        pytest="-rA",
         install="python -m pip install -e .[test]",
     ),
     "sqlfluff/sqlfluff": Repo(),
@@ -145,24 +154,19 @@ def image_of(instance_id: str) -> str:
     return f"swebench/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_1776_").lower()
 
 
-def swebench_task(row: Row, options: ReaderOptions) -> Task:
-    script = row.text("eval_script", "")
-    return instance_task(
-        row,
-        options,
-        image=row.text("image", "") or image_of(row.text("instance_id")),
-        grading=_grading_of_row(row, script) if script else grading_by_repo(row, known_repo(row, REPOS)),
-    )
+def swebench_task(row: Row, context: RowContext) -> Task:
+    image = row.text("image", "") or row.text("docker_image", "") or image_of(row.text("instance_id"))
+    return instance_task(row, context, image=image, grading=_grading(row, context))
 
 
-read_swebench = reader_of(swebench_task)
+read_swebench = reader_of(swebench_task, images=CONDA)
 
 
-def instance_task(row: Row, options: ReaderOptions, *, image: str, grading: Mapping[str, Json]) -> Task:
+def instance_task(row: Row, context: RowContext, *, image: str, grading: Mapping[str, Json]) -> Task:
     """The task of a row in SWE-bench's format."""
     return make_task(
         row,
-        options,
+        context,
         id=row.text("instance_id"),
         image=image,
         problem=row.text("problem_statement"),
@@ -171,35 +175,67 @@ def instance_task(row: Row, options: ReaderOptions, *, image: str, grading: Mapp
     )
 
 
-def known_repo(row: Row, repos: Mapping[str, Repo]) -> Repo:
-    name = row.text("repo")
-    if name not in repos:
-        raise row.wrong(f'the test command of "{name}" is not known{did_you_mean(name, repos)}')
-    return repos[name].at(row.text("version", ""))
-
-
-def grading_by_repo(row: Row, repo: Repo, selected: list[str] | None = None) -> dict[str, Json]:
-    """The grading of a row without a test script. The grader applies the test patch."""
-    tests = files_to_test(row.text("test_patch"), row.text("repo")) if selected is None else selected
-    command = " ".join([repo.command, *tests])
-    return {
-        **_expected(row),
-        "command": script_for(command, repo.before),
-        "parser": repo.parser,
-        "markers": [START, END],
-        "test_patch": row.text("test_patch"),
-        "setup": [ignoring_failure(in_conda((*repo.before, repo.install)))],
-        "drop": test_patterns(changed_paths(row, "patch")),
-    }
-
-
-def _grading_of_row(row: Row, script: str) -> dict[str, Json]:
-    """The grading of a row of version 5. Its script applies the test patch."""
-    parser = PARSER_NAMES.get(row.text("log_parser").removeprefix("parse_log_"))
-    if parser is None:
-        raise row.wrong(f'the log parser "{row.text("log_parser")}" is not supported: only those for Python are')
+def _grading(row: Row, context: RowContext) -> dict[str, Json]:
+    script = row.text("eval_script", "")
+    if not script or context.options.eval_script:
+        return grading_by_repo(row, known_repo(row, REPOS, context), context)
     if row.text("eval_type", "pass_and_fail") != "pass_and_fail":
         raise row.wrong(f'the evaluation "{row.text("eval_type")}" is not supported: only pass_and_fail is')
+    repo = REPOS.get(row.text("repo"), Repo()).at(row.text("version", ""))
+    repo = replace(repo, parser=_parser_of(row, context))
+    is_pytest = repo.pytest_arguments is not None and repo.parser not in ("django", "sympy")
+    if context.uses_report(row, is_pytest=is_pytest):
+        return grading_by_repo(row, repo, context)
+    return _grading_by_script(row, script, repo.parser)
+
+
+def known_repo(row: Row, repos: Mapping[str, Repo], context: RowContext) -> Repo:
+    """How the tests of a row's repository are run."""
+    name, options = row.text("repo"), context.options
+    if name in repos:
+        found = repos[name].at(row.text("version", ""))
+    elif options.eval_script or options.parser is ParserChoice.REPORT:
+        found = Repo()
+    else:
+        raise row.wrong(
+            f'the test command of "{name}" is not known{did_you_mean(name, repos)}; if pytest runs its tests, use '
+            "parser=report, else give an eval_script"
+        )
+    return replace(found, parser=log_parser_named(options.log_parser, PARSER_NAMES)) if options.log_parser else found
+
+
+def grading_by_repo(row: Row, repo: Repo, context: RowContext, selected: list[str] | None = None) -> dict[str, Json]:
+    """The grading of a row without a test script. The grader applies the test patch. `selected` replaces the files as
+    what the command runs."""
+    files = files_to_test(row.text("test_patch"), row.text("repo")) if selected is None else []
+    install = [] if context.options.on_host else [ignoring_failure(in_testbed((*repo.before, repo.install)))]
+    common: dict[str, Json] = {
+        **_expected(row),
+        "test_patch": row.text("test_patch"),
+        "setup": [*install],
+        "drop": test_patterns(changed_paths(row, "patch")),
+    }
+    arguments = repo.pytest_arguments
+    if context.uses_report(row, is_pytest=arguments is not None):
+        chosen = " ".join([arguments or "", *(selected or [])])
+        return {**common, **reported(context, chosen, repo.parser, "swebench"), "tests": [*files]}
+    words = [*files] if selected is None else selected
+    command = " ".join([repo.command, *words])
+    script = context.options.own_script(" ".join(words)) or script_for(command, repo.before)
+    return {**common, "command": script, "parser": repo.parser, "markers": [START, END]}
+
+
+def _parser_of(row: Row, context: RowContext) -> str:
+    """The log parser that a row of version 5 names, or the reader's."""
+    name = context.options.log_parser or row.text("log_parser")
+    parser = log_parser_named(name, PARSER_NAMES)
+    if parser not in PARSERS:
+        raise row.wrong(f'the log parser "{name}" is not supported: only those for Python are')
+    return parser
+
+
+def _grading_by_script(row: Row, script: str, parser: str) -> dict[str, Json]:
+    """The grading of a row of version 5. Its script applies the test patch."""
     tests: list[Json] = [f"/{path}" for path in changed_paths(row, "test_patch")]
     return {
         **_expected(row),

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from slipstream.tasks.swe.building import ReaderOptions, reader_of
+from slipstream.tasks.swe.options import CONDA, RowContext, reader_of
 from slipstream.tasks.swe.rows import Row
 from slipstream.tasks.swe.swebench import Repo, grading_by_repo, instance_task, known_repo, versions
 from slipstream.types import Task
@@ -44,14 +44,14 @@ def image_of(instance_id: str) -> str:
     return f"xingyaoww/sweb.eval.x86_64.{instance_id}:latest".replace("__", "_s_").lower()
 
 
-def swegym_task(row: Row, options: ReaderOptions) -> Task:
+def swegym_task(row: Row, context: RowContext) -> Task:
     row = Row(where=row.where, fields={**row.fields, "repo": row.text("repo").lower()})
     cases = _mypy_cases(row) if row.text("repo") == "python/mypy" else None
-    grading = grading_by_repo(row, known_repo(row, REPOS), cases)
-    return instance_task(row, options, image=image_of(row.text("instance_id")), grading=grading)
+    grading = grading_by_repo(row, known_repo(row, REPOS, context), context, cases)
+    return instance_task(row, context, image=image_of(row.text("instance_id")), grading=grading)
 
 
-read_swegym = reader_of(swegym_task)
+read_swegym = reader_of(swegym_task, images=CONDA)
 
 
 def _mypy_cases(row: Row) -> list[str]:

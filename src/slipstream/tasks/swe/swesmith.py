@@ -16,16 +16,16 @@ from slipstream.graders.testing.rules import files_of
 from slipstream.tasks.swe.building import (
     END,
     START,
-    ReaderOptions,
     apply_command,
     changed_paths,
     fail_to_pass,
     make_task,
-    reader_of,
+    reported,
     reversed_patch,
     script_for,
     test_patterns,
 )
+from slipstream.tasks.swe.options import CONDA, RowContext, log_parser_named, reader_of
 from slipstream.tasks.swe.rows import Row
 from slipstream.types import Json, Task
 
@@ -67,7 +67,7 @@ def image_of(image_name: str, owner: str, repo: str, commit: str) -> str:
     return f"jyangballin/swesmith.x86_64.{owner}_1776_{repo}.{commit}".lower()
 
 
-def swesmith_task(row: Row, options: ReaderOptions) -> Task:
+def swesmith_task(row: Row, context: RowContext) -> Task:
     instance_id = row.text("instance_id")
     named = _ID.fullmatch(instance_id)
     if named is None:
@@ -76,22 +76,19 @@ def swesmith_task(row: Row, options: ReaderOptions) -> Task:
     bug = apply_command(row.text("patch"), row)
     failing = fail_to_pass(row)
     suite = SUITES.get(f"{owner}/{repo}".lower(), Suite())
-    command, files = _command(suite, f"{owner}/{repo}".lower(), failing)
+    files, selected = _tests(suite, f"{owner}/{repo}".lower(), failing)
     hide = [f"rm -f -- {' '.join(map(shlex.quote, files))}"] if files else []
     kept: list[Json] = [test for test in row.texts("PASS_TO_PASS") if not files or test.startswith(files)]
     shown: list[Json] = [f"/{path}" for path in files]
     return make_task(
         row,
-        options,
+        context,
         id=instance_id,
         image=image_of(row.text("image_name", ""), owner, repo, commit),
         problem=row.text("problem_statement"),
         setup=(bug, *hide, NEW_HISTORY),
         grading={
-            "command": script_for(command),
-            "parser": suite.parser,
-            "rules": "swesmith",
-            "markers": [START, END],
+            **_run(row, context, suite, files, selected),
             "fail_to_pass": [*failing],
             "pass_to_pass": kept,
             "sandbox_setup": [bug, NEW_HISTORY],
@@ -101,15 +98,24 @@ def swesmith_task(row: Row, options: ReaderOptions) -> Task:
     )
 
 
-read_swesmith = reader_of(swesmith_task, timeout_s=TIMEOUT_S)
+read_swesmith = reader_of(swesmith_task, images=CONDA, timeout_s=TIMEOUT_S)
 
 
-def _command(suite: Suite, name: str, failing: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The test command, and the files that it runs; no files if it runs all tests."""
+def _run(row: Row, context: RowContext, suite: Suite, files: tuple[str, ...], selected: str) -> dict[str, Json]:
+    """How the tests are run. By our own reporter a test that is not reported did not pass; by the data set's rule it
+    did, if the log shows the end of the run."""
+    parser = log_parser_named(context.options.log_parser, {}) or suite.parser
+    command = " ".join(filter(None, [suite.command, selected, *map(shlex.quote, files)]))
+    if context.uses_report(row, is_pytest=suite.command.startswith("pytest ")):
+        arguments = " ".join(filter(None, [suite.command.removeprefix("pytest "), selected]))
+        return {**reported(context, arguments, parser, "swesmith"), "rules": "swebench", "tests": [*files]}
+    script = context.options.own_script(" ".join(map(shlex.quote, files))) or script_for(command)
+    return {"command": script, "parser": parser, "rules": "swesmith", "markers": [START, END]}
+
+
+def _tests(suite: Suite, name: str, failing: list[str]) -> tuple[tuple[str, ...], str]:
+    """The files that are run, none if that is all of them, and how cases are selected by name."""
     if name == "python/mypy":
         cases = " or ".join(test.rpartition("::")[2] for test in failing)
-        return f"{suite.command} {shlex.quote(cases)}", ()
-    if "pytest" not in suite.command:
-        return suite.command, ()
-    files = files_of(failing)
-    return " ".join([suite.command, *map(shlex.quote, files)]), files
+        return (), shlex.quote(cases)
+    return (files_of(failing) if "pytest" in suite.command else ()), ""
