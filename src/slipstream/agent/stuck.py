@@ -69,8 +69,8 @@ class StuckWatch:
                 cut = f"{why}, {self._num_cut} of them cut off at the limit of a reply"
                 return Ending(reason=EndReason.TOKEN_LIMIT, detail=cut)
             return Ending(reason=EndReason.STUCK, detail=why)
-        why = self._repetition(results)
-        return None if why is None else Ending(reason=EndReason.STUCK, detail=why)
+        repetition = self._repetition(results)
+        return None if repetition is None else Ending(reason=EndReason.STUCK, detail=repetition)
 
     def _repetition(self, results: Sequence[CallResult]) -> str | None:
         rules = self._rules
