@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import datetime
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from itertools import islice
 from slipstream.tasks.factory.package.fetch import Package
 from slipstream.tasks.factory.package.runner import Answer, Workers
 from slipstream.tasks.factory.plant import Bug
-from slipstream.tasks.factory.snippet import lines_of, snippet_of
+from slipstream.tasks.factory.snippet import lines_of, snippet_of, with_imports
 
 MAX_TRIES = 4
 """Failing tests of a bug that are tried as a program."""
@@ -150,7 +151,8 @@ def _without_snippet(package: Package, bug: Bug) -> Statement | None:
         values, exception = failure.get("values"), str(failure["exception"])
         text = package.text(test.partition("::")[0])
         lines = lines_of(text, function=str(failure.get("function")), line=failure["line"])
-        if lines is None:
+        lines = lines and with_imports(lines, text, known=failure["params"])
+        if not lines:
             continue
         if exception != "AssertionError" and not failure["raised_in_test"]:
             said = str(failure["message"]).split("\n")[0][:MAX_VALUE]
@@ -170,9 +172,15 @@ def _without_snippet(package: Package, bug: Bug) -> Statement | None:
 
 
 def _tells_place(text: str, package: Package, bug: Bug) -> bool:
-    """Whether it names the file of a faulty function, or where the tree lies."""
+    """Whether it names the file of a faulty function, where the tree lies, or the day on which it was made."""
     paths = {function.path for function in bug.mutant.functions}
-    return "/work/" in text or any(path in text for path in paths)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    days = [text for day in _around(today) for text in (f"{day:%Y-%m-%d}", f"{day.year}, {day.month}, {day.day}")]
+    return "/work/" in text or any(part in text for part in (*paths, *days))
+
+
+def _around(day: datetime.date) -> list[datetime.date]:
+    return [day + datetime.timedelta(days=number) for number in (-1, 0, 1)]
 
 
 _CALLED = re.compile(r"`(\w+)\(|\b(\w+)\(")
