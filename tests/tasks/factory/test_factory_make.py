@@ -17,13 +17,14 @@ from slipstream.graders.tests import TestsGrader
 from slipstream.patches.apply import Entry, make_patch
 from slipstream.recipes.swe.oracle import demonstration, program_of, reference_edits_of
 from slipstream.sandbox.local.provider import LocalProvider
-from slipstream.tasks.factory.make import FactoryReport, make_tasks
+from slipstream.tasks.factory.make import make_tasks
 from slipstream.tasks.factory.package.fetch import Package
 from slipstream.tasks.factory.package.runner import open_workers
 from slipstream.tasks.factory.package.sources import Requirement, Skipped
 from slipstream.tasks.factory.package.suite import Suite, find_suite
 from slipstream.tasks.factory.plant import Planted
 from slipstream.tasks.factory.plant import plant as plant_bugs
+from slipstream.tasks.factory.task_set import FactoryReport
 from slipstream.tasks.gate import check_task, check_tasks
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.types import Artifact, Task, Verdict

@@ -14,7 +14,8 @@ from tiny_package import fetch_tiny, write_source
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import make_tasks
-from slipstream.tasks.factory.package.fetch import Package, built_wheel
+from slipstream.tasks.factory.package.fetch import Package
+from slipstream.tasks.factory.package.install import built_wheel
 from slipstream.tasks.factory.package.runner import first_error, open_workers, spec_of
 from slipstream.tasks.factory.package.sources import Requirement, Skipped
 from slipstream.tasks.factory.package.suite import find_suite
