@@ -4,6 +4,7 @@ import pytest
 
 from slipstream.tasks.factory.lint import findings, undefined_names
 from slipstream.tasks.factory.snippet import with_imports
+from slipstream.tasks.factory.statement import DIFFERS, chosen
 
 CLEAN = '''"""A module."""
 import os
@@ -69,3 +70,8 @@ def test_lines_of_a_test_come_with_their_imports_or_not_at_all() -> None:
     assert with_imports("assert clamp(y)", text, known={}) is None
     assert with_imports("assert made()", text, known={}) is None
     assert with_imports("assert len([])", text, known={}) == "assert len([])"
+
+
+def test_wordings_vary_by_bug_and_stay_the_same_for_one() -> None:
+    assert {chosen(DIFFERS, str(number)) for number in range(60)} == set(DIFFERS)
+    assert chosen(DIFFERS, "a") == chosen(DIFFERS, "a")

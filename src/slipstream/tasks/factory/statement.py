@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import datetime
+import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,17 @@ MAX_TRIES = 4
 """Failing tests of a bug that are tried as a program."""
 SNIPPET_TIMEOUT_S = 30.0
 MAX_VALUE = 300
+DIFFERS = (
+    "`{name}` should give `{wanted}`, but gives `{came}`.",
+    "I expected `{wanted}` from `{name}` and got `{came}`.",
+    "`{name}` gives `{came}` where `{wanted}` is right.",
+    "The result of `{name}` is `{came}`; it should be `{wanted}`.",
+)
+RAISES_NOTHING = (
+    "It should raise {kind}, but nothing is raised.",
+    "There should be an exception, {kind}, and there is none.",
+    "I expected {kind} to be raised, but it goes through.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +105,12 @@ def _drafts(package: Package, number: int, bug: Bug) -> list[_Draft]:
     return [_Draft(bug=number, test=test, text=text) for _, test, _, text in found[: 2 * MAX_TRIES]]
 
 
+def chosen(options: Sequence[str], about: str) -> str:
+    """One of several wordings, always the same one for the same bug."""
+    digest = hashlib.blake2b(about.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return options[int.from_bytes(digest, "big") % len(options)]
+
+
 def _name_of(test: str) -> str:
     return test.rpartition("::")[2].partition("[")[0]
 
@@ -106,7 +124,8 @@ def _symptom(failure: Answer, ran: Answer) -> str:
     values = failure.get("values")
     if message.startswith("DID NOT RAISE") or ran.get("message", "").startswith("DID NOT RAISE"):
         wanted = re.search(r"'(?:\w+\.)*(\w+)'", message)
-        return f"It should raise {wanted[1] if wanted else 'an error'}, but nothing is raised."
+        kind = wanted[1] if wanted else "an error"
+        return chosen(RAISES_NOTHING, message).format(kind=kind)
     if kind != "AssertionError":
         said = str(ran.get("message") or "").split("\n")[0][:MAX_VALUE]
         return f"It should run without an error, but raises `{kind}{': ' + said if said else ''}`."
@@ -123,7 +142,8 @@ def _compared(values: Mapping[str, str]) -> str:
         got, expected = expected, got
     name, came, wanted = values[got], values[f"{got}_value"], values[f"{expected}_value"]
     if values["operator"] == "==" and came != wanted:
-        return f"`{_cut(name)}` should give `{_cut(wanted)}`, but gives `{_cut(came)}`."
+        words = {"name": _cut(name), "wanted": _cut(wanted), "came": _cut(came)}
+        return chosen(DIFFERS, name + wanted).format(**words)
     left, right = _cut(values["left_value"]), _cut(values["right_value"])
     return (
         f"`{_cut(values['left'])} {values['operator']} {_cut(values['right'])}` should hold, "
