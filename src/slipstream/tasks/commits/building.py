@@ -46,6 +46,7 @@ def build_line(checkout: Checkout, trial: Trial, statement: CommitStatement, *, 
         "sandbox": {
             "workdir": WORKDIR,
             "tree": f"trees/{id}",
+            "files": {path: text for path, text in checkout.broken.items() if text is not None},
             "env": dict(env),
             "limits": {"memory_mb": 1024, "processes": 128, "disk_mb": 128, "file_mb": 64},
         },

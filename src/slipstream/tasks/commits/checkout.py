@@ -92,6 +92,8 @@ class Checkouts:
         self._provider = provider
         self._python = python
         self._add_requirements = install
+        self._failed: dict[str, Skipped] = {}
+        """Why requirements cannot be installed, by their digest."""
 
     async def make(self, candidate: Candidate, *, max_lines: int) -> Checkout:
         """Raises Skipped if the commit cannot become a task."""
@@ -123,6 +125,7 @@ class Checkouts:
         after = self._after((*candidate.tests, *candidate.sources))
         tests = {change.path: after[change.path] for change in candidate.tests}
         write_files(tree, {**entries, **tests})
+        shutil.rmtree(tree / DEPS, ignore_errors=True)
         clear(tree)
         layout = read_layout(tree, name=self._name, version="0")
         fix = {change.path: after[change.path] for change in candidate.sources if in_package(change.path, layout)}
@@ -142,21 +145,34 @@ class Checkouts:
     async def _install(self, tree: Path, layout: Layout) -> tuple[str, ...]:
         """Give the tree its requirements, which trees that need the same share."""
         wanted = json.dumps([layout.name, self._python.label, sorted(layout.requires), sorted(layout.test_requires)])
-        shared = self._downloads / f"installed-{hashlib.blake2b(wanted.encode(), digest_size=8).hexdigest()}"
+        digest = hashlib.blake2b(wanted.encode(), digest_size=8).hexdigest()
+        shared = self._downloads / f"installed-{digest}"
         told = shared.with_suffix(".json")
+        if digest in self._failed:
+            raise self._failed[digest]
         if not told.is_file():
-            bare = self._folder / "bare"
-            shutil.rmtree(bare, ignore_errors=True)
-            shutil.rmtree(shared, ignore_errors=True)
-            await asyncio.to_thread(shutil.copytree, tree, bare)
-            missing = await self._add_requirements(bare, layout, self._downloads, self._python)
-            await compile_requirements(bare, layout, self._provider)
-            await asyncio.to_thread(shutil.move, bare / DEPS, shared)
+            try:
+                missing = await self._install_once(tree, layout, shared)
+            except Skipped as raised:
+                self._failed[digest] = raised
+                raise
             told.write_text(json.dumps(missing), encoding="utf-8")
-            shutil.rmtree(bare, ignore_errors=True)
         await asyncio.to_thread(link_folder, shared, tree / DEPS)
         add_metadata(tree, layout)
         return tuple(json.loads(told.read_text(encoding="utf-8")))
+
+    async def _install_once(self, tree: Path, layout: Layout, shared: Path) -> tuple[str, ...]:
+        bare = self._folder / "bare"
+        shutil.rmtree(bare, ignore_errors=True)
+        shutil.rmtree(shared, ignore_errors=True)
+        await asyncio.to_thread(shutil.copytree, tree, bare)
+        try:
+            missing = await self._add_requirements(bare, layout, self._downloads, self._python)
+            await compile_requirements(bare, layout, self._provider)
+            await asyncio.to_thread(shutil.move, bare / DEPS, shared)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, bare, ignore_errors=True)
+        return missing
 
 
 def write_files(folder: Path, entries: Entries) -> None:

@@ -76,7 +76,7 @@ def read_layout(folder: Path, *, name: str, version: str) -> Layout:
         modules=modules,
         sources=tuple(sources),
         tests=tuple(tests),
-        requires=metadata.requires,
+        requires=metadata.requires or (),
         test_requires=tuple(_test_requires(metadata, imported)),
     )
 

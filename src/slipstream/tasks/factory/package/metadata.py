@@ -24,7 +24,8 @@ TEST_GROUPS = ("test", "tests", "testing")
 class Metadata:
     name: str = ""
     version: str = ""
-    requires: tuple[str, ...] = ()
+    requires: tuple[str, ...] | None = None
+    """None if nothing is said of them."""
     test_requires: tuple[str, ...] = ()
 
 
@@ -36,7 +37,7 @@ def read_metadata(folder: Path) -> Metadata:
     return Metadata(
         name=next((one.name for one in found if one.name), ""),
         version=next((one.version for one in found if one.version), ""),
-        requires=next((one.requires for one in found if one.requires), ()),
+        requires=next((one.requires for one in found if one.requires is not None), ()),
         test_requires=next((one.test_requires for one in found if one.test_requires), ()),
     )
 
@@ -61,7 +62,7 @@ def _of_pyproject(folder: Path) -> Metadata:
     return Metadata(
         name=_text(project.get("name")),
         version=_text(project.get("version")),
-        requires=tuple(_texts(project.get("dependencies"))),
+        requires=tuple(_texts(project["dependencies"])) if "dependencies" in project else None,
         test_requires=tuple(one for name in TEST_GROUPS for one in _texts(groups.get(name))),
     )
 
@@ -80,7 +81,7 @@ def _of_setup_cfg(folder: Path) -> Metadata:
     return Metadata(
         name=parser.get("metadata", "name", fallback=""),
         version="" if ":" in version else version,
-        requires=lines("options", "install_requires"),
+        requires=lines("options", "install_requires") or None,
         test_requires=tuple(one for name in TEST_GROUPS for one in lines("options.extras_require", name)),
     )
 
