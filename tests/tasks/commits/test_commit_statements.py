@@ -59,8 +59,12 @@ The change is in pack.py.
 
 Instead of text[:10] it is now: return text[:max_length]
 
+* Texts can be cut to another length.
+
 - add tests
-- negative lengths are refused
+  of all kinds
+- negative lengths are refused,
+  since they mean something else
 
 test_cut_to_a_length shows it.
 
@@ -68,7 +72,8 @@ Signed-off-by: Somebody <somebody@example.org>
 """
     statement = read_statement(checkout_of(tmp_path / "tree", message), FAILING, {})
     assert statement.text == (
-        "Texts can be cut to another length\n\nTen was too short for some.\n\n- negative lengths are refused"
+        "Texts can be cut to another length\n\nTen was too short for some.\n\n- negative lengths are refused,\n"
+        "  since they mean something else"
     )
     told = instruction_of(statement, name="pack", version="1", workdir="/work")
     assert "Names that its callers use: `max_length`." in told and "This change is wanted:" in told

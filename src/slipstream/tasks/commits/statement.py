@@ -117,10 +117,11 @@ def _message_text(commit: Commit, leaks: _Leaks) -> str:
         raise Skipped(f"its subject tells {why}")
     kept = [title]
     for piece in _pieces(body):
-        lines = [line for line in map(_without_references, piece.split("\n")) if line.strip()]
-        lines = [line for line in lines if not _TRAILER.match(line) and not _CHORE.match(line.lstrip(" *-"))]
-        text = "\n".join(lines)
-        if text.strip(" -*") and not leaks.found_in(text):
+        lines = [line for line in piece.split("\n") if not _TRAILER.match(line)]
+        text = "\n".join(line for line in map(_without_references, lines) if line.strip())
+        is_chore = _CHORE.match(text.lstrip(" *-")) is not None
+        is_new = _WORD.search(text) is not None and text.strip(" *-.") != title.strip(" .")
+        if is_new and not is_chore and not leaks.found_in(text):
             kept.append(text)
     return "\n\n".join(kept)[:MAX_CHARS]
 
@@ -137,7 +138,8 @@ def _pieces(text: str) -> list[str]:
 
 
 def _without_references(line: str) -> str:
-    return _DANGLING.sub("", _REFERENCE.sub("", _URL.sub("", line)))
+    left = _REFERENCE.sub("", _URL.sub("", line))
+    return line.rstrip() if left == line else _DANGLING.sub("", left)
 
 
 class _Leaks:
