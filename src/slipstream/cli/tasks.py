@@ -1,4 +1,4 @@
-"""`slipstream tasks`: make software-engineering tasks out of packages, check them, list them.
+"""`slipstream tasks`: make software-engineering tasks out of packages or commits, check them, list them.
 
 Standard output is for results, standard error for progress.
 """
@@ -22,7 +22,8 @@ from slipstream.types import Json
 
 if TYPE_CHECKING:
     from slipstream.settings import SandboxConfig
-    from slipstream.tasks.factory.make import FactoryReport
+    from slipstream.tasks.commits.make import CommitOptions
+    from slipstream.tasks.factory.task_set import FactoryReport
     from slipstream.tasks.gate import GateReport, TaskCheck
     from slipstream.types import Task
 
@@ -144,6 +145,98 @@ def _print_made(console: Console, report: FactoryReport) -> None:
         f"{report.num_passed} of {report.num_tasks} tasks passed the gate, in {report.seconds:.0f} s; "
         f"the recorded calls of {report.num_replayed} distinguish the bug from the reference",
         highlight=False,
+    )
+
+
+@tasks_app.command("commits")
+def commits_command(
+    clone: Annotated[Path, typer.Argument(metavar="REPO", help="A git clone, bare or not. It is only read.")],
+    out: Annotated[Path, typer.Option(help="The folder to make, or one to add tasks to.")],
+    since: Annotated[str, typer.Option(help="Commits after this day (2025-01-31) or revision alone.")] = "",
+    num: Annotated[int, typer.Option(min=1, help="Tasks in the folder, at most.")] = 20,
+    max_lines: Annotated[int, typer.Option(min=1, help="Lines that a fix may change.")] = 200,
+    issues: Annotated[
+        Path | None, typer.Option(help="A JSON object with texts by commit or by the number of an issue.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="OWNER/NAME; by default where it was cloned from.")] = "",
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="Also write swebench or harbor; may be given again.")
+    ] = None,
+    at_once: AtOnceOption = 2,
+    suite_timeout_s: Annotated[float, typer.Option(min=1, help="The longest that the tests may take once.")] = 240.0,
+    downloads: Annotated[Path | None, typer.Option(help="A folder that keeps what is downloaded.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write tasks out of commits that change source and tests, the newest first. Exit code 1 if there are none.
+
+    What passes the gate is written. Commits that DIR knows already are not tried again, so a command that was stopped
+    is resumed by giving it again.
+    """
+    from slipstream.tasks.commits.formats import format_named, write_format
+    from slipstream.tasks.commits.make import CommitOptions
+
+    if downloads is not None and downloads.exists() and not downloads.is_dir():
+        raise ConfigError(f"{downloads} is a file: choose a folder for what is downloaded")
+    wanted = [format_named(one) for one in formats or []]
+    options = CommitOptions(
+        name=name,
+        since=since,
+        num=num,
+        max_lines=max_lines,
+        issues=_read_issues(issues),
+        num_at_once=at_once,
+        suite_timeout_s=suite_timeout_s,
+    )
+    report = run_stoppable(_make_from_commits(clone, out, options, downloads))
+    if report.num_passed:
+        for one in wanted:
+            typer.echo(one_line(f"{one}: {write_format(one, out)}"), err=True)
+    if as_json:
+        print(json.dumps(report.as_json()))
+    else:
+        _print_commits(Console(), report)
+    raise typer.Exit(0 if report.num_passed else 1)
+
+
+async def _make_from_commits(clone: Path, out: Path, options: CommitOptions, downloads: Path | None) -> FactoryReport:
+    from slipstream.settings import SandboxConfig
+    from slipstream.tasks.commits.make import make_commit_tasks
+    from slipstream.wiring.attempts import make_provider
+
+    provider = make_provider(SandboxConfig())
+    provider.check()
+    try:
+        return await make_commit_tasks(
+            clone,
+            out,
+            provider=provider,
+            options=options,
+            downloads=downloads,
+            on_step=lambda line: typer.echo(one_line(line), err=True),
+        )
+    finally:
+        await provider.aclose()
+
+
+def _read_issues(place: Path | None) -> dict[str, str]:
+    if place is None:
+        return {}
+    try:
+        told = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as raised:
+        raise ConfigError(f"the issues {place} cannot be read: {raised}") from None
+    if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+        raise ConfigError(
+            f"the issues {place} are no JSON object of texts by commit or number, such as {{'12': '...'}}"
+        )
+    return {str(key).lstrip("#"): text for key, text in told.items()}
+
+
+def _print_commits(console: Console, report: FactoryReport) -> None:
+    rows = [(one.name, str(one.num_tests or ""), str(one.num_passed), one.skipped) for one in report.packages]
+    print_table(console, ("commit", "tests", "tasks", "not used"), rows)
+    console.print(
+        f"{report.num_passed} tasks out of {len(report.packages)} commits, in {report.seconds:.0f} s", highlight=False
     )
 
 

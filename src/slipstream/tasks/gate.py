@@ -161,10 +161,12 @@ def file_of(source: Path) -> Path:
 
 
 def package_of(task: Task) -> str:
-    """The package that a task was made from: the name of its tree, or else its image."""
+    """The package that a task was made from: the name of its tree, or else its image. Of a task that has a tree of its
+    own, `click-8.2.0-2c8cd3ac-hard`, what comes before version, commit and tier."""
     if task.sandbox is None:
         return ""
-    return Path(task.sandbox.tree).name or task.sandbox.base
+    tree = Path(task.sandbox.tree).name
+    return (tree.rsplit("-", 3)[0] if tree == task.id else tree) or task.sandbox.base
 
 
 def sampled(tasks: Sequence[Task], per_package: int, seed: int) -> tuple[Task, ...]:

@@ -120,10 +120,17 @@ async def fetch_tiny(wanted: Requirement, trees: Path, downloads: Path, *, provi
     tree = trees / "tinypack-1.2"
     shutil.copytree(wanted.path, tree)
     layout = read_layout(tree, name="tinypack", version="1.2")
-    (tree / DEPS).mkdir()
+    add_pytest(tree / DEPS)
+    return Package(layout=layout, tree=tree)
+
+
+def add_pytest(folder: Path) -> None:
+    """Copy the pytest that runs these tests to a folder on the search path."""
+    folder.mkdir()
     for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
         found = importlib.util.find_spec(name)
         assert found is not None and found.origin is not None
-        shutil.copytree(Path(found.origin).parent, tree / DEPS / name)
-    (tree / DEPS / "py.py").write_bytes(Path(pytest.__file__).parents[1].joinpath("py.py").read_bytes())
-    return Package(layout=layout, tree=tree)
+        shutil.copytree(Path(found.origin).parent, folder / name)
+        for info in Path(found.origin).parents[1].glob(f"{name}-*.dist-info"):
+            shutil.copytree(info, folder / info.name)
+    (folder / "py.py").write_bytes(Path(pytest.__file__).parents[1].joinpath("py.py").read_bytes())

@@ -19,7 +19,7 @@ from slipstream.tasks.factory.package.runner import DEPS, WORKDIR, environment
 from slipstream.tasks.factory.package.suite import Suite
 from slipstream.tasks.factory.plant import Bug
 from slipstream.tasks.factory.replay.make import Replay
-from slipstream.tasks.factory.statement import Statement
+from slipstream.tasks.factory.statement import Statement, chosen
 from slipstream.types import Json
 
 COMMAND = ("python3", "-q", "-o", "addopts=", "-W", "ignore::pytest.PytestWarning")
@@ -33,6 +33,19 @@ MAX_GRADED_S = 1.0
 TOOLS = ("bash", "edit", "search", "finish")
 TINY_TOOLS = tuple(f"slipstream.tasks.factory.tools:{name}" for name in ("bash", "replace", "finish"))
 MIN_TIMEOUT_S = 30
+OPENINGS = (
+    "A user reports:",
+    "Somebody has opened this issue:",
+    "This was reported by a user:",
+    "From the issue tracker:",
+    "A colleague who uses it writes:",
+)
+CLOSINGS = (
+    "Find the cause in the package's source and mend it there.",
+    "Please find out why, and correct the package's source.",
+    "The package's source has a bug that causes this: fix it.",
+    "Change the package's source so that this works as described.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +143,13 @@ def build(
 
 def instruction(package: Package, statement: Statement) -> str:
     layout = package.layout
-    parts = [f"{WORKDIR} holds the source of the Python package {layout.name} {layout.version}. A user reports:"]
+    opening, closing = (chosen(some, statement.symptom + statement.snippet) for some in (OPENINGS, CLOSINGS))
+    parts = [f"{WORKDIR} holds the source of the Python package {layout.name} {layout.version}. {opening}"]
     if statement.snippet:
         parts += ["When I run this", textwrap.indent(statement.snippet, "    "), f"it fails. {statement.symptom}"]
     else:
         parts.append(statement.symptom)
-    parts.append(
-        "Find the cause in the package's source and fix it there. Leave tests and configuration as they are: changes "
-        "to them do not count."
-    )
+    parts.append(f"{closing} Leave tests and configuration as they are: changes to them do not count.")
     return "\n\n".join(parts)
 
 

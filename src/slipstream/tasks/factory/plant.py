@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 
+from slipstream.tasks.factory.lint import findings
 from slipstream.tasks.factory.mistakes import Edit, Mistake
 from slipstream.tasks.factory.mutate import apply, edits_of
 from slipstream.tasks.factory.package.fetch import Package
@@ -96,6 +97,7 @@ class _Search:
         self.dropped: Counter[str] = Counter()
         self._num_of: Counter[Function] = Counter()
         self._num_hung: Counter[Function] = Counter()
+        self._findings: dict[str, Counter[str]] = {}
 
     def singles(self) -> Iterator[Mutant]:
         """Mutants with one mistake each, visiting every function once before any a second time."""
@@ -103,13 +105,23 @@ class _Search:
         functions = [one for one in self._suite.touched if not one.name.endswith(("__repr__", "__del__"))]
         self._rng.shuffle(functions)
         for function in functions:
-            edits = edits_of(self._package.text(function.path), function.body_line, function.last_line)
-            chosen = _shuffled(edits, self._rng)[:TRIES_PER_FUNCTION]
+            text = self._package.text(function.path)
+            edits = _shuffled(edits_of(text, function.body_line, function.last_line), self._rng)
+            sound = (edit for edit in edits if not self._is_linted(function.path, text, edit))
+            chosen = islice(sound, TRIES_PER_FUNCTION)
             columns.append([Mutant(edits={function: (edit,)}) for edit in chosen])
         for row in zip_longest(*columns):
             for mutant in row:
                 if mutant is not None and self._has_room(mutant.functions[0]):
                     yield mutant
+
+    def _is_linted(self, path: str, text: str, edit: Edit) -> bool:
+        """Whether a linter would find the mistake."""
+        if path not in self._findings:
+            self._findings[path] = findings(text)
+        is_found = bool(findings(apply(text, [edit])) - self._findings[path])
+        self.dropped["a linter would find it"] += is_found
+        return is_found
 
     def _has_room(self, function: Function) -> bool:
         return self._num_of[function] < MAX_PER_FUNCTION and self._num_hung[function] < MAX_HUNG

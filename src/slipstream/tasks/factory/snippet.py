@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+
+from slipstream.tasks.factory.lint import undefined_names
+from slipstream.tasks.factory.package.layout import TEST_FOLDERS
 
 MAX_CHARS = 1_500
 MAX_LINES = 40
@@ -63,6 +66,37 @@ def lines_of(text: str, *, function: str, line: int) -> str | None:
     except (SyntaxError, ValueError, _NotSelfContained):
         return None
     return None if len(made) > MAX_CHARS or made.count("\n") >= MAX_LINES or function in made else made
+
+
+def with_imports(lines: str, text: str, *, known: Container[str]) -> str | None:
+    """Lines of a test after the imports of its file that they need; None if they need anything else from around them,
+    apart from names that are `known`."""
+    try:
+        missing = [name for name in undefined_names(lines) if name not in known]
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    made: list[str] = []
+    for name in missing:
+        found = next((line for node in body if (line := _import_of(node, name))), "")
+        if not found:
+            return None
+        made.append(found)
+    return "\n".join([*dict.fromkeys(made), *([""] if made else []), lines])
+
+
+def _import_of(node: ast.stmt, name: str) -> str:
+    """The import that gives a name; empty if the statement is none, or imports from beside the tests."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        for alias in node.names:
+            if (alias.asname or alias.name.partition(".")[0]) != name:
+                continue
+            if isinstance(node, ast.Import):
+                return ast.unparse(ast.Import(names=[alias]))
+            parts = (node.module or "").split(".")
+            if not node.level and parts[0] not in (*TEST_FOLDERS, "conftest"):
+                return ast.unparse(ast.ImportFrom(module=node.module, names=[alias], level=0))
+    return ""
 
 
 class _NotSelfContained(Exception):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import datetime
+import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -18,12 +20,23 @@ from itertools import islice
 from slipstream.tasks.factory.package.fetch import Package
 from slipstream.tasks.factory.package.runner import Answer, Workers
 from slipstream.tasks.factory.plant import Bug
-from slipstream.tasks.factory.snippet import lines_of, snippet_of
+from slipstream.tasks.factory.snippet import lines_of, snippet_of, with_imports
 
 MAX_TRIES = 4
 """Failing tests of a bug that are tried as a program."""
 SNIPPET_TIMEOUT_S = 30.0
 MAX_VALUE = 300
+DIFFERS = (
+    "`{name}` should give `{wanted}`, but gives `{came}`.",
+    "I expected `{wanted}` from `{name}` and got `{came}`.",
+    "`{name}` gives `{came}` where `{wanted}` is right.",
+    "The result of `{name}` is `{came}`; it should be `{wanted}`.",
+)
+RAISES_NOTHING = (
+    "It should raise {kind}, but nothing is raised.",
+    "There should be an exception, {kind}, and there is none.",
+    "I expected {kind} to be raised, but it goes through.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +105,12 @@ def _drafts(package: Package, number: int, bug: Bug) -> list[_Draft]:
     return [_Draft(bug=number, test=test, text=text) for _, test, _, text in found[: 2 * MAX_TRIES]]
 
 
+def chosen(options: Sequence[str], about: str) -> str:
+    """One of several wordings, always the same one for the same bug."""
+    digest = hashlib.blake2b(about.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return options[int.from_bytes(digest, "big") % len(options)]
+
+
 def _name_of(test: str) -> str:
     return test.rpartition("::")[2].partition("[")[0]
 
@@ -105,7 +124,8 @@ def _symptom(failure: Answer, ran: Answer) -> str:
     values = failure.get("values")
     if message.startswith("DID NOT RAISE") or ran.get("message", "").startswith("DID NOT RAISE"):
         wanted = re.search(r"'(?:\w+\.)*(\w+)'", message)
-        return f"It should raise {wanted[1] if wanted else 'an error'}, but nothing is raised."
+        kind = wanted[1] if wanted else "an error"
+        return chosen(RAISES_NOTHING, message).format(kind=kind)
     if kind != "AssertionError":
         said = str(ran.get("message") or "").split("\n")[0][:MAX_VALUE]
         return f"It should run without an error, but raises `{kind}{': ' + said if said else ''}`."
@@ -122,7 +142,8 @@ def _compared(values: Mapping[str, str]) -> str:
         got, expected = expected, got
     name, came, wanted = values[got], values[f"{got}_value"], values[f"{expected}_value"]
     if values["operator"] == "==" and came != wanted:
-        return f"`{_cut(name)}` should give `{_cut(wanted)}`, but gives `{_cut(came)}`."
+        words = {"name": _cut(name), "wanted": _cut(wanted), "came": _cut(came)}
+        return chosen(DIFFERS, name + wanted).format(**words)
     left, right = _cut(values["left_value"]), _cut(values["right_value"])
     return (
         f"`{_cut(values['left'])} {values['operator']} {_cut(values['right'])}` should hold, "
@@ -150,7 +171,8 @@ def _without_snippet(package: Package, bug: Bug) -> Statement | None:
         values, exception = failure.get("values"), str(failure["exception"])
         text = package.text(test.partition("::")[0])
         lines = lines_of(text, function=str(failure.get("function")), line=failure["line"])
-        if lines is None:
+        lines = lines and with_imports(lines, text, known=failure["params"])
+        if not lines:
             continue
         if exception != "AssertionError" and not failure["raised_in_test"]:
             said = str(failure["message"]).split("\n")[0][:MAX_VALUE]
@@ -170,9 +192,15 @@ def _without_snippet(package: Package, bug: Bug) -> Statement | None:
 
 
 def _tells_place(text: str, package: Package, bug: Bug) -> bool:
-    """Whether it names the file of a faulty function, or where the tree lies."""
+    """Whether it names the file of a faulty function, where the tree lies, or the day on which it was made."""
     paths = {function.path for function in bug.mutant.functions}
-    return "/work/" in text or any(path in text for path in paths)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    days = [text for day in _around(today) for text in (f"{day:%Y-%m-%d}", f"{day.year}, {day.month}, {day.day}")]
+    return "/work/" in text or any(part in text for part in (*paths, *days))
+
+
+def _around(day: datetime.date) -> list[datetime.date]:
+    return [day + datetime.timedelta(days=number) for number in (-1, 0, 1)]
 
 
 _CALLED = re.compile(r"`(\w+)\(|\b(\w+)\(")

@@ -14,10 +14,17 @@ from tiny_package import fetch_tiny, write_source
 from slipstream.sandbox.base import SandboxProvider
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import make_tasks
-from slipstream.tasks.factory.package.fetch import Package, built_wheel
+from slipstream.tasks.factory.package.fetch import Package
+from slipstream.tasks.factory.package.install import (
+    Interpreter,
+    add_interpreter,
+    built_wheel,
+    find_interpreter,
+    run_inside,
+)
 from slipstream.tasks.factory.package.runner import first_error, open_workers, spec_of
 from slipstream.tasks.factory.package.sources import Requirement, Skipped
-from slipstream.tasks.factory.package.suite import find_suite
+from slipstream.tasks.factory.package.suite import Suite, find_suite
 
 needs_sandboxes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
@@ -81,6 +88,47 @@ def test_tests_that_cannot_be_used_are_a_reason(tmp_path: Path) -> None:
         "unloaded": "none of its tests can be loaded in a sandbox without a network; tests/test_unloaded.py: "
         "ModuleNotFoundError: No module named 'nothing_of_that_name'",
     }
+
+
+@needs_sandboxes
+def test_a_test_that_hangs_is_left_out_and_the_others_are_kept(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "tinypack-1.2")
+    (source / "tests/test_hour.py").write_text(f"{HOUR}\n\ndef test_quick():\n    pass\n")
+
+    async def suite(provider: SandboxProvider) -> Suite:
+        wanted = Requirement(name="tinypack", version="1.2", path=source)
+        package = await fetch_tiny(wanted, tmp_path / "trees", tmp_path, provider=provider)
+        async with open_workers(provider, package.spec, num_at_once=3) as workers:
+            return await find_suite(package, workers, test_timeout_s=10.0)
+
+    found = with_provider(suite)
+    assert (
+        "tests/test_hour.py::test_quick" in found.tests and "tests/test_core.py::TestCounter::test_adds" in found.tests
+    )
+    assert "tests/test_hour.py::test_slow" not in found.tests
+
+
+@needs_sandboxes
+def test_the_hosts_packages_are_not_seen(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "tinypack-1.2")
+    code = (
+        "import sys; print(sys.prefix, [one for one in sys.path if one.endswith('-packages') and one[:5] != '/work'])"
+    )
+
+    async def told(provider: SandboxProvider) -> str:
+        wanted = Requirement(name="tinypack", version="1.2", path=source)
+        package = await fetch_tiny(wanted, tmp_path / "trees", tmp_path, provider=provider)
+        add_interpreter(package.tree, await find_interpreter(provider))
+        _, output = await run_inside(package.spec, provider, ["python3", "-c", code])
+        return output.strip()
+
+    assert with_provider(told) == "/work/.deps []"
+
+
+@pytest.mark.parametrize(("version", "is_needed"), [((3, 10), True), ((3, 11), False)])
+def test_what_the_runner_needs_depends_on_the_interpreter(version: tuple[int, int], is_needed: bool) -> None:
+    needed = Interpreter(path="/usr/bin/python3", version=version).runners_own
+    assert ("tomli" in needed) is is_needed and "pluggy" in needed and "colorama" not in needed
 
 
 @needs_sandboxes

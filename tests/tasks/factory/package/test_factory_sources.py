@@ -115,3 +115,30 @@ def test_a_download_that_is_too_large_is_skipped(tmp_path: Path) -> None:
         stream.truncate(MAX_UNPACKED_BYTES + 1)  # a hole, which takes no room on the disk
     with pytest.raises(Skipped, match=f"is larger than the {MAX_UNPACKED_BYTES} bytes that are read"):
         _fetch((tmp_path / "p").as_uri())
+
+
+def test_a_checkout_is_read_without_its_metadata_file(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "tinypack")
+    (source / "PKG-INFO").unlink()
+    (source / "setup.py").write_text("""
+from setuptools import setup
+
+needed = ["six>=1.16"]
+setup(name="tinypack", install_requires=needed, version=read_version(), tests_require=["mock"])
+""")
+    (source / "tinypack/__init__.py").write_text("from tinypack.core import clamp\n\n__version__ = '3.4.dev0'\n")
+    layout = read_layout(source, name="folder", version="0")
+    assert (layout.name, layout.version, layout.requires) == ("tinypack", "3.4.dev0", ("six>=1.16",))
+    assert layout.test_requires == ("mock",)
+    (source / "setup.cfg").write_text(
+        "[metadata]\nname = other\nversion = attr: x.y\n\n[options]\ninstall_requires =\n    attrs\n    idna>2\n"
+    )
+    layout = read_layout(source, name="folder", version="0")
+    assert (layout.name, layout.version, layout.requires) == ("other", "3.4.dev0", ("attrs", "idna>2"))
+    (source / "pyproject.toml").write_text(
+        '[project]\nname = "third"\nversion = "5"\ndependencies = []\n\n'
+        '[dependency-groups]\ntests = ["pytest>=9", "Hypo.thesis>1; python_version > \'3\'", {include-group = "x"}]\n'
+    )
+    layout = read_layout(source, name="folder", version="0")
+    assert (layout.name, layout.version, layout.requires) == ("third", "5", ())
+    assert layout.test_requires == ("Hypo.thesis>1; python_version > '3'",)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from pathlib import Path
 
+from slipstream.tasks.factory.package.metadata import Metadata, read_metadata
 from slipstream.tasks.factory.package.sources import Skipped, normal_name
 
 ROOTS = ("src", "lib", ".", "Lib", "python")
@@ -60,14 +59,16 @@ def test_folder(test: str) -> str | None:
 
 def read_layout(folder: Path, *, name: str, version: str) -> Layout:
     """Raises Skipped if there is nothing to import or to test."""
-    facts = _facts(folder)
-    name, version = facts.get("Name", "") or name, facts.get("Version", "") or version
+    metadata = read_metadata(folder)
+    name = metadata.name or name
     root, modules = _modules(folder, name)
+    version = metadata.version or _written_version(folder, root, modules) or version
     sources, tests = _files(folder, root, modules)
     if not tests:
         raise Skipped("its source distribution has no tests")
     if not sources:
         raise Skipped("it has no Python source of its own")
+    imported = _imported(folder, [*tests, *_supports(folder, tests)], {*modules})
     return Layout(
         name=name,
         version=version,
@@ -75,38 +76,34 @@ def read_layout(folder: Path, *, name: str, version: str) -> Layout:
         modules=modules,
         sources=tuple(sources),
         tests=tuple(tests),
-        requires=tuple(_requires(facts)),
-        test_requires=tuple(_imported(folder, [*tests, *_supports(folder, tests)], {*modules})),
+        requires=metadata.requires or (),
+        test_requires=tuple(_test_requires(metadata, imported)),
     )
 
 
-class _Facts(dict[str, str]):
-    requires: list[str]
+def _test_requires(metadata: Metadata, imported: list[str]) -> Iterator[str]:
+    """What is declared for tests, and what they import in addition. The test runner is chosen elsewhere."""
+    declared = {project_of(one): one for one in metadata.test_requires}
+    declared.pop("pytest", None)
+    yield from declared.values()
+    yield from (one for one in imported if normal_name(one) not in declared)
 
 
-def _facts(folder: Path) -> _Facts:
-    """The headers of PKG-INFO, or else the fields of pyproject.toml."""
-    facts = _Facts()
-    facts.requires = []
-    place = folder / "PKG-INFO"
-    if place.is_file():
-        read = HeaderParser().parsestr(place.read_text(encoding="utf-8", errors="replace"))
-        facts.update({key: str(read[key]) for key in ("Name", "Version") if read[key]})
-        facts.requires = [str(value) for value in read.get_all("Requires-Dist", [])]
-        return facts
-    try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-    except (OSError, ValueError):
-        return facts
-    facts.update({key.title(): str(project[key]) for key in ("name", "version") if isinstance(project.get(key), str)})
-    facts.requires = [str(one) for one in project.get("dependencies", [])]
-    return facts
+def project_of(requirement: str) -> str:
+    """The normalised name in a requirement such as `hypothesis[zoneinfo]>=6; python_version > "3.8"`."""
+    named = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+    return normal_name(named[0]) if named else ""
 
 
-def _requires(facts: _Facts) -> Iterator[str]:
-    for one in facts.requires:
-        if not re.search(r"\bextra\s*==", one):
-            yield one
+def _written_version(folder: Path, root: str, modules: tuple[str, ...]) -> str:
+    """The `__version__` that a module of the package sets to plain text."""
+    for module in modules:
+        for name in (f"{module}/__init__.py", f"{module}/__version__.py", f"{module}/_version.py", f"{module}.py"):
+            place = folder / root / name
+            text = place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
+            if found := re.search(r"""^__version__\s*=\s*["'](\d[\w.+!]*)["']""", text, re.MULTILINE):
+                return found[1]
+    return ""
 
 
 def _modules(folder: Path, name: str) -> tuple[str, tuple[str, ...]]:

@@ -37,7 +37,13 @@ Answer = Mapping[str, Any]
 def environment(root: str) -> dict[str, str]:
     """The environment in which Python finds the package and its requirements, and runs reproducibly."""
     own = WORKDIR if root == "." else f"{WORKDIR}/{root}"
-    return {"PYTHONPATH": f"{own}:{WORKDIR}/{DEPS}", "PYTHONHASHSEED": "0", "CI": "1", "TZ": "UTC"}
+    return {
+        "PATH": f"{WORKDIR}/{DEPS}/bin:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": f"{own}:{WORKDIR}/{DEPS}",
+        "PYTHONHASHSEED": "0",
+        "CI": "1",
+        "TZ": "UTC",
+    }
 
 
 def spec_of(tree: Path, root: str, *, limits: SandboxLimits = LIMITS) -> SandboxSpec:

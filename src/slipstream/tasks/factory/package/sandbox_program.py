@@ -2,7 +2,8 @@
 
 Input: one JSON object on standard input, `{"op": "suite" | "mutants" | "snippets", ...}`. Output: JSON lines on
 standard output, one for each job. Invariants: pytest is imported once and every job is a fork with a deadline; files
-that a job changes are restored after it; the output of the code under test is discarded.
+that a job changes are restored after it; the output of the code under test is discarded; a test that takes longer than
+the job's `test_timeout_s` is left out, and the others run again without it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import contextlib
 import gc
 import json
+import math
 import os
 import pathlib
 import random
@@ -32,6 +34,10 @@ Job = dict[str, Any]
 ROOT = str(pathlib.Path.cwd())
 MAX_REPR = 600
 MAX_MEMORY = 1 << 30
+NO_TEST = "-"
+"""Told in place of a test's id when it has ended."""
+MAX_HUNG = 6
+"""After this many tests that hang, the job counts as timed out."""
 FLAGS = (
     "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--rootdir", ROOT, "--import-mode=append", "--tb=native",
     "-W", "ignore::pytest.PytestWarning", "--continue-on-collection-errors",
@@ -53,39 +59,61 @@ def main() -> None:
     work = {"suite": run_tests, "mutants": run_tests, "snippets": run_snippet}[request["op"]]
     for job in request["jobs"]:
         with changed(job.get("files", {}), job.get("number", 0)):
-            answer = run_in_fork(work, job)
+            answer = run_job(work, job)
         answer["id"] = job["id"]
         out.write(json.dumps(answer) + "\n")
         out.flush()
 
 
 @contextlib.contextmanager
-def changed(files: dict[str, str], number: int) -> Iterator[None]:
-    """A context in which the files have other contents. Their modification times differ each time, so that no stale
-    compiled file is used."""
-    before: dict[str, bytes] = {}
+def changed(files: dict[str, str | None], number: int) -> Iterator[None]:
+    """A context in which the files have other contents, or None for no file. Their modification times differ each time,
+    so that no stale compiled file is used."""
+    before: dict[str, bytes | None] = {}
     try:
         for path, text in files.items():
-            before[path] = pathlib.Path(path).read_bytes()
-            rewrite(path, text.encode("utf-8", "surrogateescape"), 1_000_000_000 + 4 * number)
+            place = pathlib.Path(path)
+            before[path] = place.read_bytes() if place.is_file() else None
+            rewrite(path, None if text is None else text.encode("utf-8", "surrogateescape"), 1_000_000_000 + 4 * number)
         yield
     finally:
         for path, data in before.items():
             rewrite(path, data, 1_500_000_000)
 
 
-def rewrite(path: str, data: bytes, when: int) -> None:
-    pathlib.Path(path).write_bytes(data)
+def rewrite(path: str, data: bytes | None, when: int) -> None:
+    place = pathlib.Path(path)
+    if data is None:
+        place.unlink(missing_ok=True)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(data)
     os.utime(path, (when, when))
 
 
-def run_in_fork(work: Callable[[Job], Job], job: Job) -> Job:
-    """Run `work(job)` in a child process that is killed at the deadline; returns its answer."""
+def run_job(work: Callable[[Job], Job], job: Job) -> Job:
+    """Run the job; if a test hangs, once more without that test."""
+    deadline = time.monotonic() + job["timeout_s"]
+    hung: list[str] = []
+    while len(hung) <= MAX_HUNG:
+        answer = run_in_fork(work, {**job, "left_out": [*job.get("left_out", ()), *hung]}, deadline)
+        if "hung" not in answer:
+            if "outcomes" in answer:
+                answer["outcomes"].update(dict.fromkeys(hung, "hung"))
+            return answer
+        hung.append(answer["hung"])
+    return {"timed_out": True}
+
+
+def run_in_fork(work: Callable[[Job], Job], job: Job, deadline: float) -> Job:
+    """Run `work(job)` in a child process that is killed at the deadline; returns its answer, or the test that hung."""
     ours, theirs = os.pipe()
+    watching, telling = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         os.close(ours)
+        os.close(watching)
         if "cpu_s" in job:  # unlike a deadline, independent of the machine's load
             resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_s"], job["cpu_s"]))
             resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
@@ -93,20 +121,24 @@ def run_in_fork(work: Callable[[Job], Job], job: Job) -> Job:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         try:
-            answer = work(job)
+            answer = work({**job, "telling": telling})
         except BaseException as raised:
             answer = {"error": f"{type(raised).__name__}: {raised}"[:MAX_REPR]}
         with os.fdopen(theirs, "wb") as pipe:
             pipe.write(json.dumps(answer).encode())
         os._exit(0)
     os.close(theirs)
-    data, timed_out = read_until(ours, time.monotonic() + job["timeout_s"])
+    os.close(telling)
+    data, timed_out, hung = read_until(ours, watching, deadline, job.get("test_timeout_s"))
     os.close(ours)
+    os.close(watching)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
+    if hung:
+        return {"hung": hung}
     if timed_out or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) and not data):
         return {"timed_out": True}
     try:
@@ -116,16 +148,29 @@ def run_in_fork(work: Callable[[Job], Job], job: Job) -> Job:
         return {"error": "the run ended without an answer"}
 
 
-def read_until(fd: int, deadline: float) -> tuple[bytes, bool]:
+def read_until(answers: int, watching: int, deadline: float, test_s: float | None) -> tuple[bytes, bool, str]:
+    """The answer, whether the deadline passed, and the test that was running for longer than `test_s`."""
     pieces: list[bytes] = []
+    open_fds = [answers, watching]
+    told = ""
+    test_deadline = math.inf
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
-            return b"", True
-        piece = os.read(fd, 1 << 16)
-        if not piece:
-            return b"".join(pieces), False
-        pieces.append(piece)
+        left = min(deadline, test_deadline) - time.monotonic()
+        ready = select.select(open_fds, [], [], max(0.0, left))[0]
+        if not ready:
+            return b"", deadline <= test_deadline, "" if deadline <= test_deadline else told
+        if watching in ready:
+            piece = os.read(watching, 1 << 16)
+            if not piece:
+                open_fds.remove(watching)
+            told = piece.decode("utf-8", "surrogateescape").rstrip("\n").rpartition("\n")[2]
+            running = test_s is not None and bool(piece) and told != NO_TEST
+            test_deadline = time.monotonic() + test_s if running and test_s is not None else math.inf
+        if answers in ready:
+            piece = os.read(answers, 1 << 16)
+            if not piece:
+                return b"".join(pieces), False, ""
+            pieces.append(piece)
 
 
 # ---------------------------------------------------------------- tests
@@ -169,8 +214,15 @@ class Plugin:
         self.broken: list[list[str]] = []
         self.num_failed = 0
         self.began = time.process_time()
+        self.left_out = set(job.get("left_out", ()))
+        self.telling = job["telling"]
+
+    def tell(self, what: str) -> None:
+        """Say which test runs. One line fits into the pipe at once, and its reader is never far behind."""
+        os.write(self.telling, f"{what}\n".encode("utf-8", "surrogateescape"))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if item.nodeid not in self.left_out]
         if self.wanted is not None:
             items[:] = [item for item in items if item.nodeid in self.wanted]
         if self.order is not None:
@@ -199,12 +251,14 @@ class Plugin:
 
     def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
         self.seconds[nodeid] = round(time.process_time() - self.began, 4)
+        self.tell(NO_TEST)
         if self.max_failures is not None and self.num_failed > self.max_failures:
             import pytest
 
             pytest.exit("enough has failed", returncode=1)
 
     def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
+        self.tell(nodeid)
         self.began = time.process_time()
 
     def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> None:

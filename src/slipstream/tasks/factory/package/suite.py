@@ -16,6 +16,8 @@ from slipstream.tasks.factory.package.runner import Answer, Workers, last_line
 from slipstream.tasks.factory.package.sources import Skipped
 
 MIN_TESTS = 5
+TEST_TIMEOUT_S = 30.0
+"""A test that takes longer counts as hung, and the others run without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -83,11 +85,17 @@ def functions_of(path: str, text: str) -> list[Function]:
 
 
 async def find_suite(
-    package: Package, workers: Workers, *, timeout_s: float = 240.0, num_runs: int = 3, slowest_test_s: float = 2.0
+    package: Package,
+    workers: Workers,
+    *,
+    timeout_s: float = 240.0,
+    num_runs: int = 3,
+    slowest_test_s: float = 2.0,
+    test_timeout_s: float = TEST_TIMEOUT_S,
 ) -> Suite:
     """Run the tests `num_runs` times. Raises Skipped if too few of them work, or they take too long."""
     layout = package.layout
-    shared = {"paths": list(layout.tests), "timeout_s": timeout_s}
+    shared = {"paths": list(layout.tests), "timeout_s": timeout_s, "test_timeout_s": test_timeout_s}
     jobs: list[Answer] = [{**shared, "id": 0, "traced": list(layout.sources)}]
     jobs += [{**shared, "id": number, "order": number if number > 1 else None} for number in range(1, num_runs)]
     async with task_group() as group:

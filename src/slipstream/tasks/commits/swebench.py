@@ -1,0 +1,85 @@
+"""Writes a set of tasks from commits as rows in SWE-bench's format.
+
+Input: the folder of a set. Output: one row for each task, as `slipstream.tasks.swe.swebench` reads it.
+Invariants: a row names its test script, which writes the commit's test files itself, so it runs on a checkout of
+`base_commit` and on the agent's tree alike; patch and test patch are the commit's own.
+
+    slipstream eval swe tasks=slipstream.tasks.swe.swebench:read_swebench tasks.args.path=DIR/swebench.jsonl \
+        tasks.args.base=host tasks.args.tree=DIR/trees/{id}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from slipstream.tasks.factory.package.runner import WORKDIR
+from slipstream.tasks.swe.building import END, START, TESTBED
+from slipstream.types import Json, Task
+
+FILE = "swebench.jsonl"
+
+
+def write_rows(tasks: tuple[Task, ...], facts: Mapping[str, Mapping[str, Json]], out: Path) -> Path:
+    rows = (json.dumps(row_of(task, facts[task.id])) for task in tasks)
+    (out / FILE).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return out / FILE
+
+
+def row_of(task: Task, facts: Mapping[str, Json]) -> dict[str, Json]:
+    spec = task.grading.spec
+    return {
+        "instance_id": task.id,
+        "repo": facts["repo"],
+        "base_commit": facts["parent"],
+        "environment_setup_commit": facts["parent"],
+        "version": facts["version"],
+        "created_at": facts["created"],
+        "problem_statement": problem_of(task),
+        "hints_text": "",
+        "patch": spec["oracle"],
+        "test_patch": facts["test_patch"],
+        "FAIL_TO_PASS": json.dumps(spec["fail_to_pass"]),
+        "PASS_TO_PASS": json.dumps(spec["pass_to_pass"]),
+        "eval_script": eval_script(task),
+        "eval_type": "pass_and_fail",
+        "log_parser": "parse_log_pytest",
+    }
+
+
+def problem_of(task: Task) -> str:
+    """The statement, without the place of the tree and the closing words, which a harness has of its own."""
+    return "\n\n".join(task.brief.instruction.split("\n\n")[1:-1])
+
+
+def eval_script(task: Task) -> str:
+    """A script that puts the commit's tests in place and runs them, with the results between the format's markers."""
+    spec = task.grading.spec
+    restore, tests, env = spec["restore"], spec["tests"], spec["env"]
+    assert isinstance(restore, dict) and isinstance(tests, list) and isinstance(env, dict)
+    command = ["python3", "-m", "pytest", "-rA", "-o", "addopts=", "-p", "no:cacheprovider", *map(str, tests)]
+    settings = [f"export {name}={shlex.quote(str(value).replace(WORKDIR, TESTBED))}" for name, value in env.items()]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"cd {TESTBED}",
+            *settings,
+            *(line for path, text in restore.items() for line in written(path, text)),
+            f"echo '{START}'",
+            shlex.join(command),
+            f"echo '{END}'",
+            "",
+        ]
+    )
+
+
+def written(path: str, text: Json) -> list[str]:
+    """Shell commands that write a file, or remove it."""
+    if not isinstance(text, str):
+        return [f"rm -f -- {shlex.quote(path)}"]
+    folder = shlex.quote(str(Path(path).parent))
+    data = base64.b64encode(text.encode()).decode()
+    return [f"mkdir -p -- {folder}", f"base64 -d > {shlex.quote(path)} <<'END_OF_FILE'\n{data}\nEND_OF_FILE"]
