@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "disk_cache": set(),
     "bounded": set(),
     "printable": set(),
-    "link": {"errors"},
+    "link": {"aio", "errors"},
     "offload": {"aio", "errors", "link"},
     "names": {"errors"},
     "messages": {"types"},

@@ -285,7 +285,7 @@ def _wait_until(holds: Callable[[], object]) -> None:
 
 HANGING = """
 import socket, sys, threading, time
-from slipstream.placement.helper import exit_after
+from slipstream.link import exit_after
 own = socket.socket(fileno=int(sys.argv[1]))
 threading.Thread(target=exit_after, args=(own.fileno(), 0.0), daemon=True).start()
 print("begun", flush=True)

@@ -6,6 +6,7 @@ for evaluation only.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -56,6 +57,15 @@ class WorkReporter(Protocol):
 
     def take_work(self) -> tuple[EngineWork, ...]:
         """What it did since the last call. Any thread may call this."""
+        ...
+
+
+@runtime_checkable
+class Connectable(Protocol):
+    """A Completer in a process of its own, which other processes of the run can ask directly."""
+
+    def connect_another(self) -> socket.socket:
+        """An end of a new connection, for `model.direct.DirectClient`. Raises ModelError if the process is gone."""
         ...
 
 

@@ -13,11 +13,9 @@ import asyncio
 import itertools
 import logging
 import os
-import select
 import socket
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -26,7 +24,7 @@ from math import inf
 from typing import Any
 
 from slipstream.aio import collect_rarely
-from slipstream.link import Link, own_end
+from slipstream.link import Link, exit_after, own_end
 from slipstream.model.base import ChatReply
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
@@ -252,15 +250,6 @@ async def _serve(own: socket.socket) -> None:
     finally:
         sys.stderr.flush()
         os._exit(0)  # asyncio would wait for what ignores its cancellation
-
-
-def exit_after(descriptor: int, seconds: float) -> None:
-    """End this process `seconds` after the other end of a socket was closed, even if its event loop hangs."""
-    waiting = select.poll()
-    waiting.register(descriptor, 0)  # only the hang-up
-    waiting.poll()
-    time.sleep(seconds)
-    os._exit(1)
 
 
 if __name__ == "__main__":
