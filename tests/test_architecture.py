@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": GROUND | {"patches", "config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
-    "placement": GROUND | {"model", "rollout"},
+    "placement": GROUND | {"model", "record", "rollout"},
     "settings": GROUND | {"agent", "config", "dispatch", "engine", "feed", "hub"},
     "bridges": GROUND
     | {

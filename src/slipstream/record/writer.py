@@ -36,7 +36,7 @@ from slipstream.seams import (
     StepPlanned,
     TurnTaken,
 )
-from slipstream.types import Job, JobKey, Json, Rollout, Turn
+from slipstream.types import Job, JobKey, Json, Rollout
 
 _NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
 _INSERT_TURN = (
@@ -98,8 +98,9 @@ class EventWriter:
         match event:
             case JobAdmitted(job=job):
                 self._insert_job(job, self._next_seq())
-            case TurnTaken(key=key, attempt=attempt, turn=turn):
-                self._insert_turn(self._job_id(key), attempt, turn, is_event=True)
+            case TurnTaken(key=key, attempt=attempt, turn=turn, columns=columns):
+                columns = columns or encode_turn(turn)
+                self._insert_turn(self._job_id(key), attempt, columns, is_event=True)
             case RunEnded(key=key, attempt=attempt, ending=ending, artifact=artifact):
                 self._connection.execute(
                     "INSERT INTO artifacts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
@@ -156,7 +157,7 @@ class EventWriter:
         taken = {index for (index,) in rows}
         for turn in rollout.turns:
             if turn.index not in taken:
-                self._insert_turn(job_id, rollout.attempt, turn, is_event=False)
+                self._insert_turn(job_id, rollout.attempt, encode_turn(turn), is_event=False)
         self._connection.execute(
             "INSERT INTO rollouts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
             (
@@ -168,8 +169,8 @@ class EventWriter:
         )
         self._job_ids.pop(rollout.job.key, None)
 
-    def _insert_turn(self, job_id: int, attempt: int, turn: Turn, *, is_event: bool) -> None:
-        self._connection.execute(_INSERT_TURN, (self._next_seq(), int(is_event), job_id, attempt, *encode_turn(turn)))
+    def _insert_turn(self, job_id: int, attempt: int, columns: tuple[Column, ...], *, is_event: bool) -> None:
+        self._connection.execute(_INSERT_TURN, (self._next_seq(), int(is_event), job_id, attempt, *columns))
 
     def _job_id(self, key: JobKey) -> int:
         """The row of a job, which is made if nothing was known of it."""
