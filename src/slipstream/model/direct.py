@@ -34,6 +34,10 @@ Parcel: TypeAlias = tuple[Any, ...]
 """A kind, the number of a call, and what `marshal` can write; Any, since it is read by its kind."""
 
 
+class _Lost(Exception):
+    """The model's process is gone."""
+
+
 class _Parcels(asyncio.Protocol):
     """One end of a connection."""
 
@@ -118,13 +122,13 @@ class DirectClient:
         answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         how = params.max_tokens, params.temperature, params.top_p, params.seed, params.stop_ids
-        self._parcels.send((_ASK, number, _bytes(prompt_ids), how, session, priority, cache_salt, timeout_s))
         try:
+            self._parcels.send((_ASK, number, _bytes(prompt_ids), how, session, priority, cache_salt, timeout_s))
             return await answer
         except asyncio.CancelledError:
             self._parcels.send((_CANCEL, number))
             raise
-        except ConnectionError:
+        except _Lost:
             await self._fail()
         finally:
             del self._calls[number]
@@ -156,7 +160,7 @@ class DirectClient:
     def _lose(self) -> None:
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(ConnectionError())
+                answer.set_exception(_Lost())
 
 
 class DirectServer:
@@ -238,7 +242,7 @@ class DirectServer:
 
 
 def _bytes(ids: Sequence[int]) -> bytes:
-    return (ids if isinstance(ids, array) and ids.typecode == "i" else token_ids(ids)).tobytes()
+    return (ids if isinstance(ids, array) and ids.typecode == "i" else token_ids(iter(ids))).tobytes()
 
 
 def _ints(data: bytes) -> TokenIds:
