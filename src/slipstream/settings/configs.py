@@ -123,8 +123,8 @@ class DispatchConfig:
     retries: Retries = Retries()
     processes: int = 0
     """Helper processes that agents, tools, sandboxes and graders live in; model, learner and run store stay in this
-    one. 0: all in this one. Worth it where many cores wait for the Python of one, as beside a GPU: `docs/dispatch.md`
-    says when."""
+    one (but see `model.engine.process`). 0: all in this one. Worth it where many cores wait for the Python of one, as
+    beside a GPU: `docs/dispatch.md` says when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
