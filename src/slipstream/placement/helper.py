@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -154,7 +154,7 @@ class Helper:
     def __init__(self, model_end: socket.socket | None) -> None:
         """`model_end` leads to a model in a process of its own."""
         stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
-        tells = {"expect": self._expect, "forget": self._forget}
+        tells: dict[str, Callable[..., None]] = {"expect": self._expect, "forget": self._forget}
         self.link = Link(calls={"open": self._open_deps, **stages}, tells=tells, peer="the run's own process")
         self._journal = RemoteJournal(self.link)
         tells |= {"durable": self._journal.durable, "refuse_events": self._journal.refuse}

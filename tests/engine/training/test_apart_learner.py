@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from learner_stage import model_folder, row
@@ -29,8 +30,8 @@ WARM = WarmStartConfig(num_epochs=1, tokens_per_step=16)
 PROMPT = [1, 2, 3]
 
 
-def model(process: str) -> ModelConfig:
-    return ModelConfig(kind="local", engine=replace(ENGINE, process=process))  # type: ignore[arg-type]
+def model(process: Literal["shared", "own"]) -> ModelConfig:
+    return ModelConfig(kind="local", engine=replace(ENGINE, process=process))
 
 
 def apart(body: Callable[[ApartLearner], Awaitable[None]], config: LearnerConfig = CONFIG) -> None:
@@ -73,7 +74,9 @@ async def followed(learner: LocalLearner | ApartLearner, folder: Path) -> tuple[
 
 
 @pytest.mark.parametrize("place", ["shared", "own"])
-def test_it_learns_samples_and_saves_what_one_in_this_process_does(tmp_path: Path, place: str) -> None:
+def test_it_learns_samples_and_saves_what_one_in_this_process_does(
+    tmp_path: Path, place: Literal["shared", "own"]
+) -> None:
     """`place`: of the learner, beside the engine."""
     config = replace(CONFIG, process=place)
 
