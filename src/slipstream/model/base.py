@@ -61,6 +61,15 @@ class WorkReporter(Protocol):
 
 
 @runtime_checkable
+class LateReporter(Protocol):
+    """A WorkReporter that hears of the work a little later than it was done."""
+
+    async def catch_up(self) -> None:
+        """On return `take_work` has all that was done before. Raises InfrastructureError if that cannot be had."""
+        ...
+
+
+@runtime_checkable
 class Connectable(Protocol):
     """A Completer in a process of its own, which other processes of the run can ask directly."""
 

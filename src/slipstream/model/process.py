@@ -95,6 +95,10 @@ class ModelProcess(DirectClient):
             taken, self._work = self._work, []
         return tuple(taken)
 
+    async def catch_up(self) -> None:
+        """See `LateReporter`."""
+        self._hear(*await self._linked.link.call("report"))
+
     async def watch(self) -> None:
         """Never returns. Raises ModelError when the process has ended."""
         raise await self._linked.ended()
@@ -143,7 +147,11 @@ class _Host:
         self._hosted: Hosted | None = None
         self._servers: set[DirectServer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.link = Link(calls={"open": self._open, "call": self._call}, tells={}, peer="the run's own process")
+        self.link = Link(
+            calls={"open": self._open, "call": self._call, "report": self._report},
+            tells={},
+            peer="the run's own process",
+        )
 
     async def _open(self, opener: str, work: Any) -> tuple[EngineLoad | None, tuple[int, ...]]:
         opens: Opener = load_object(opener, "what opens a model")  # type: ignore[assignment]
@@ -174,18 +182,19 @@ class _Host:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
+    async def _report(self) -> tuple[EngineLoad | None, tuple[EngineWork, ...]]:
+        completer = self._opened.completer
+        return completer.load(), completer.take_work() if isinstance(completer, WorkReporter) else ()
+
     async def report(self) -> None:
         """Tell the run's own process of the load, and of the engine's work."""
         last: EngineLoad | None = None
         while True:
             await asyncio.sleep(REPORT_S)
-            if self._hosted is None:
-                continue
-            completer = self._hosted.completer
-            load = completer.load()
-            work = completer.take_work() if isinstance(completer, WorkReporter) else ()
-            if work or load != last:
-                self.link.tell("report", load, work)
+            if self._hosted is not None:
+                load, work = await self._report()
+                if work or load != last:
+                    self.link.tell("report", load, work)
                 last = load
 
     async def serve(self, own: socket.socket) -> None:
