@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "disk_cache": set(),
     "bounded": set(),
     "printable": set(),
-    "link": {"errors"},
+    "link": {"aio", "errors"},
     "offload": {"aio", "errors", "link"},
     "names": {"errors"},
     "messages": {"types"},
@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": GROUND | {"patches", "config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
     "rollout": GROUND | {"agent", "dialogue", "graders", "sandbox", "tasks"},
-    "placement": GROUND | {"model", "rollout"},
+    "placement": GROUND | {"model", "record", "rollout"},
     "settings": GROUND | {"agent", "config", "dispatch", "engine", "feed", "hub"},
     "bridges": GROUND
     | {

@@ -19,15 +19,18 @@ import errno
 import logging
 import os
 import pickle
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slipstream.aio import outlast
 from slipstream.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +38,9 @@ logger = logging.getLogger(__name__)
 _HEAD = struct.Struct("!QBQ")
 """The header of a message: its length, its kind, and the number of its call."""
 _CALL, _TELL, _ANSWER, _ERROR, _CANCEL = range(5)
-_linked: set[subprocess.Popen[bytes]] = set()
-"""Processes that `start_linked` started and `wait_or_kill` has not yet seen end."""
+_linked: dict[subprocess.Popen[bytes], tuple[int, ...]] = {}
+"""Processes that `start_linked` started and `wait_or_kill` has not yet seen end, and the pids of those that they
+started in turn."""
 
 
 class LinkLost(InfrastructureError):
@@ -250,18 +254,18 @@ def portable(raised: BaseException) -> BaseException:
 # ---------------------------------------------------------------- processes
 
 
-async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
-    """Run one of our modules as a process that is linked to this one. The module opens its end with `own_end`. Raises
-    OSError if it cannot be started."""
+async def start_linked(module: str, link: Link, given: Sequence[socket.socket] = ()) -> subprocess.Popen[bytes]:
+    """Run one of our modules as a process that is linked to this one. The module opens its end with `own_end`, and what
+    it is given besides with `given_ends`. Raises OSError if it cannot be started."""
     own, theirs = socket.socketpair()
     own.setblocking(False)
     with theirs:
-        launching = asyncio.ensure_future(_launched(module, theirs))
+        launching = asyncio.ensure_future(_launched(module, (theirs, *given)))
         try:
             await asyncio.wait([launching])
             process = launching.result()
             await link.connect(own)
-            _linked.add(process)
+            _linked[process] = ()
             return process
         except BaseException:
             await _ended(launching)  # a start that is under way still has to be ended
@@ -272,18 +276,19 @@ async def start_linked(module: str, link: Link) -> subprocess.Popen[bytes]:
             raise
 
 
-async def _launched(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+async def _launched(module: str, ends: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
     try:
-        return await asyncio.to_thread(_launch, module, theirs)
+        return await asyncio.to_thread(_launch, module, ends)
     except RuntimeError as raised:
         raise BlockingIOError(errno.EAGAIN, f"no thread to start a process from: {raised}") from raised
 
 
-def _launch(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    number = theirs.fileno()  # absent, and nothing was started, if the thread came too late
-    command = [sys.executable, "-P", "-m", module, str(number), os.environ.get("PYTHONPATH", "")]
+def _launch(module: str, ends: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
+    numbers = [end.fileno() for end in ends]  # absent, and nothing was started, if the thread came too late
+    own, *given = map(str, numbers)
+    command = [sys.executable, "-P", "-m", module, own, os.environ.get("PYTHONPATH", ""), *given]
     # Standard output belongs to the run itself, so output of its processes goes to standard error.
-    return subprocess.Popen(command, env=child_environment(), pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=2)
+    return subprocess.Popen(command, env=child_environment(), pass_fds=numbers, stdin=subprocess.DEVNULL, stdout=2)
 
 
 def child_environment() -> dict[str, str]:
@@ -297,10 +302,29 @@ def own_end(argv: Sequence[str]) -> socket.socket:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # ignoring them would be inherited by every program
     os.environ["PYTHONPATH"] = argv[2]
-    own = socket.socket(fileno=int(argv[1]))
-    own.set_inheritable(False)
-    own.setblocking(False)
-    return own
+    return _end(argv[1])
+
+
+def given_ends(argv: Sequence[str]) -> list[socket.socket]:
+    """What `start_linked` was given for the started process, called there."""
+    return [_end(number) for number in argv[3:]]
+
+
+def _end(number: str) -> socket.socket:
+    end = socket.socket(fileno=int(number))
+    end.set_inheritable(False)
+    end.setblocking(False)
+    return end
+
+
+def exit_after(descriptor: int, seconds: float) -> None:
+    """End this process `seconds` after the other end of a socket was closed, even if its event loop hangs. To be run in
+    a thread of its own."""
+    waiting = select.poll()
+    waiting.register(descriptor, 0)  # only the hang-up
+    waiting.poll()
+    time.sleep(seconds)
+    os._exit(1)
 
 
 async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None:
@@ -313,9 +337,77 @@ async def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None
         await asyncio.to_thread(process.wait)
     finally:
         if process.returncode is not None:
-            _linked.discard(process)
+            _linked.pop(process, None)
 
 
 def linked_pids() -> tuple[int, ...]:
-    """The pids of living processes that `start_linked` started here. Any thread may call this."""
-    return tuple(process.pid for process in tuple(_linked) if process.returncode is None)
+    """The pids of living processes that `start_linked` started here, and of those that they started. Any thread may
+    call this."""
+    living = [(process.pid, *pids) for process, pids in tuple(_linked.items()) if process.returncode is None]
+    return tuple(pid for pids in living for pid in pids)
+
+
+def describe_exit(code: int) -> str:
+    return f"killed by signal {-code}; was there not enough memory?" if code < 0 else f"exit code {code}"
+
+
+class LinkedProcess:
+    """A process that does one thing after another for this one, such as a learner's: its link, and how it ends."""
+
+    def __init__(
+        self,
+        link: Link,
+        process: subprocess.Popen[bytes],
+        *,
+        name: str,
+        error: Callable[[str], Exception],
+        close_s: float,
+    ) -> None:
+        """`name` names it in errors, and `error` makes them from a sentence. `close_s`: how long it may take to finish
+        what was cancelled, and to end."""
+        self.link = link
+        self._process = process
+        self._name = name
+        self._error = error
+        self._close_s = close_s
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def call(self, what: str, *arguments: Any) -> Any:
+        """A cancelled caller waits for what is under way, and a process that takes too long over it is killed."""
+        calling = asyncio.ensure_future(self.link.call(what, *arguments))
+        try:
+            await asyncio.wait([calling])
+            return calling.result()
+        except asyncio.CancelledError:
+            calling.cancel()
+            await outlast([asyncio.ensure_future(self._wait_or_kill(calling))])
+            raise
+        except LinkLost:
+            raise await self.ended() from None
+
+    async def ended(self) -> Exception:
+        """Wait until it has ended by itself; what to raise then."""
+        await self.link.over(grace_s=0.0)
+        code = await asyncio.to_thread(self._process.wait)
+        return self._error(f"{self._name} ended ({describe_exit(code)}): see what it printed")
+
+    def started(self, pids: Sequence[int]) -> None:
+        """It has started processes of its own, which end with it."""
+        _linked[self._process] = tuple(pids)
+
+    async def aclose(self) -> None:
+        self.link.close()
+        await outlast([asyncio.ensure_future(wait_or_kill(self._process, self._close_s))])
+
+    async def _wait_or_kill(self, calling: asyncio.Future[Any]) -> None:
+        """Wait for a call to end by itself soon, or else with the process."""
+        _, late = await asyncio.wait([calling], timeout=self._close_s)
+        if late:
+            self._process.kill()
+            self.link.close()
+            await asyncio.wait(late)
+        if not calling.cancelled():
+            calling.exception()  # the caller no longer cares what it was

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -27,6 +27,8 @@ class TurnTaken:
     key: JobKey
     attempt: int
     turn: Turn
+    columns: tuple[int | str | bytes | None, ...] | None = field(default=None, compare=False, repr=False)
+    """The turn as the run store keeps it, if it was encoded where it was taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

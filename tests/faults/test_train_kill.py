@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from slipstream.errors import ConfigError
@@ -46,13 +48,36 @@ def num_committed(runs: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def kill_when(runs: Path, command: list[str], reached: tuple[int, int]) -> None:
-    """Kill it as soon as more is on record than `reached` says."""
+def kill_when(runs: Path, command: list[str], reached: tuple[int, int]) -> dict[int, str]:
+    """Kill it as soon as more is on record than `reached` says. Returns the processes that it had started."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None and num_committed(runs) <= reached:
             time.sleep(0.02)
+        started = started_by(process.pid)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    return started
+
+
+def started_by(pid: int) -> dict[int, str]:
+    """The modules of the processes that a run has started, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except (OSError, IndexError):
+            continue
+        if parent == pid and "-m" in words:
+            found[int(entry.name)] = words[words.index("-m") + 1]
+    return found
+
+
+def wait_until_gone(pids: Iterable[int]) -> None:
+    end_s = time.monotonic() + 120.0
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < end_s, f"of {pids} some are still there"
+        time.sleep(0.02)
 
 
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -73,3 +98,33 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> 
         {one.job.key: one.turns for one in RunStore.read(run).rollouts()} for run in (killed, unbroken)
     )
     assert killed_turns == turns
+
+
+ENGINE, HELPER = "slipstream.model.process", "slipstream.placement.helper"
+
+
+def test_with_the_engine_in_a_process_of_its_own_it_is_the_same_whichever_process_is_killed(tmp_path: Path) -> None:
+    unbroken = trained(tmp_path / "unbroken")
+    runs = tmp_path / "killed"
+    resume = [*COMMAND, "--resume", "latest", "--runs", str(runs)]
+    apart = ("model.engine.process=own", "dispatch.processes=2")
+    started = kill_when(runs, [*COMMAND, *SMALL, *apart, "--runs", str(runs)], (4, 0))
+    assert sorted(started.values()) == [ENGINE, HELPER, HELPER]
+    wait_until_gone(started)
+
+    reached = num_committed(runs)
+    with subprocess.Popen(resume, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and num_committed(runs) <= reached:
+            time.sleep(0.02)
+        started = started_by(process.pid)
+        (engine,) = [pid for pid, module in started.items() if module == ENGINE]
+        os.kill(engine, signal.SIGKILL)
+        _, said = process.communicate()
+    assert process.returncode > 0, "it ended by itself, and not well"
+    assert "the engine's process ended (killed by signal 9" in said
+    wait_until_gone(started)
+
+    done = subprocess.run([*resume, "--json"], capture_output=True, text=True, check=True)
+    killed = Path(json.loads(done.stdout)["run"])
+    assert weights(killed) == weights(unbroken)
+    assert turns_of(killed) == turns_of(unbroken)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.model.base import ChatModel, Completer
+from slipstream.model.direct import DirectClient, DirectServer
 from slipstream.model.http import Retries
 from slipstream.model.openai import LogprobsKind, OpenAIChat, OpenAICompleter, OpenAIConfig
 from slipstream.model.scripted import Script, ScriptedModel
@@ -43,6 +45,23 @@ def user(content: str) -> Message:
 
 def scripted(script: Script, **options: Any) -> ScriptedModel:
     return ScriptedModel(script, decode=decode, encode=encode, encode_text=encode_text, **options)
+
+
+Client = TypeVar("Client", bound=DirectClient)
+
+
+@asynccontextmanager
+async def connected(model: Completer, client: Client) -> AsyncIterator[Client]:
+    """`client` at one end of a socket, and `model` at the other."""
+    near, far = socket.socketpair()
+    lost = asyncio.Event()
+    await DirectServer(model, lambda server: lost.set()).connect(far)
+    await client.connect(near)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        await lost.wait()
 
 
 class Recorded:

@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
-from model_stage import STOP_ID, assistant, completing, encode_text, scripted
+from model_stage import STOP_ID, assistant, completing, connected, encode_text, scripted
 
 from slipstream.errors import ContextOverflow, ModelError
 from slipstream.model.base import Completer
+from slipstream.model.direct import DirectClient
 from slipstream.model.openai import OpenAICompleter
 from slipstream.model.scripted import Script, ScriptedCall, ScriptedModel, replies
 from slipstream.types import SampleParams, StopReason, token_ids
 
 WINDOW = 64
-Opener = Callable[[Script], AbstractAsyncContextManager[ScriptedModel | OpenAICompleter]]
+Opener = Callable[[Script], AbstractAsyncContextManager["ScriptedModel | OpenAICompleter | Beside"]]
 
 
 @asynccontextmanager
@@ -30,7 +31,29 @@ async def over_http(script: Script) -> AsyncIterator[OpenAICompleter]:
         yield client
 
 
-every_completer = pytest.mark.parametrize("opened", [in_process, over_http])
+class Beside(DirectClient):
+    """Of a model that is in the same process for once, so that its version can be set."""
+
+    def __init__(self, behind: ScriptedModel) -> None:
+        super().__init__()
+        self._behind = behind
+
+    @property
+    def version(self) -> int:
+        return self._behind.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._behind.version = version
+
+
+@asynccontextmanager
+async def over_a_socket(script: Script) -> AsyncIterator[Beside]:
+    async with connected(behind := scripted(script, context_tokens=WINDOW), Beside(behind)) as client:
+        yield client
+
+
+every_completer = pytest.mark.parametrize("opened", [in_process, over_http, over_a_socket])
 
 
 def echo(scene: ScriptedCall) -> str:

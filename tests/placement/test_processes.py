@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipstream.aio import task_group
 from slipstream.bench.harness.helpers import AnsweringModel
 from slipstream.config import to_json
 from slipstream.dispatch.base import Deadlines, DispatchLimits, Retries
@@ -30,6 +31,8 @@ from slipstream.dispatch.policies import Batch
 from slipstream.errors import ConfigError, JournalError, ModelError
 from slipstream.evaluation import evaluate, plan_evaluation
 from slipstream.graders.base import GradeContext
+from slipstream.link import LinkLost
+from slipstream.model.process import Hosted, Tell, open_model_process
 from slipstream.model.scripted import Line, Script, ScriptedCall, ScriptedChat, ScriptedModel, act
 from slipstream.model.server import ModelServer
 from slipstream.placement.processes import HelperSpec, Processes, open_processes
@@ -285,7 +288,7 @@ def _wait_until(holds: Callable[[], object]) -> None:
 
 HANGING = """
 import socket, sys, threading, time
-from slipstream.placement.helper import exit_after
+from slipstream.link import exit_after
 own = socket.socket(fileno=int(sys.argv[1]))
 threading.Thread(target=exit_after, args=(own.fileno(), 0.0), daemon=True).start()
 print("begun", flush=True)
@@ -552,12 +555,32 @@ class BrokenModel:
     async def aclose(self) -> None: ...
 
 
-def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -> tuple[Rollout, list[Span]]:
+@asynccontextmanager
+async def host_broken(work: None, tell: Tell) -> AsyncIterator[Hosted]:
+    yield Hosted(completer=BrokenModel())
+
+
+@asynccontextmanager
+async def opened(model: Any, host: str, work: Any) -> AsyncIterator[Any]:
+    """`model`, or what `host` opens in a process of its own."""
+    if not host:
+        yield model
+        return
+    async with open_model_process(host, work) as process:
+        yield process
+
+
+def spans_at_the_gate(
+    model: Any, gate: OpenGate, *, deadline_s: float = 60.0, host: str = "", work: Any = None
+) -> tuple[Rollout, list[Span]]:
     """Of one rollout of two turns in a helper, its model calls and waits for turns."""
 
     async def main() -> Rollout:
         order = HelperSpec(opener="slipstream.bench.harness.helpers:open_attempt_deps", works=(2,))
-        async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
+        async with (
+            opened(model, host, work) as there,
+            open_processes(order, model=there, gate=gate, grade_weight=lambda job, ended: 0) as placement,
+        ):
             journal = placement.journal = MemoryJournal()
             job = Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
             deadlines, retries = Deadlines(run_s=deadline_s), Retries(attempts=1)
@@ -571,9 +594,14 @@ def spans_at_the_gate(model: Any, gate: OpenGate, *, deadline_s: float = 60.0) -
     return rollout, [span for span in rollout.spans if span.kind in (SpanKind.WAIT_TURN, SpanKind.MODEL)]
 
 
-def test_a_turn_is_held_by_the_gate_of_the_runs_own_process_and_says_how_long() -> None:
+ANSWERING = "slipstream.bench.harness.helpers:host_model"
+here_or_apart = pytest.mark.parametrize("apart", [False, True], ids=["model in the run's process", "model apart"])
+
+
+@here_or_apart
+def test_a_turn_is_held_by_the_gate_of_the_runs_own_process_and_says_how_long(apart: bool) -> None:
     gate = Doorkeeper(0.2)
-    rollout, spans = spans_at_the_gate(AnsweringModel(2), gate)
+    rollout, spans = spans_at_the_gate(AnsweringModel(2), gate, host=ANSWERING if apart else "", work=2)
     assert rollout.ending.reason is EndReason.FINISHED
     assert [span.kind for span in spans] == [SpanKind.WAIT_TURN, SpanKind.MODEL] * 2
     for wait, call in itertools.pairwise(spans):
@@ -583,9 +611,10 @@ def test_a_turn_is_held_by_the_gate_of_the_runs_own_process_and_says_how_long() 
     assert gate.num_turns_under_way == 0
 
 
-def test_a_call_that_fails_behind_the_gate_was_let_in_and_leaves_it() -> None:
+@here_or_apart
+def test_a_call_that_fails_behind_the_gate_was_let_in_and_leaves_it(apart: bool) -> None:
     gate = Doorkeeper(0.1)
-    rollout, spans = spans_at_the_gate(BrokenModel(), gate)
+    rollout, spans = spans_at_the_gate(BrokenModel(), gate, host=f"{HERE}:host_broken" if apart else "")
     assert rollout.ending.reason is EndReason.INFRASTRUCTURE
     assert [(span.kind, dict(span.counts)) for span in spans] == [
         (SpanKind.WAIT_TURN, {}),
@@ -594,10 +623,89 @@ def test_a_call_that_fails_behind_the_gate_was_let_in_and_leaves_it() -> None:
     assert gate.num_turns_under_way == 0
 
 
-def test_a_turn_that_was_never_let_in_leaves_its_wait_alone() -> None:
-    rollout, spans = spans_at_the_gate(AnsweringModel(2), Doorkeeper(600.0), deadline_s=2.0)
+@here_or_apart
+def test_a_turn_that_was_never_let_in_leaves_its_wait_alone(apart: bool) -> None:
+    host = ANSWERING if apart else ""
+    rollout, spans = spans_at_the_gate(AnsweringModel(2), Doorkeeper(600.0), deadline_s=2.0, host=host, work=2)
     assert rollout.ending.reason is EndReason.DEADLINE
     assert [span.kind for span in spans] == [SpanKind.WAIT_TURN]
+
+
+class Hanging:
+    """Writes into a file that it was asked, hangs, and writes there that this was cancelled."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    async def complete(self, *_: Any, **__: Any) -> Sampled:
+        self._file.write_text("asked")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._file.write_text("cancelled")
+        raise AssertionError("nobody sets it")
+
+    def load(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+@asynccontextmanager
+async def host_hanging(file: str, tell: Tell) -> AsyncIterator[Hosted]:
+    yield Hosted(completer=Hanging(file))
+
+
+def test_a_helper_that_is_killed_has_its_requests_cancelled_and_its_turns_ended(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    gate = OpenGate()
+
+    async def main() -> None:
+        order = HelperSpec(opener="slipstream.bench.harness.helpers:open_attempt_deps", works=(2,))
+        async with (
+            open_model_process(f"{HERE}:host_hanging", str(asked)) as model,
+            open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement,
+        ):
+            placement.journal = MemoryJournal()
+            attempt = placement.open(bench_job(), 1, None)
+            await attempt.init()
+            running = asyncio.create_task(attempt.run())
+            await until(lambda: asked.exists() and asked.read_text() == "asked")
+            assert gate.num_turns_under_way == 1
+            (helper,) = helpers()
+            os.kill(helper, signal.SIGKILL)
+            with pytest.raises(LinkLost):
+                await running
+            await until(lambda: asked.read_text() == "cancelled")
+            await until(lambda: gate.num_turns_under_way == 0)
+
+    asyncio.run(main())
+
+
+def test_when_the_engines_process_is_killed_the_run_ends_and_no_rollout_is_given_up(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+
+    async def main() -> MemoryJournal:
+        order = HelperSpec(opener="slipstream.bench.harness.helpers:open_attempt_deps", works=(2,))
+        journal = MemoryJournal()
+        gate = OpenGate()
+        async with open_model_process(f"{HERE}:host_hanging", str(asked)) as model, task_group() as group:
+            group.create_task(model.watch())
+            async with open_processes(order, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement:
+                placement.journal = journal
+                async with Dispatcher(placement, policy=Batch(), journal=journal, gate=gate) as dispatcher:
+                    collecting = asyncio.create_task(dispatcher.collect([bench_job()]))
+                    await until(lambda: asked.exists() and asked.read_text() == "asked")
+                    os.kill(model.pid, signal.SIGKILL)
+                    await collecting
+        return journal
+
+    with pytest.raises(ModelError, match=r"the engine's process ended \(killed by signal 9"):
+        asyncio.run(main())
+    assert helpers() == set()
+
+
+def bench_job() -> Job:
+    return Job(key=JobKey(phase="test", step=0, task_id="overhead", sample=0), seed=0, weight=0)
 
 
 def test_an_attempt_whose_first_stage_was_cancelled_before_it_began_is_closed_and_can_begin_again() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
@@ -68,7 +69,7 @@ class Machine:
         self.started_at_s: list[float] = []
         self.wires: dict[int, Wire] = {}
 
-    async def launch(self, module: str, link: Link) -> subprocess.Popen[bytes]:
+    async def launch(self, module: str, link: Link, given: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
         self.started_at_s.append(asyncio.get_running_loop().time())
         if self.no_process is not None:
             raise self.no_process
@@ -177,11 +178,11 @@ def test_a_place_whose_helpers_died_often_is_filled_again_while_another_goes_on(
 
 def test_a_helper_that_dies_before_the_others_are_there_is_replaced() -> None:
     class Hasty(Machine):
-        async def launch(self, module: str, link: Link) -> subprocess.Popen[bytes]:
+        async def launch(self, module: str, link: Link, given: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
             if len(self.started_at_s) == 1:
                 await asyncio.sleep(5)
                 await self.kill(0)
-            return await super().launch(module, link)
+            return await super().launch(module, link, given)
 
     async def main() -> None:
         machine = Hasty()

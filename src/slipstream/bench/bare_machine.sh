@@ -3,7 +3,8 @@
 #
 # It needs Python 3.12 with torch, transformers and peft, this checkout as the working folder, and PARTS as
 # scripts/parts.sh packs it. OUT gets one file for each measurement, with what it said on the way beside it. Nothing is
-# written elsewhere but below $WORK. STEPS says which measurements: "engine starts loop" if it is not set.
+# written elsewhere but below $WORK. STEPS says which measurements: "engine starts loop" if it is not set. "process" is
+# the loop with the engine in the run's own process and in one beside it, in turn, ROUNDS times (2 if it is not set).
 set -eu
 parts=$(cd "$1" && pwd)
 mkdir -p "$2"
@@ -31,15 +32,28 @@ told() {
   echo "$name: $result after $(($(date +%s) - began)) s"
 }
 
+# loop NAME POLICIES SETTING...: the training loop.
+loop() {
+  name=$1
+  policies=$2
+  shift 2
+  told "$name" slipstream bench loop --json --model smollm2 --device cuda --policies "$policies" \
+    --steps 12 --skip 2 --seed 1 --runs "$work/runs" staleness=2 groups=48 dispatch.processes=14 \
+    dispatch.slots=384 dispatch.limits.sandboxes=384 model.engine.num_slots=256 \
+    warm_start.args.num=400 checkpoint_every=100 "$@"
+}
+
 for step in $steps; do
   case $step in
     engine) told engine.json slipstream bench engine --device cuda --json ;;
     starts) told starts.json slipstream bench starts --processes 14 --concurrent 27 --json ;;
-    loop)
-      told loop.json slipstream bench loop --json --model smollm2 --device cuda --policies adaptive,pipeline,bounded \
-        --steps 12 --skip 2 --seed 1 --runs "$work/runs" staleness=2 groups=48 dispatch.processes=14 \
-        dispatch.slots=384 dispatch.limits.sandboxes=384 model.engine.num_slots=256 \
-        warm_start.args.num=400 checkpoint_every=100
+    loop) loop loop.json adaptive,pipeline,bounded ;;
+    process)
+      for round in $(seq "${ROUNDS:-2}"); do
+        for process in shared own; do
+          loop "process-$process-$round.json" adaptive "model.engine.process=$process"
+        done
+      done
       ;;
     *) echo "bare_machine: there is no measurement $step" >&2 ;;
   esac

@@ -94,13 +94,15 @@ def figures(reader: RunReader, *, skip: int) -> dict[str, Json]:
     ends_s = [each.end_s for each in reader.learner_work() if each.work is LearnerWork.UPDATE]
     since_s = ends_s[skip - 1] if skip else -math.inf
     used, machine = run_usage(reader, window=(since_s, ends_s[-1]))
-    num_rollouts = num_tokens = num_untrusted = 0
+    num_rollouts = num_tokens = num_untrusted = num_calls = 0
     for rollout in reader.rollouts(with_turns=False):
         ended_s = max((span.end_s for span in rollout.spans), default=0.0)
         if ended_s > since_s:
             num_rollouts += 1
             num_untrusted += rollout.verdict is None
-            num_tokens += sum(span.counts.get("sampled", 0) for span in rollout.spans if span.kind is SpanKind.MODEL)
+            calls = [span for span in rollout.spans if span.kind is SpanKind.MODEL]
+            num_tokens += sum(span.counts.get("sampled", 0) for span in calls)
+            num_calls += sum(since_s < span.end_s <= ends_s[-1] for span in calls)
     seconds = max(machine.seconds, 1e-9)
     rewards = [step.metrics["reward/mean"] for step in reader.steps() if step.metrics and "reward/mean" in step.metrics]
     return {
@@ -111,9 +113,27 @@ def figures(reader: RunReader, *, skip: int) -> dict[str, Json]:
         "without_verdict": num_untrusted,
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
         **_machine_figures(machine),
+        **_per_call(reader, machine, since_s, ends_s[-1], num_calls),
         "jobs_mean": used.uses[Resource.JOBS].mean,
         "sandboxes_mean": used.uses[Resource.SANDBOXES].mean,
         "sandboxes_peak": used.uses[Resource.SANDBOXES].peak,
+    }
+
+
+def _per_call(
+    reader: RunReader, machine: MachineUse, since_s: float, until_s: float, num_calls: int
+) -> dict[str, Json]:
+    """CPU time for each model call: of all threads of the run's own process, and of the engine's thread, which may be
+    one of them (`model.engine.process`)."""
+    if machine.cpu is None or not num_calls:
+        return {}
+    engine_s = sum(
+        work.cpu_s for sample in reader.hardware() if since_s < sample.at_s <= until_s for work in sample.work
+    )
+    return {
+        "calls": num_calls,
+        "own_us_per_call": machine.cpu.own_cores * machine.seconds / num_calls * 1e6,
+        "engine_us_per_call": engine_s / num_calls * 1e6,
     }
 
 

@@ -6,6 +6,7 @@ for evaluation only.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -56,6 +57,24 @@ class WorkReporter(Protocol):
 
     def take_work(self) -> tuple[EngineWork, ...]:
         """What it did since the last call. Any thread may call this."""
+        ...
+
+
+@runtime_checkable
+class LateReporter(Protocol):
+    """A WorkReporter that hears of the work a little later than it was done."""
+
+    async def catch_up(self) -> None:
+        """On return `take_work` has all that was done before. Raises InfrastructureError if that cannot be had."""
+        ...
+
+
+@runtime_checkable
+class Connectable(Protocol):
+    """A Completer in a process of its own, which other processes of the run can ask directly."""
+
+    def connect_another(self) -> socket.socket:
+        """An end of a new connection, for `model.direct.DirectClient`. Raises ModelError if the process is gone."""
         ...
 
 

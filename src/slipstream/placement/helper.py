@@ -3,7 +3,8 @@
     python -m slipstream.placement.helper FD
 
 Input: over a link from the run's own process, attempts and the stages to run. Output: their results; meanwhile,
-requests to the model, the turn gate and the journal, which all stay in the run's process.
+requests to the turn gate and the journal, which stay in the run's process, and to the model. That is there too, unless
+the helper is given another socket: this leads to a model in a process of its own, and is asked directly (`turns`).
 Invariants: when the link is lost all attempts end, their sandboxes are closed, and the process exits.
 """
 
@@ -13,12 +14,10 @@ import asyncio
 import itertools
 import logging
 import os
-import select
 import socket
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -26,14 +25,17 @@ from math import inf
 from typing import Any
 
 from slipstream.aio import collect_rarely
-from slipstream.link import Link, own_end
+from slipstream.link import Link, exit_after, given_ends, own_end
 from slipstream.model.base import ChatReply
+from slipstream.model.direct import DirectClient
 from slipstream.names import load_object
 from slipstream.placement.inprocess import InProcess
-from slipstream.placement.messages import AskedTurn, AttemptSpec
+from slipstream.placement.journal import RemoteJournal
+from slipstream.placement.messages import AskedTurn, AttemptSpec, span_fields
+from slipstream.placement.turns import PermitGate
 from slipstream.printable import log_printable
 from slipstream.rollout.attempt import RolloutAttempt
-from slipstream.seams import Event, TurnPass
+from slipstream.seams import TurnPass
 from slipstream.types import (
     Ending,
     EndReason,
@@ -146,42 +148,26 @@ class RemoteGate:
             turn.let_in(passed)
 
 
-class RemoteJournal:
-    """The journal in the run's own process. Flushes asked for while one is under way share the next."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._under_way: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
-
-    def append(self, event: Event) -> None:
-        self._link.tell("append", event)
-
-    async def flush(self) -> None:
-        if self._next is None:
-            self._next = asyncio.create_task(self._flush_after(self._under_way))
-        shared = self._next
-        await asyncio.wait([shared])  # a cancelled caller does not cancel the others' flush
-        shared.result()
-
-    async def _flush_after(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        self._under_way, self._next = self._next, None
-        await self._link.call("flush")
-
-
 class Helper:
     """The helper's end of the link."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_end: socket.socket | None) -> None:
+        """`model_end` leads to a model in a process of its own."""
         stages = {name: self._stage(name) for name in ("init", "run", "release", "grade", "aclose")}
-        self._gate = RemoteGate()
-        self.link = Link(
-            calls={"open": self._open_deps, **stages},
-            tells={"expect": self._expect, "forget": self._forget, "let_in": self._gate.let_in},
-            peer="the run's own process",
-        )
+        tells: dict[str, Callable[..., None]] = {"expect": self._expect, "forget": self._forget}
+        self.link = Link(calls={"open": self._open_deps, **stages}, tells=tells, peer="the run's own process")
+        self._journal = RemoteJournal(self.link)
+        tells |= {"durable": self._journal.durable, "refuse_events": self._journal.refuse}
+        self._model_end = model_end
+        self._gate: RemoteGate | PermitGate
+        if model_end is None:
+            self._model: RemoteModel | DirectClient = RemoteModel(self.link)
+            self._gate = RemoteGate()
+        else:
+            self._model = DirectClient()
+            self._gate = permits = PermitGate(self.link)
+            tells["refuse_turn"] = permits.refuse
+        tells["let_in"] = self._gate.let_in
         self._stack = AsyncExitStack()
         self._placement: InProcess | None = None
         self._attempts: dict[int, RolloutAttempt] = {}
@@ -192,7 +178,7 @@ class Helper:
         """`opener` names a function of the work, the model, the gate and the journal that opens what the attempts
         share, and the tasks they are of."""
         opens: Any = load_object(opener, "what opens a helper")
-        opened = opens(work, model=RemoteModel(self.link), gate=self._gate, journal=RemoteJournal(self.link))
+        opened = opens(work, model=self._model, gate=self._gate, journal=self._journal)
         self._placement = InProcess(*await self._stack.enter_async_context(opened))
 
     def _open(self, number: int, opening: AttemptSpec) -> None:
@@ -223,13 +209,15 @@ class Helper:
                 spans = attempt.as_ended(_SO_FAR).spans
                 num_sent = self._num_spans_sent.get(number, len(spans))
                 if len(spans) > num_sent or name == "run":
-                    self.link.tell("so_far", number, spans[num_sent:], attempt.grade_weight)
+                    self.link.tell("so_far", number, span_fields(spans[num_sent:]), attempt.grade_weight)
                     self._num_spans_sent[number] = len(spans)
 
         return work
 
     async def serve(self, own: socket.socket) -> None:
         """Until the link is lost. Attempts that ignore their cancellation are abandoned."""
+        if self._model_end is not None and isinstance(self._model, DirectClient):
+            await self._model.connect(self._model_end)
         await self.link.connect(own)
         await self.link.over(grace_s=GRACE_S)
         await self._stack.aclose()
@@ -240,27 +228,19 @@ def main() -> None:
     collect_rarely()
     os.nice(NICENESS)
     own = own_end(sys.argv)
+    given = given_ends(sys.argv)
     threading.Thread(target=exit_after, args=(own.fileno(), EXIT_AFTER_S), daemon=True).start()
-    asyncio.run(_serve(own))
+    asyncio.run(_serve(own, given[0] if given else None))
 
 
-async def _serve(own: socket.socket) -> None:
+async def _serve(own: socket.socket, model_end: socket.socket | None) -> None:
     try:
-        await Helper().serve(own)
+        await Helper(model_end).serve(own)
     except Exception:
         logger.exception("a helper process could not close all it had")
     finally:
         sys.stderr.flush()
         os._exit(0)  # asyncio would wait for what ignores its cancellation
-
-
-def exit_after(descriptor: int, seconds: float) -> None:
-    """End this process `seconds` after the other end of a socket was closed, even if its event loop hangs."""
-    waiting = select.poll()
-    waiting.register(descriptor, 0)  # only the hang-up
-    waiting.poll()
-    time.sleep(seconds)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 learner's for theirs.
 
 Input: how many processes, and what each opens. Output: attempts, each in the process that has the fewest, of those with
-room for its sandbox. The model, the turn gate and the journal stay in this process: helpers send requests (`helper`).
+room for its sandbox. The turn gate and the journal stay in this process, and so does the model unless it has one of its
+own, which helpers then ask themselves (`model.process`): helpers send requests (`helper`).
 Invariants: what a helper does is in this journal before it continues, and in the same order. A helper that dies fails
 only the stages under way in it: another takes its place as soon as one can be started, and a run that had ended is
 graded there.
@@ -13,28 +14,33 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from slipstream.aio import outlast
-from slipstream.errors import GraderError, InfrastructureError, JournalError
+from slipstream.errors import GraderError, InfrastructureError
 from slipstream.link import Link, start_linked, wait_or_kill
-from slipstream.model.base import ChatModel, Completer, SessionKeeper
-from slipstream.placement.messages import AskedTurn, AttemptSpec
+from slipstream.model.base import ChatModel, Completer, Connectable, SessionKeeper
+from slipstream.placement.journal import HelpersJournal
+from slipstream.placement.messages import AskedTurn, AttemptSpec, Fields, spans_of
 from slipstream.placement.restarts import Restarts
+from slipstream.placement.turns import TurnPermits
 from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
 from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 30.0
 """How long a helper may take to close before it is killed."""
 
-Launch: TypeAlias = Callable[[str, Link], Awaitable[subprocess.Popen[bytes]]]
-"""Runs a module as a process, with a link to it."""
+Launch: TypeAlias = Callable[[str, Link, Sequence[socket.socket]], Awaitable[subprocess.Popen[bytes]]]
+"""Runs a module as a process, with a link to it and other sockets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class _Helper:
     """Its index among the processes."""
     room: int | None
     link: Link = field(init=False)
+    permits: TurnPermits = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
     attempts: dict[int, RemoteAttempt] = field(default_factory=dict)
     num_held: int = 0
@@ -77,7 +84,6 @@ class Processes:
         grade_weight: Callable[[Job, RunEnded], int],
         launch: Launch = start_linked,
     ) -> None:
-        self.journal: Journal | None = None
         self.num_lost = 0
         """Helpers that died."""
         self._spec = spec
@@ -95,10 +101,17 @@ class Processes:
         self._attempts: dict[tuple[JobKey, int], RemoteAttempt] = {}
         self._expected = itertools.count()
         self._restarts = Restarts(len(spec.works))
-        self._refused: JournalError | None = None
-        """Why the journal refused an event."""
+        self._journaling = HelpersJournal(self._see)
         self._is_open = False
         """From when all have started until they are closed: those that die meanwhile are replaced."""
+
+    @property
+    def journal(self) -> Journal | None:
+        return self._journaling.journal
+
+    @journal.setter
+    def journal(self, journal: Journal) -> None:
+        self._journaling.journal = journal
 
     # ---------------------------------------------------------------- the Placement
 
@@ -171,7 +184,10 @@ class Processes:
             on_lost=lambda: self._lost(helper),
             peer=f"helper process {place}",
         )
-        helper.process = await self._launch("slipstream.placement.helper", helper.link)
+        helper.permits = TurnPermits(self._gate, helper.link)
+        with ExitStack() as given:
+            ends = [given.enter_context(self._model.connect_another())] if isinstance(self._model, Connectable) else []
+            helper.process = await self._launch("slipstream.placement.helper", helper.link, ends)
         self._coming.add(helper)
         try:
             await helper.link.call("open", self._spec.opener, self._spec.works[place])
@@ -197,6 +213,8 @@ class Processes:
         self._start_soon(place, self._restarts.pause_s(place, raised))
 
     def _lost(self, helper: _Helper) -> None:
+        helper.permits.close()
+        self._journaling.forget(helper.link)
         if helper not in self._helpers:  # it never came up, which its start reports
             return
         self._helpers.remove(helper)
@@ -222,6 +240,7 @@ class Processes:
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(helper.link.over(grace_s=CLOSE_S) for helper in helpers))
         await asyncio.gather(*self._leaving)
+        await self._journaling.aclose()
 
     # ---------------------------------------------------------------- requests from helpers
 
@@ -243,39 +262,35 @@ class Processes:
                     helper.link.tell("let_in", turn.number, passed)
                 raise
 
-        async def flush() -> None:
-            assert self.journal is not None, "the journal is there before the first attempt"
-            if self._refused is not None:
-                raise self._refused
-            await self.journal.flush()
-
-        return {"ask": ask, "flush": flush}
+        return {"ask": ask}
 
     def _tells(self, helper: _Helper) -> Mapping[str, Callable[..., None]]:
-        def so_far(number: int, spans: Sequence[Span], grade_weight: int) -> None:
+        def so_far(number: int, spans: Sequence[Fields], grade_weight: int) -> None:
             if (attempt := helper.attempts.get(number)) is not None:
-                attempt.learn(spans, grade_weight)
+                attempt.learn(spans_of(spans), grade_weight)
 
         def end_session(session: str) -> None:
             if isinstance(self._model, SessionKeeper):
                 self._model.end_session(session)
 
-        def append(event: Event) -> None:
+        def worked(append: Callable[[Link, T], None], written: T) -> None:
             self._restarts.worked(helper.place)
-            self._append(event)
+            append(helper.link, written)
 
-        return {"append": append, "so_far": so_far, "end_session": end_session}
+        return {
+            "append": partial(worked, self._journaling.append),
+            "append_turn": partial(worked, self._journaling.append_turn),
+            "so_far": so_far,
+            "end_session": end_session,
+            "ask_turn": lambda *asked: helper.permits.ask(*asked),
+            "end_turn": lambda number: helper.permits.end(number),
+        }
 
-    def _append(self, event: Event) -> None:
-        assert self.journal is not None, "the journal is there before the first attempt"
+    def _see(self, event: Event) -> None:
         if isinstance(event, TurnTaken | RunEnded):
             attempt = self._attempts.get((event.key, event.attempt))
             if attempt is not None:
                 attempt.see(event)
-        try:
-            self.journal.append(event)
-        except JournalError as raised:  # the helper that sent it hears of this at its next flush
-            self._refused = raised
 
 
 class RemoteAttempt:
@@ -295,6 +310,8 @@ class RemoteAttempt:
         self._turns: list[Turn] = [] if past is None or past.run_ended is None else list(past.turns)
         self._spans: list[Span] = []
         self._place: tuple[_Helper, int] | None = None
+        self._is_released = False
+        """Whether there is nothing left to close there."""
         self._to_open: AttemptSpec | None = None
         """What the helper opens it from, until a stage has ended there: a cancelled one may not have begun."""
 
@@ -312,6 +329,7 @@ class RemoteAttempt:
         try:
             if self._has_place:
                 await self._do("release")
+                self._is_released = True
         finally:
             self._hold(0)
 
@@ -343,7 +361,7 @@ class RemoteAttempt:
             return
         helper, number = place
         try:
-            if alive:
+            if alive and not self._is_released:
                 await helper.link.call("aclose", number, None)
         finally:
             self._processes.forget(helper, number)
@@ -370,6 +388,7 @@ class RemoteAttempt:
 
     async def _find_place(self, past: PastAttempt | None) -> None:
         self._place = await self._processes.place(self)
+        self._is_released = False
         self._to_open = AttemptSpec(job=self.job, number=self.number, past=past)
 
     async def _do(self, stage: str) -> Rollout | None:

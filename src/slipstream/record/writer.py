@@ -37,7 +37,7 @@ from slipstream.seams import (
     StepPlanned,
     TurnTaken,
 )
-from slipstream.types import Job, JobKey, Json, Rollout, Turn
+from slipstream.types import Job, JobKey, Json, Rollout
 
 _NUM_TURN_COLUMNS = TURN_COLUMNS.count(",") + 1
 _TURN_VALUES = f"(?, ?, ?, ?, {', '.join('?' * _NUM_TURN_COLUMNS)})"
@@ -102,8 +102,8 @@ class EventWriter:
 
     def _insert(self, event: Event) -> None:
         match event:
-            case TurnTaken(key=key, attempt=attempt, turn=turn):
-                self._add_turn(self._job_id(key), attempt, turn, is_event=True)
+            case TurnTaken(key=key, attempt=attempt, turn=turn, columns=columns):
+                self._add_turn(self._job_id(key), attempt, columns or encode_turn(turn), is_event=True)
             case JobAdmitted(job=job):
                 self._insert_job(job, self._next_seq())
             case RunEnded(key=key, attempt=attempt, ending=ending, artifact=artifact):
@@ -163,7 +163,7 @@ class EventWriter:
         taken = {index for (index,) in rows}
         for turn in rollout.turns:
             if turn.index not in taken:
-                self._add_turn(job_id, rollout.attempt, turn, is_event=False)
+                self._add_turn(job_id, rollout.attempt, encode_turn(turn), is_event=False)
         self._connection.execute(
             "INSERT INTO rollouts (seq, job, attempt, body) VALUES (?, ?, ?, ?)",
             (
@@ -175,8 +175,8 @@ class EventWriter:
         )
         self._job_ids.pop(rollout.job.key, None)
 
-    def _add_turn(self, job_id: int, attempt: int, turn: Turn, *, is_event: bool) -> None:
-        self._turns.append((self._next_seq(), int(is_event), job_id, attempt, *encode_turn(turn)))
+    def _add_turn(self, job_id: int, attempt: int, columns: tuple[Column, ...], *, is_event: bool) -> None:
+        self._turns.append((self._next_seq(), int(is_event), job_id, attempt, *columns))
         if len(self._turns) == _TURNS_AT_ONCE:
             self._connection.execute(_INSERT_TURNS, [*chain.from_iterable(self._turns)])
             self._turns.clear()

@@ -125,8 +125,8 @@ class DispatchConfig:
     retries: Retries = Retries()
     processes: int = 0
     """Helper processes for agents, tools, sandboxes and graders; the model, the learner and the run store stay in the
-    main process. 0: everything runs in the main process. Helpers pay off if many cores wait for one Python process, as
-    beside a GPU (`docs/dispatch.md`)."""
+    main process (but see `model.engine.process`). 0: everything runs in the main process. Helpers pay off if many cores
+    wait for one Python process, as beside a GPU (`docs/dispatch.md`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from slipstream.aio import task_group
 from slipstream.atomic import replace_folder, scratch_folder, sync
+from slipstream.bridges.local_process import open_apart
 from slipstream.config import checked_arguments
 from slipstream.errors import ConfigError
 from slipstream.names import load_object, user_code
@@ -67,6 +68,10 @@ async def open_policy(config: TrainConfig, run_folder: Path) -> AsyncIterator[Po
 
 @asynccontextmanager
 async def _open_local(config: TrainConfig, folder: Path) -> AsyncIterator[PolicyLearner]:
+    if config.model.engine.process == "own":
+        async with open_apart(folder, config.model, config.learner, seed=config.seed) as apart:
+            yield apart
+        return
     try:
         from slipstream.bridges.local import open_local
     except ImportError as raised:

@@ -17,6 +17,7 @@ from slipstream.dialogue.token import TokenDialogue
 from slipstream.errors import ConfigError
 from slipstream.hub import find_model
 from slipstream.model.base import ChatModel, Completer
+from slipstream.model.process import Hosted, Tell, open_model_process
 from slipstream.names import load_object, user_code
 from slipstream.render.load import open_renderer
 from slipstream.render.renderer import Renderer
@@ -63,6 +64,8 @@ async def _open_completer(config: ModelConfig, stack: AsyncExitStack) -> Complet
         await client.probe()
         await client.check_sampling()
         return client
+    if config.kind == "local" and config.engine.process == "own":
+        return await stack.enter_async_context(open_model_process(f"{__name__}:{host_engine.__name__}", config))
     if config.kind == "local":
         engine = open_engine(config)
     else:
@@ -108,6 +111,16 @@ def open_engine(config: ModelConfig) -> Completer:
 
     asked = config.engine.context_tokens or config.context_tokens
     return from_folder(model_folder(config), replace(config.engine, context_tokens=asked))
+
+
+@asynccontextmanager
+async def host_engine(config: ModelConfig, tell: Tell) -> AsyncIterator[Hosted]:
+    """The embedded engine, for a process of its own."""
+    engine = await asyncio.to_thread(open_engine, config)
+    try:
+        yield Hosted(completer=engine)
+    finally:
+        await engine.aclose()
 
 
 def model_folder(config: ModelConfig) -> Path:

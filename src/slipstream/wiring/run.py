@@ -70,6 +70,7 @@ async def start_run(
                 ),
                 store=store,
             )
+            await pacing.catch_up()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

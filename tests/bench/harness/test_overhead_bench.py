@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from slipstream.bench.harness import helpers
 from slipstream.bench.harness.overhead import OverheadLoad, measure_rendering, run, run_rollouts
 from slipstream.record import RunStore
@@ -21,6 +23,7 @@ def test_it_prints_every_figure() -> None:
         told["render_us"],
         told["rss_mb"],
         told["helped_own_cpu_us"],
+        told["helped_own_us_per_call"],
     ):
         assert isinstance(figure, float) and figure > 0
 
@@ -37,8 +40,9 @@ def test_the_rollouts_it_measures_are_whole_recorded_and_alive_at_once(tmp_path:
     assert max(span.counts["concurrent"] for span in calls) == 6
 
 
-def test_rollouts_in_helpers_are_whole_and_recorded(tmp_path: Path) -> None:
-    took = asyncio.run(helpers.run_rollouts(tmp_path / "run", processes=2, rollouts=6, turns=4))
+@pytest.mark.parametrize("apart", [False, True])
+def test_rollouts_in_helpers_are_whole_and_recorded(tmp_path: Path, apart: bool) -> None:
+    took = asyncio.run(helpers.run_rollouts(tmp_path / "run", processes=2, rollouts=6, turns=4, apart=apart))
     assert took.cpu_seconds > 0 and took.seconds > 0
     rollouts = list(RunStore.read(tmp_path / "run").rollouts())
     assert [len(rollout.turns) for rollout in rollouts] == [4] * 6

@@ -49,6 +49,18 @@ def test_an_engine_on_another_device_takes_what_it_took_but_for_the_event_loops_
     assert (busy.alone, busy.duty) == pytest.approx((0.3 / 0.8, 1.0)), "no less than its own time"
 
 
+@pytest.mark.parametrize("engine_cores", [0.0, 1.0])
+def test_an_engine_in_a_process_of_its_own_leaves_the_runs_to_the_event_loop(
+    run: Recorded, engine_cores: float
+) -> None:
+    samples = every_second(run, HardwareSample(at_s=0.0, seconds=1.0, cpu=CPU, work=(WORK,)))
+    found = cpu_use(run, samples, engine_cores=engine_cores, engine_apart=True)
+    assert found is not None
+    assert found.front_s == pytest.approx(per_call(run, samples, 0.5))
+    assert found.rest_s == pytest.approx(per_call(run, samples, 3.0 - 0.5 - 0.3))
+    assert (found.duty, found.alone) == pytest.approx((0.0, 0.3 / 0.8 if engine_cores else 1.0))
+
+
 def test_what_was_before_or_after_the_rollouts_or_beside_a_learner_does_not_count(run: Recorded) -> None:
     samples = every_second(run, HardwareSample(at_s=0.0, seconds=1.0, cpu=CPU, work=(WORK,)))
     found = cpu_use(run, samples, engine_cores=1.0)

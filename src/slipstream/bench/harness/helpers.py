@@ -30,6 +30,8 @@ from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.policies import Batch
 from slipstream.graders.registry import find_grader
+from slipstream.model.base import Completer
+from slipstream.model.process import Hosted, Tell, open_model_process
 from slipstream.placement.processes import HelperSpec, open_processes
 from slipstream.record import RunStore
 from slipstream.render.families import surrogate
@@ -59,8 +61,9 @@ class HelperCost:
     """CPU time of all threads of the run's own process."""
 
 
-def in_a_child(*, processes: int, rollouts: int, turns: int) -> HelperCost:
-    command = [sys.executable, "-m", _MODULE, str(processes), str(rollouts), str(turns)]
+def in_a_child(*, processes: int, rollouts: int, turns: int, apart: bool = False) -> HelperCost:
+    """`apart`: the model is in a process of its own."""
+    command = [sys.executable, "-m", _MODULE, str(processes), str(rollouts), str(turns), str(int(apart))]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return HelperCost(**json.loads(child.stdout))
 
@@ -100,6 +103,20 @@ class AnsweringModel:
 
 
 @asynccontextmanager
+async def host_model(turns: int, tell: Tell) -> AsyncIterator[Hosted]:
+    yield Hosted(completer=AnsweringModel(turns))
+
+
+@asynccontextmanager
+async def open_model(turns: int, *, apart: bool) -> AsyncIterator[Completer]:
+    if not apart:
+        yield AnsweringModel(turns)
+        return
+    async with open_model_process(f"{_MODULE}:host_model", turns) as model:
+        yield model
+
+
+@asynccontextmanager
 async def open_attempt_deps(
     turns: int, *, model: Any, gate: TurnGate, journal: Journal
 ) -> AsyncIterator[tuple[AttemptDeps, Mapping[str, Task]]]:
@@ -125,12 +142,13 @@ async def open_attempt_deps(
     )
 
 
-async def run_rollouts(folder: Path, *, processes: int, rollouts: int, turns: int) -> HelperCost:
+async def run_rollouts(folder: Path, *, processes: int, rollouts: int, turns: int, apart: bool = False) -> HelperCost:
     """Make rollouts in helper processes, up to 64 at once, recorded in `folder`."""
     spec = HelperSpec(opener=f"{_MODULE}:open_attempt_deps", works=(turns,) * processes)
-    model, gate, jobs = AnsweringModel(turns), OpenGate(), make_jobs(rollouts)
+    gate, jobs = OpenGate(), make_jobs(rollouts)
     async with (
         RunStore.create(folder, config={}) as store,
+        open_model(turns, apart=apart) as model,
         open_processes(spec, model=model, gate=gate, grade_weight=lambda job, ended: 0) as placement,
     ):
         placement.journal = store
@@ -145,10 +163,12 @@ async def run_rollouts(folder: Path, *, processes: int, rollouts: int, turns: in
 
 
 def _main(arguments: Sequence[str]) -> None:
-    processes, rollouts, turns = map(int, arguments)
+    processes, rollouts, turns, apart = map(int, arguments)
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
-        cost = asyncio.run(run_rollouts(Path(folder), processes=processes, rollouts=rollouts, turns=turns))
+        cost = asyncio.run(
+            run_rollouts(Path(folder), processes=processes, rollouts=rollouts, turns=turns, apart=bool(apart))
+        )
     sys.stdout.write(json.dumps({name: getattr(cost, name) for name in HelperCost.__slots__}))
 
 

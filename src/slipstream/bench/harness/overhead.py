@@ -105,14 +105,21 @@ def run(load: OverheadLoad) -> dict[str, Json]:
         "rollout_us": {str(size): cost[size].seconds / size * 1e6 for size in load.sizes},
         "rss_mb": cost[max(cost)].peak_mb,
         "rss_rollouts": max(cost),
-        "helped_own_cpu_us": statistics.median(_own_cpu_s(load) for _ in range(load.rounds)) * 1e6,
+        **_helped(load),
         "helped_turns": HELPED_TURNS,
     }
 
 
-def _own_cpu_s(load: OverheadLoad) -> float:
-    """CPU time of the run's own process per rollout whose agent works in a helper."""
-    cost = helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS)
+def _helped(load: OverheadLoad) -> dict[str, Json]:
+    """CPU time of the run's own process per rollout whose agent works in a helper; and per model call, with the model
+    in a process of its own. Both in turn, so that other load on the machine meets both."""
+    rounds = [[_own_cpu_s(load, apart=apart) for apart in (False, True)] for _ in range(load.rounds)]
+    here_s, apart_s = map(statistics.median, zip(*rounds, strict=True))
+    return {"helped_own_cpu_us": here_s * 1e6, "helped_own_us_per_call": apart_s / HELPED_TURNS * 1e6}
+
+
+def _own_cpu_s(load: OverheadLoad, *, apart: bool) -> float:
+    cost = helpers.in_a_child(processes=2, rollouts=load.helped, turns=HELPED_TURNS, apart=apart)
     return cost.cpu_seconds / load.helped
 
 

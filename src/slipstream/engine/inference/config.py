@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from slipstream.errors import ConfigError
 
@@ -22,6 +23,9 @@ class OnUpdate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
+    process: Literal["own", "shared"] = "shared"
+    """Where the engine works, and with it the learner. `shared`: in the run's own process. `own`: in a process beside
+    it, which helper processes ask directly, so that the run's own process has only the dispatcher and the run store."""
     num_slots: int = 32
     """Sequences in the cache at once; further requests wait."""
     context_tokens: int | None = None
@@ -54,6 +58,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: give a number above 0")
+        if self.process not in ("own", "shared"):
+            raise ConfigError(f"process={self.process}: give own or shared")
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"dtype={self.dtype}: give auto, float32 or bfloat16")
         if self.kernels not in ("auto", "triton", "torch"):

@@ -23,12 +23,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch.multiprocessing import reductions
 
-from slipstream.aio import outlast
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
 from slipstream.engine.training.thread import LearnerThread, OnWarmStep, Weights, ignore_step
 from slipstream.errors import LearnerError
-from slipstream.link import Link, LinkLost, own_end, start_linked, wait_or_kill
+from slipstream.link import Link, LinkedProcess, own_end, start_linked
 from slipstream.types import Sample
 
 P = ParamSpec("P")
@@ -42,14 +41,12 @@ class LearnerProcess:
     """A LearnerHost: the run's end of the link."""
 
     def __init__(self, link: Link, process: subprocess.Popen[bytes], *, close_s: float = CLOSE_S) -> None:
-        self._link = link
-        self._process = process
-        self._close_s = close_s
+        self._linked = LinkedProcess(link, process, name="the learner's process", error=LearnerError, close_s=close_s)
         self._on_step: OnWarmStep = ignore_step
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._linked.pid
 
     @staticmethod
     async def open(
@@ -62,14 +59,14 @@ class LearnerProcess:
         learner = LearnerProcess(link, process)
         tells["warm_step"] = learner._warm_step
         try:
-            await learner._call("open", folder, config, device, seed, num_threads)
+            await learner._linked.call("open", folder, config, device, seed, num_threads)
         except BaseException:
             await learner.aclose()
             raise
         return learner
 
     async def run(self, work: Callable[Concatenate[TorchLearner, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await self._call("run", work, args, kwargs)
+        result: T = await self._linked.call("run", work, args, kwargs)
         return result
 
     async def warm_start(
@@ -81,46 +78,18 @@ class LearnerProcess:
         keep: Path | None = None,
     ) -> Mapping[str, float]:
         self._on_step = on_step
-        metrics: Mapping[str, float] = await self._call("warm_start", list(demonstrations), config, keep)
+        metrics: Mapping[str, float] = await self._linked.call("warm_start", list(demonstrations), config, keep)
         return metrics
 
     def _warm_step(self, step: int, steps: int, loss: float) -> None:
         self._on_step(step, steps, loss)
 
     async def weights(self) -> Weights:
-        sent = await self._call("weights")
+        sent = await self._linked.call("weights")
         return await asyncio.to_thread(lambda: [(name, _rebuilt(portable)) for name, portable in sent])
 
     async def aclose(self) -> None:
-        self._link.close()
-        await outlast([asyncio.ensure_future(wait_or_kill(self._process, self._close_s))])
-
-    async def _call(self, what: str, *arguments: Any) -> Any:
-        calling = asyncio.ensure_future(self._link.call(what, *arguments))
-        try:
-            await asyncio.wait([calling])
-            return calling.result()
-        except asyncio.CancelledError:
-            calling.cancel()
-            await outlast([asyncio.ensure_future(self._wait_or_kill(calling))])
-            raise
-        except LinkLost:
-            code = await asyncio.to_thread(self._process.wait)
-            raise LearnerError(f"the learner's process ended ({_describe_exit(code)}): see what it printed") from None
-
-    async def _wait_or_kill(self, calling: asyncio.Future[Any]) -> None:
-        """Wait for a call to end by itself soon, or else with the process."""
-        _, late = await asyncio.wait([calling], timeout=self._close_s)
-        if late:
-            self._process.kill()
-            self._link.close()
-            await asyncio.wait(late)
-        if not calling.cancelled():
-            calling.exception()  # the caller no longer cares what it was
-
-
-def _describe_exit(code: int) -> str:
-    return f"killed by signal {-code}; was there not enough memory?" if code < 0 else f"exit code {code}"
+        await self._linked.aclose()
 
 
 # ---------------------------------------------------------------- weights between processes

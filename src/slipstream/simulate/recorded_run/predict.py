@@ -16,6 +16,7 @@ from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.gate import OpenGate
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.errors import ConfigError
+from slipstream.record.hardware import HardwareSample
 from slipstream.record.reader import RunReader
 from slipstream.settings import DispatchConfig, EvalConfig, TrainConfig, check_settings
 from slipstream.simulate.machine.engine import EngineSpec
@@ -259,6 +260,7 @@ def known_of(
     kv_tokens = told_tokens or UNKNOWN_CACHE
     slots = None
     engine_cores = 0.0
+    engine_apart = settings.model.kind == "local" and engine.process == "own"
     if settings.model.kind == "local":
         slots = engine.num_slots
         each = engine.context_tokens or settings.model.context_tokens or max(largest, 4_096)
@@ -287,7 +289,7 @@ def known_of(
                 start_s=sample.at_s - sample.seconds,
                 end_s=sample.at_s,
                 percent=sample.cpu.percent,
-                own_cores=sample.cpu.own_cores,
+                own_cores=sample.cpu.own_cores + (_engine_cores(sample, engine_cores) if engine_apart else 0.0),
             )
             for sample in samples
             if sample.cpu is not None
@@ -295,10 +297,19 @@ def known_of(
         work=tuple(each for sample in samples for each in sample.work),
         apart=settings.dispatch.processes > 0,
         use=cpu_use(
-            run, samples, engine_cores=engine_cores, learning=_learning_here(reader, settings, bool(engine_cores))
+            run,
+            samples,
+            engine_cores=engine_cores,
+            engine_apart=engine_apart,
+            learning=[] if engine_apart else _learning_here(reader, settings, bool(engine_cores)),
         ),
     )
     return known, tuple(notes)
+
+
+def _engine_cores(sample: HardwareSample, cores: float) -> float:
+    """What the engine had of the machine's cores."""
+    return sum(each.cpu_s for each in sample.work) * max(1.0, cores) / sample.seconds
 
 
 def _learning_here(reader: RunReader, settings: Settings, on_cpu: bool) -> list[tuple[float, float]]:

@@ -271,6 +271,8 @@ def _with_duty(model: Model, own: DispatchSetup) -> Model:
     """The model, in which the engine leaves the run's own process to others for some of its time, if the recorded
     makespan tells so. How much of what it has a core for keeps them waiting is not on record: all of it, at most."""
     low, high = MIN_DUTY, model.fit.spec.duty
+    if not high:  # the engine has a process of its own
+        return model
     for tries in range(DUTY_TRIES):
         again = recorded(replay(model, own).rollouts, name=model.run.name)
         off = again.makespan_s / model.run.makespan_s - 1.0
