@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.tasks.factory.package.runner import WORKDIR
-from slipstream.tasks.swe.building import END, START, TESTBED
+from slipstream.tasks.swe.building import END, START
+from slipstream.tasks.swe.options import TESTBED
 from slipstream.types import Json, Task
 
 FILE = "swebench.jsonl"
