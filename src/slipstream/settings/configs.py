@@ -37,6 +37,18 @@ class TasksConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PricesConfig:
+    """What a model's tokens cost, by the million, in any currency; 0 for free."""
+
+    prompt: float = 0.0
+    """Of what goes in."""
+    cached: float | None = None
+    """Of prompt tokens that the server had cached; None if they cost as much as others."""
+    sampled: float = 0.0
+    """Of what comes out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     kind: Literal["local", "tokens", "chat", "scripted"] = "chat"
     """`local`: the model in `folder`, run by the embedded engine. `tokens`: an OpenAI-compatible server that takes and
@@ -91,6 +103,8 @@ class ModelConfig:
     """Of one call, its retries included."""
     max_retries: int = 5
     """How often a call that failed is made again; 0 is never."""
+    prices: PricesConfig = PricesConfig()
+    """For the cost in the report of an evaluation."""
     engine: EngineConfig = EngineConfig()
     """Of `local`."""
     make: str = ""

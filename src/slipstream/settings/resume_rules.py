@@ -37,6 +37,7 @@ RULES: Mapping[str, Rule] = {
         *("sandbox.warm", "sandbox.start_timeout_s", "sandbox.engine"),
         *("dispatch.*", "hardware.*", "tensorboard"),
         *("eval_every", "checkpoint_every", "keep_checkpoints", "controls", "learner.process", "steps"),
+        "model.prices.*",
     ),
     **_same(
         Rule.ROUNDING,
