@@ -16,7 +16,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream.aio import task_group
 from slipstream.batch.drift import Drift, drift
@@ -26,7 +26,7 @@ from slipstream.errors import ConfigError
 from slipstream.model.base import ChatModel, Completer
 from slipstream.record import RunReader, RunStore
 from slipstream.record.metrics_file import MetricsFile, MetricsLine
-from slipstream.settings import EvalConfig, check_settings
+from slipstream.settings import EvalConfig, PricesConfig, check_settings
 from slipstream.tasks.jobs import make_job
 from slipstream.tasks.source import digest_of, load_tasks
 from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
@@ -40,6 +40,13 @@ MAX_ROLLOUTS = 10_000_000
 
 REPORT_EVERY_S = 0.25
 
+_TOKENS = ("prompt", "cached", "sampled")
+"""The counts of model calls that are summed."""
+_STUDENT_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The factors of Student's distribution for a two-sided 95 %, by degrees of freedom from 1."""
 _STAGES = (
     SpanKind.WAIT_INIT, SpanKind.INIT, SpanKind.WAIT_RUN, SpanKind.RUN, SpanKind.RELEASE, SpanKind.WAIT_GRADE,
     SpanKind.GRADE,
@@ -71,6 +78,15 @@ class EvalReport:
     """The message of the first of each kind."""
     drift: Drift
     """How many samples forked, and why."""
+    pass_1_by_seed: tuple[float, ...] = ()
+    """The share of tasks solved by each rollout of a task in turn: the first of all tasks, the second of all, and so
+    on. Tasks without a verdict there are left out."""
+    pass_1_interval: tuple[float, float] | None = None
+    """95 %, over these seeds, by Student's distribution; None with fewer than two."""
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    """Mean tokens of a rollout, by `prompt` (cached ones included), `cached` and `sampled`; repeated calls count."""
+    cost: float | None = None
+    """Mean cost of a rollout by `model.prices`; None without prices."""
 
     def metrics(self) -> dict[str, float]:
         """The figures by name, as `docs/metrics.md` lists them; absent ones are left out."""
@@ -82,6 +98,9 @@ class EvalReport:
             "rollouts/with_verdict": self.num_trusted,
             **{name: value for name, value in rewards.items() if value is not None},
             **{f"pass@{k}": chance for k, chance in self.pass_at_k.items()},
+            **dict(zip(("pass@1/low", "pass@1/high"), self.pass_1_interval or (), strict=False)),
+            **{f"tokens/{kind}": number for kind, number in self.tokens.items()},
+            **({} if self.cost is None else {"cost/mean": self.cost, "cost/total": self.cost * self.num_rollouts}),
             "turns/mean": self.num_turns,
             **{f"ended/{reason}": number for reason, number in self.endings.items()},
             **{f"seconds/{stage}": seconds for stage, seconds in self.stage_s.items()},
@@ -238,6 +257,8 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
     failures: Counter[str] = Counter()
     messages: dict[str, str] = {}
     stage_s: dict[SpanKind, float] = defaultdict(float)
+    seeds: dict[int, list[bool]] = defaultdict(list)
+    tokens: Counter[str] = Counter()
     num_rollouts = num_turns = 0
     task_ids: set[str] = set()
 
@@ -254,12 +275,16 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
                 messages.setdefault(kind, failure.message)
             for span in rollout.spans:
                 stage_s[span.kind] += span.seconds
+                tokens.update({kind: span.counts.get(kind, 0) for kind in _TOKENS if span.kind is SpanKind.MODEL})
             if rollout.verdict is not None:
                 rewards[rollout.job.key.task_id].append(rollout.verdict.reward)
+                seeds[rollout.job.key.sample].append(_solved(rollout, config))
             yield rollout
 
     drifted = drift(counted())
     means = [statistics.fmean(values) for values in rewards.values()]
+    by_seed = tuple(statistics.fmean(seeds[sample]) for sample in sorted(seeds))
+    per_rollout = {kind: tokens[kind] / max(1, num_rollouts) for kind in _TOKENS}
     return EvalReport(
         num_tasks=len(task_ids),
         num_rollouts=num_rollouts,
@@ -273,6 +298,10 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
         failures=dict(failures.most_common()),
         failure_messages=messages,
         drift=drifted,
+        pass_1_by_seed=by_seed,
+        pass_1_interval=student_interval(by_seed) if len(by_seed) > 1 else None,
+        tokens=per_rollout,
+        cost=_cost(per_rollout, config.model.prices),
     )
 
 
@@ -289,6 +318,22 @@ def bootstrap_interval(
     resampled = sorted(statistics.fmean(chance.choices(means, k=len(means))) for _ in range(num_resamples))
     tail = (1.0 - coverage) / 2
     return resampled[int(tail * num_resamples)], resampled[min(num_resamples - 1, int((1 - tail) * num_resamples))]
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval for the mean of at least two independent values."""
+    mean, freedom = statistics.fmean(values), len(values) - 1
+    factor = _STUDENT_95[freedom - 1] if freedom <= len(_STUDENT_95) else statistics.NormalDist().inv_cdf(0.975)
+    half = factor * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def _cost(tokens: Mapping[str, float], prices: PricesConfig) -> float | None:
+    if prices == PricesConfig():
+        return None
+    cached = prices.prompt if prices.cached is None else prices.cached
+    fresh = tokens["prompt"] - tokens["cached"]
+    return (fresh * prices.prompt + tokens["cached"] * cached + tokens["sampled"] * prices.sampled) / 1e6
 
 
 def _pass_at_ks(rewards: Mapping[str, Sequence[float]], config: EvalConfig) -> dict[int, float]:

@@ -3,11 +3,12 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from slipstream.evaluation import bootstrap_interval, pass_at_k, report
-from slipstream.settings import EvalConfig, TasksConfig
+from slipstream.settings import EvalConfig, ModelConfig, PricesConfig, TasksConfig
 from slipstream.types import (
     Ending,
     EndReason,
@@ -166,3 +167,32 @@ def test_failures_are_counted_by_stage_and_error_mended_ones_too() -> None:
     found = report([rollout("a", 0, 1.0, failures=[lost]), rollout("a", 1, None, failures=[lost, slow])], config(2))
     assert found.failures == {"run: SandboxError": 2, "grade: StageDeadline": 1}
     assert found.failure_messages == {"run: SandboxError": "gone", "grade: StageDeadline": "60 s"}
+
+
+def test_pass_at_1_has_an_interval_over_seeds() -> None:
+    rewards = {"a": (1.0, 1.0, 0.0), "b": (0.0, 1.0, None)}
+    found = report(
+        [rollout(task, sample, reward) for task, values in rewards.items() for sample, reward in enumerate(values)],
+        config(3),
+    )
+    assert found.pass_1_by_seed == (0.5, 1.0, 0.0)
+    half = 4.303 * 0.5 / math.sqrt(3)
+    assert found.pass_1_interval == pytest.approx((0.5 - half, 0.5 + half))
+    assert report([rollout("a", 0, 1.0)], config(1)).pass_1_interval is None
+
+
+def test_tokens_and_cost_are_means_of_a_rollout_with_repeated_calls() -> None:
+    def called(attempt: int, **counts: int) -> Span:
+        return Span(kind=SpanKind.MODEL, start_s=0.0, end_s=1.0, attempt=attempt, counts=counts)
+
+    rollouts = [
+        rollout("a", 0, 1.0, spans=[called(1, prompt=1_000), called(2, prompt=3_000, cached=2_000, sampled=100)]),
+        rollout("b", 0, 0.0),
+    ]
+    free = report(rollouts, config(1))
+    assert free.tokens == {"prompt": 2_000.0, "cached": 1_000.0, "sampled": 50.0} and free.cost is None
+    prices = PricesConfig(prompt=2.0, cached=0.5, sampled=10.0)
+    priced = replace(config(1), model=ModelConfig(prices=prices))
+    found = report(rollouts, priced)
+    assert found.cost == pytest.approx((1_000 * 2.0 + 1_000 * 0.5 + 50 * 10.0) / 1e6)
+    assert found.metrics()["cost/total"] == pytest.approx(2 * 0.003)

@@ -4,11 +4,11 @@ image activates only in root's `.bashrc`, and work is judged there."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import shutil
 from pathlib import Path
 
-import pygments
 import pytest
 from containers import PYTHON, needs_engine
 from graded_tree import add_pytest
@@ -34,7 +34,7 @@ def environment(folder: Path) -> None:
     packages = folder / "lib/python3.11/site-packages"
     packages.mkdir(parents=True)
     add_pytest(packages)
-    shutil.copytree(Path(str(pygments.__file__)).parent, packages / "pygments")
+    shutil.copytree(Path(str(importlib.import_module("pygments").__file__)).parent, packages / "pygments")
     (folder / "bin").mkdir()
     (folder / "bin/python").symlink_to("/usr/bin/python3")
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")

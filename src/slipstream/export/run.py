@@ -21,6 +21,7 @@ from slipstream.export.atif import write_atif
 from slipstream.export.chrome import write_chrome
 from slipstream.export.jsonl import write_jsonl
 from slipstream.export.parquet import write_parquet
+from slipstream.export.predictions import write_predictions
 from slipstream.export.samples import ExportedSample, advantages_of, flatten
 from slipstream.names import did_you_mean
 from slipstream.record import RunReader
@@ -35,6 +36,7 @@ class ExportFormat(StrEnum):
     PARQUET = "parquet"
     ATIF = "atif"
     CHROME = "chrome"
+    PREDICTIONS = "predictions"
 
 
 DEFAULT_NAMES: Mapping[ExportFormat, str] = {
@@ -42,12 +44,14 @@ DEFAULT_NAMES: Mapping[ExportFormat, str] = {
     ExportFormat.PARQUET: "export.parquet",
     ExportFormat.ATIF: "atif",
     ExportFormat.CHROME: "trace.json",
+    ExportFormat.PREDICTIONS: "predictions.jsonl",
 }
 """File names in the run's folder."""
 
 _WITHOUT_SAMPLES: Mapping[ExportFormat, str] = {
     ExportFormat.ATIF: "ATIF holds whole rollouts without advantages",
     ExportFormat.CHROME: "a trace holds spans and no samples",
+    ExportFormat.PREDICTIONS: "predictions hold patches",
 }
 
 
@@ -65,9 +69,11 @@ def export_run(
     out: Path | None = None,
     advantages: str | None = None,
     max_tokens: int | None = None,
+    sample: int = 0,
     force: bool = False,
 ) -> Exported:
-    """Write a run's samples, or with ATIF its rollouts, or for Chrome its spans, to `out` or into the run's folder.
+    """Write a run's samples, or with ATIF its rollouts, or for Chrome its spans, or as predictions the patches of each
+    task's rollout number `sample`, to `out` or into the run's folder.
 
     `advantages` names one of `batch.advantages.ESTIMATORS`; samples are truncated, between turns, to `max_tokens`. Both
     apply to samples only, and default to the run's own settings, so that the rows in the loss are its learner's.
@@ -96,6 +102,9 @@ def export_run(
                 force=force,
             )
             counts.update(rollouts=written.num_rollouts, spans=written.num_spans, lanes=written.num_lanes)
+        case ExportFormat.PREDICTIONS:
+            model = str(_agent(reader.config()).get("model_name", run))
+            counts.update(write_predictions(path, reader, model=model, sample=sample, force=force))
         case ExportFormat.JSONL:
             write_jsonl(path, _samples(reader, run, learnt, counts), force=force)
         case ExportFormat.PARQUET:

@@ -37,6 +37,18 @@ class TasksConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PricesConfig:
+    """What a model's tokens cost, by the million, in any currency; 0 for free."""
+
+    prompt: float = 0.0
+    """What a million prompt tokens cost, in any currency, for the cost in the report of an evaluation; 0 is free."""
+    cached: float | None = None
+    """The same for prompt tokens that the server had cached; null: as much as others."""
+    sampled: float = 0.0
+    """The same for sampled tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     kind: Literal["local", "tokens", "chat", "scripted"] = "chat"
     """`local`: the model in `folder`, run by the embedded engine. `tokens`: an OpenAI-compatible server that takes and
@@ -93,6 +105,8 @@ class ModelConfig:
     """For one model call, retries included."""
     max_retries: int = 5
     """How often a failed model call is retried; 0: never."""
+    prices: PricesConfig = PricesConfig()
+    """For the cost in the report of an evaluation."""
     engine: EngineConfig = EngineConfig()
     """Of `local`."""
     make: str = ""

@@ -38,6 +38,7 @@ RULES: Mapping[str, Rule] = {
         *("dispatch.*", "hardware.*", "tensorboard"),
         *("eval_every", "checkpoint_every", "keep_checkpoints", "controls", "learner.process", "steps"),
         "model.engine.process",
+        "model.prices.*",
     ),
     **_same(
         Rule.ROUNDING,

@@ -1,11 +1,12 @@
 """Messages of the process that runs the tests: only values of the right types are accepted."""
 
+import ast
 import json
 from typing import Any
 
 import pytest
 
-from slipstream.graders.testing.reported import _parse_report
+from slipstream.graders.testing.reported import _parse_report, program
 from slipstream.graders.testing.reporter import MAX_TEXT, add_message
 
 KEY = "k"
@@ -66,3 +67,10 @@ def test_a_whole_report_is_read() -> None:
 )  # fmt: skip
 def test_a_report_with_a_value_of_another_type_is_none(forged: dict[str, Any]) -> None:
     assert _parse_report(json.dumps({**REPORT, **forged}).encode()) is None
+
+
+@pytest.mark.parametrize("name", ["reporter.py", "session.py"])
+def test_the_programs_run_on_the_oldest_python_of_the_public_images(name: str) -> None:
+    text = program(name)
+    ast.parse(text, feature_version=(3, 6))
+    assert "__future__" not in text and "Any" not in text.replace("import Any", "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end
+from slipstream.graders.testing.logs import PARSERS, between_markers, ran_to_its_end, spelled
 from slipstream.graders.testing.rules import Expected, Rules, SuiteResult, compare
 
 LOGS = Path(__file__).with_name("logs")
@@ -186,3 +186,21 @@ def test_a_command_that_fails_without_a_failing_test_is_not_believed() -> None:
 def test_r2e_wants_all_statuses_as_they_were(found: dict[str, str], solved: bool) -> None:
     expected = Expected(statuses={"a": "PASSED", "b - other words": "FAILED"})
     assert compare(Rules.R2EGYM, expected, SuiteResult(statuses=found)).solved is solved
+
+
+@pytest.mark.parametrize(
+    ("parser", "statuses", "expected"),
+    [
+        ("pytest", {"a.py::t[x y]": "PASSED", "a.py::t[x z]": "FAILED"}, {"a.py::t[x": "FAILED"}),
+        ("pytest", {"a.py::t": "SKIPPED", "a.py::u": "XFAIL", "a.py::v": "XPASS"}, {"a.py::u": "XFAIL"}),
+        ("pytest", {"a.py::t\nPASSED a.py::u": "FAILED"}, {}),
+        ("pytest_any_order", {"a.py::t[x y]": "PASSED"}, {"a.py::t[x y]": "PASSED"}),
+        ("pytest_short_options", {"a.py::t[/tmp/x/y]": "PASSED"}, {"a.py::t[/y]": "PASSED"}),
+        ("r2e", {"r2e_tests/test_1.py::A::t": "PASSED"}, {"A.t": "PASSED"}),
+        ("smith_pytest", {"a.py::t": "SKIPPED", "a.py::u[x y]": "PASSED"}, {"a.py::t": "SKIPPED"}),
+    ],
+)
+def test_results_of_a_report_are_named_as_the_data_set_names_them(
+    parser: str, statuses: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert spelled(parser, statuses) == expected

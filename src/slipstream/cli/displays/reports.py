@@ -46,9 +46,10 @@ def _rows(report: EvalReport, folder: Path, seconds: float) -> list[tuple[str, s
         ("tasks", str(report.num_tasks)),
         ("rollouts", f"{report.num_rollouts}, of which {report.num_trusted} with a verdict"),
         ("mean reward", _reward(report)),
-        *((f"pass@{k}", f"{chance:.3f}") for k, chance in report.pass_at_k.items()),
+        *((f"pass@{k}", f"{chance:.3f}{_over_seeds(report, k)}") for k, chance in report.pass_at_k.items()),
         ("endings", _counts(report.endings)),
         ("turns", f"{report.num_turns:.1f} a rollout"),
+        *([("tokens", _tokens(report))] if any(report.tokens.values()) else []),
         ("drift", "; ".join(drift_lines(report.drift))),
         ("mean times", _stages(report.stage_s)),
     ]
@@ -66,6 +67,24 @@ def _reward(report: EvalReport) -> str:
         return "none: no rollout has a verdict"
     low, high = report.reward_interval
     return f"{report.mean_reward:.3f} (95 % interval {low:.3f} to {high:.3f}, over tasks)"
+
+
+def _over_seeds(report: EvalReport, k: int) -> str:
+    if k != 1 or report.pass_1_interval is None:
+        return ""
+    low, high = report.pass_1_interval
+    return f" (95 % interval {low:.3f} to {high:.3f}, over {len(report.pass_1_by_seed)} seeds)"
+
+
+def _tokens(report: EvalReport) -> str:
+    """`prompt 12,100 (9,000 cached), sampled 310 a rollout; cost 0.0412 each, 20.60 in all`."""
+    prompt, cached, sampled = (report.tokens.get(kind, 0.0) for kind in ("prompt", "cached", "sampled"))
+    text = f"prompt {prompt:,.0f} ({cached:,.0f} cached), sampled {sampled:,.0f} a rollout"
+    return (
+        text
+        if report.cost is None
+        else f"{text}; cost {report.cost:.4f} each, {report.cost * report.num_rollouts:.2f} in all"
+    )
 
 
 def _stages(stage_s: Mapping[str, float]) -> str:
