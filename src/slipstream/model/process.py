@@ -33,7 +33,7 @@ from slipstream.types import EngineLoad, EngineWork
 
 logger = logging.getLogger(__name__)
 
-REPORT_S = 0.1
+REPORT_S = 0.25
 """How often the load is told, if it changed."""
 CLOSE_S = 60.0
 """How long the process may take to finish what was cancelled, and to end."""
