@@ -152,7 +152,7 @@ def test_a_file_is_shown_and_a_glob_lists(search: CodeSearch) -> None:
 
 def test_text_is_found_in_every_file_with_the_definition_around_it(search: CodeSearch) -> None:
     assert search.ask(["return amount"]).text == (
-        '"return amount" is found on 1 line of 1 file:\nshop/rates.py in tax\n  5| return amount * RATE'
+        '"return amount" is found on 1 line of 1 file:\nshop/rates.py in tax\n  5|     return amount * RATE'
     )
     assert "README.md\n  3| Run the plugin" in search.ask(["the PLUGIN with"]).text
     assert "is found in another case" in search.ask(["the PLUGIN with"]).text

@@ -128,18 +128,27 @@ def build(
     )
 
 
+REPORTED = "A user reports:"
+REQUEST = (
+    "Find the cause in the package's source and mend it there. Leave tests and configuration as they are: changes "
+    "to them do not count."
+)
+
+
 def instruction(package: Package, statement: Statement) -> str:
     layout = package.layout
-    parts = [f"{WORKDIR} holds the source of the Python package {layout.name} {layout.version}. A user reports:"]
+    parts = [f"{WORKDIR} holds the source of the Python package {layout.name} {layout.version}. {REPORTED}"]
     if statement.snippet:
         parts += ["When I run this", textwrap.indent(statement.snippet, "    "), f"it fails. {statement.symptom}"]
     else:
         parts.append(statement.symptom)
-    parts.append(
-        "Find the cause in the package's source and mend it there. Leave tests and configuration as they are: changes "
-        "to them do not count."
-    )
+    parts.append(REQUEST)
     return "\n\n".join(parts)
+
+
+def issue_in(instruction: str) -> str:
+    """What the user reports, without the sentences that every instruction has."""
+    return instruction.partition(REPORTED)[2].partition(REQUEST)[0].strip() or instruction
 
 
 def protected(package: Package) -> list[str]:

@@ -13,6 +13,7 @@ from slipstream.tools.codesearch.answers.resolve import CONTAINERS
 from slipstream.tools.codesearch.answers.uses import Site
 from slipstream.tools.codesearch.parsing.facts import Definition, FileFacts
 from slipstream.tools.codesearch.tree import DefinitionPlace
+from slipstream.tools.line_numbers import with_number
 
 FULL_LINES = 150
 FULL_CHARS = 7000
@@ -40,7 +41,7 @@ def numbered(lines: Sequence[str], first: int, last: int) -> str:
     """Lines `first` to `last` with their numbers."""
     width = len(str(last))
     return "\n".join(
-        f"{number:>{width}}| {cut_line(line)}" for number, line in enumerate(lines[first - 1 : last], first)
+        with_number(number, cut_line(line), width) for number, line in enumerate(lines[first - 1 : last], first)
     )
 
 
@@ -175,7 +176,7 @@ def shown_lines(path: str, facts: FileFacts, lines: Sequence[int], limit: int) -
         if inside != before:
             shown.append(f"{path}{inside}")
             before = inside
-        shown.append(f"  {line}| {cut_line(text[line - 1]).strip() if line <= len(text) else ''}")
+        shown.append(f"  {with_number(line, cut_line(text[line - 1]) if line <= len(text) else '')}")
     if len(lines) > limit:
         shown.append(f"  [{len(lines) - limit} more lines]")
     return "\n".join(shown)
