@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slipstream.tools.codesearch.answers.ranking import Fit
 from slipstream.tools.codesearch.answers.resolve import CONTAINERS
 from slipstream.tools.codesearch.answers.uses import Site
 from slipstream.tools.codesearch.parsing.facts import Definition, FileFacts
@@ -103,6 +104,20 @@ def folded(places: Sequence[DefinitionPlace], limit: int = MAX_FOLDED) -> str:
         shown.append(f"{headline(place)}: {signature(texts[place.path], place.definition)}")
     if len(places) > limit:
         shown.append(f"[{len(places) - limit} more]")
+    return "\n".join(shown)
+
+
+def fitting(fits: Sequence[Fit]) -> str:
+    """Files that fit a text, each with the definitions and lines that do."""
+    shown: list[str] = []
+    for fit in fits:
+        lines = fit.facts.lines()
+        shown.append(f"{fit.path} ({len(lines)} lines)")
+        for place in fit.places:
+            definition = place.definition
+            span = where("", definition.first, definition.last)[1:]
+            shown.append(f"  {span}: {'.'.join(place.qualified)}: {signature(lines, definition)}")
+        shown += [f"  {with_number(line, cut_line(lines[line - 1]))}" for line in fit.lines if line <= len(lines)]
     return "\n".join(shown)
 
 
@@ -209,7 +224,7 @@ def joined(terms: Sequence[str], answers: Sequence[SearchAnswer], notes: Sequenc
             end = text.rfind("\n", 0, share)
             kept = text[: end if end > 0 else share]
             text = f"{kept}\n[{text.count(chr(10), len(kept))} more lines of this answer: narrow the query]"
-        heading = " ".join(terms[number].split()) if terms else ""
+        heading = cut_line(" ".join(terms[number].split())) if terms else ""
         texts.append(f"== {heading}\n{text}" if len(answers) > 1 else text)
     first = next((each for each in answers if each.next_step), answers[0])
     return SearchAnswer(
