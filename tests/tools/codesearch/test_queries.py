@@ -122,8 +122,8 @@ def test_callees_lead_to_their_definitions(search: CodeSearch) -> None:
         search.ask(["run"], mode=Mode.CALLEES).text
         == """plugins/extra/tool.py:4-7 function run calls:
   5: Order -> shop/models.py:22-55 class Order
-  6: save -> likely shop/models.py:15-16 method Base.save
-  7: find -> 3 definitions have that name"""
+  6: order.save -> shop/models.py:15-16 method Base.save
+  7: order.find -> shop/models.py:40-41 method Order.find or shop/models.py:42-43 method Order.find"""
     )
 
 

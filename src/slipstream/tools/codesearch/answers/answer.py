@@ -6,6 +6,7 @@ what is not shown is counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,10 @@ MAX_FOLDED = 25
 MAX_MEMBERS = 80
 MAX_ATTRIBUTES = 20
 MAX_LINE_CHARS = 240
+MAX_SIGNATURE_LINES = 12
+MAX_SIGNATURE_CHARS = 160
 ANSWER_CHARS = 12_000
+_DECORATORS = re.compile(r"^(?:@[\w.]+(?:\([^()]*\))?\s+(?=\S))+")
 WITH_BODY = ("class", "function", "method", "interface", "struct", "enum", "trait", "impl", "module", "macro")
 
 
@@ -85,6 +89,18 @@ def full(place: DefinitionPlace) -> tuple[str, str]:
     return f"{head}\n{shown}\n{more}", f"{place.path}:{shown_to + 1}-{last}"
 
 
+def written_outside(members: Sequence[DefinitionPlace]) -> str:
+    """Members of a type that are in blocks of their own, one line each."""
+    shown = ["members in other blocks:"]
+    for place in members[:MAX_MEMBERS]:
+        definition = place.definition
+        place_text = where(place.path, definition.first, definition.last)
+        shown.append(f"  {place_text}: {signature(place.facts.lines(), definition)}")
+    if len(members) > MAX_MEMBERS:
+        shown.append(f"  [{len(members) - MAX_MEMBERS} more]")
+    return "\n".join(shown)
+
+
 def preview(place: DefinitionPlace) -> str:
     definition = place.definition
     lines = place.facts.lines()
@@ -122,8 +138,15 @@ def fitting(fits: Sequence[Fit]) -> str:
 
 
 def signature(lines: Sequence[str], definition: Definition) -> str:
-    line = lines[definition.line - 1].strip() if definition.line <= len(lines) else definition.name
-    return line if len(line) <= 100 else f"{line[:100]}..."
+    """The first line of a definition, with the rest of its arguments and without decorators before it."""
+    at = definition.line - 1
+    text = lines[at].strip() if at < len(lines) else definition.name
+    for line in lines[at + 1 : at + MAX_SIGNATURE_LINES]:
+        if text.count("(") + text.count("[") <= text.count(")") + text.count("]"):
+            break
+        text = f"{text} {line.strip()}"
+    text = _DECORATORS.sub("", text).replace("( ", "(").replace(", )", ")").replace(" )", ")") or text
+    return text if len(text) <= MAX_SIGNATURE_CHARS else f"{text[:MAX_SIGNATURE_CHARS]}..."
 
 
 def outlined(

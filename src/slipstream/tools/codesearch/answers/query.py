@@ -14,6 +14,7 @@ from typing import TypeGuard
 from slipstream.errors import ToolError
 from slipstream.tools.codesearch.answers import answer
 from slipstream.tools.codesearch.answers.answer import SearchAnswer
+from slipstream.tools.codesearch.answers.instances import Instances
 from slipstream.tools.codesearch.answers.ranking import asks_for_tests, rank_files
 from slipstream.tools.codesearch.answers.resolve import Found, Resolver
 from slipstream.tools.codesearch.answers.terms import Form, PathFilter, Term, close_names, read_term
@@ -209,7 +210,7 @@ class Query:
     # ---------------------------------------------------------------- symbols
 
     def _find(self, term: Term, *, anywhere: bool = False) -> Found:
-        found = self._resolver.find(term.parts)
+        found = self._resolver.find(term.parts) if term.pattern else self._meant(term.parts)
         places = found.places
         if term.pattern:
             wanted = PathFilter(term.pattern)
@@ -217,6 +218,21 @@ class Query:
         if self._path and not anywhere:
             places = tuple(place for place in places if self._filter.match(place.path))
         return Found(places=places, how=found.how if places else "")
+
+    def _meant(self, parts: tuple[str, ...]) -> Found:
+        """The definitions of a name, or those that it means on an instance: `app.route`."""
+        found = self._resolver.find(parts)
+        if found.places or len(parts) < 2:
+            return found
+        if (found := Instances(self._tree, self._resolver).find(parts)).places:
+            return found
+        methods = [place for place in self._tree.code.defined(parts[-1]) if place.definition.kind == "method"]
+        head = parts[-2].lower().replace("_", "")
+        alike = [place for place in methods if head in "".join(place.qualified[-2:-1]).lower()]
+        places = tuple(alike or methods)
+        if not places or len(places) > NUM_PREVIEWED:
+            return Found()
+        return Found(places=places, how=f"what {parts[-2]} is, is not known; by the name {parts[-1]} alone")
 
     def _symbol(self, term: Term) -> SearchAnswer:
         found = self._find(term)
@@ -227,6 +243,9 @@ class Query:
         how = f"[{found.how}]\n" if found.how else ""
         if len(places) == 1:
             text, rest = answer.full(places[0])
+            if outside := self._resolver.written_outside(places[0]):
+                text = f"{text}\n{answer.written_outside(outside)}"
+                rest = rest or answer.entity(outside[0])
             if rest:
                 return SearchAnswer(text=how + text, next_step=f'ask for "{rest}" for more of it', kind="rest")
             num_files = len(self._tree.code.using(places[0].definition.name)) - 1
@@ -286,14 +305,12 @@ class Query:
             called = callees(self._tree, self._resolver, place)
             for callee in called[:MAX_CALLEES]:
                 at = ", ".join(map(str, callee.lines[:3]))
-                if not callee.places:
-                    meant = "not defined in this repository"
-                elif callee.is_certain:
+                if callee.places:
                     meant = " or ".join(map(answer.headline, callee.places[:2]))
-                elif len(callee.places) == 1:
-                    meant = f"likely {answer.headline(callee.places[0])}"
+                elif callee.is_known or not callee.num_namesakes:
+                    meant = "not defined in this repository"
                 else:
-                    meant = f"{len(callee.places)} definitions have that name"
+                    meant = f"not known; {answer.counted(callee.num_namesakes, 'definition')} of that name"
                 lines.append(f"  {at}: {callee.name} -> {meant}")
             if len(called) > MAX_CALLEES:
                 lines.append(f"  [{len(called) - MAX_CALLEES} more]")
