@@ -188,4 +188,4 @@ def test_a_type_lists_its_methods_and_a_signature_is_whole(tmp_path: Path, store
     assert "self.x.norm -> not known; 2 definitions of that name" in callees
     lines = search.ask(["same"]).text.split("\n")
     assert "A.java:2-4 method A.same: public String same(int a) {" in lines
-    assert "d0.py:2-8 method D.same: def same(self, a=1):" in lines
+    assert "d0.py:2-9 method D.same: def same(self, a=1):" in lines
