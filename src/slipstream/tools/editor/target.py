@@ -27,7 +27,7 @@ from slipstream.tools.editor.text import (
 )
 from slipstream.tools.line_numbers import Unnumbered, unnumbered
 
-NOT_FOUND = "was not found"
+NOT_FOUND = "was not found in"
 """In the answer when the text is missing; hints look for it."""
 CLOSEST = "Closest:"
 """Before the lines that are similar; hints look for it."""
@@ -173,7 +173,7 @@ def _ambiguous(path: str, file: TextFile, at_lines: Sequence[int], words: EditWo
 
 
 def _miss(path: str, file: TextFile, old: str, new: str, words: EditWords) -> ToolError:
-    told = f"{words.prefix}{words.old} {NOT_FOUND} in {path}, so nothing was changed."
+    told = f"{words.prefix}{words.old} {NOT_FOUND} {path}, so nothing was changed."
     lines = split_lines(file.folded)
     if near := closest(file.folded, old, words.old):
         parts = [f"{told} {CLOSEST}"]

@@ -334,6 +334,7 @@ class Query:
             if is_symbol and not self._tree.code.defined(text) and (names := self._holding(text)):
                 places = [place for name in names for place in self._tree.code.defined(name)]
                 places = [place for place in places if self._filter.match(place.path)]
+                places.sort(key=lambda place: is_test(place.path))
                 if places:
                     heading = f"No definition is called {text}; {len(places)} have it in their names:"
                     found = SearchAnswer(
@@ -346,8 +347,8 @@ class Query:
             step = f'ask for one of them, such as "{answer.entity(close[0])}"'
             heading = f'There is no "{text}". Closest by name:'
             return SearchAnswer(text=f"{heading}\n{answer.folded(close, NUM_RANKED)}", next_step=step, kind="rest")
-        if found := self._closest(text, f"Nothing matches {_quoted(text)} as it stands. Closest by their words:"):
-            return found
+        if closest := self._closest(text, f"Nothing matches {_quoted(text)} as it stands. Closest by their words:"):
+            return closest
         step = "try other words, a part of the name, or a path"
         return SearchAnswer(text=f"Nothing matches {_quoted(text)}.", next_step=step, kind="nothing", is_empty=True)
 
