@@ -112,7 +112,7 @@ def test_an_agent_that_edits_wrongly_is_hinted_and_recovers(tmp_path: Path) -> N
         *[("search_callers",), ("traceback",), ("missed_edit",), ("syntax_error",), (), (), ("finish_unchecked",), ()]
     ]
     texts = [message.content for message in told(rollout)]
-    assert "begins with 1 tab, in old_str with 4 spaces" in texts[2]
+    assert "old_str has 4 spaces instead of 1 tab in line 2" in texts[2]
     assert "[new syntax error, line 2: " in texts[3]
     assert texts[7] == "passed"
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from slipstream.bench.localise import Shown, first_answers, grep, shown_in
+from slipstream.bench.localise import Shown, files_in, first_answers, grep, grep_ranks, shown_in
+from slipstream.tasks.factory.building import issue_in
 
 ANSWER = """2 definitions of pick:
 pack/a.py:3-5 function pick
@@ -36,3 +37,29 @@ def test_grep_shows_no_more_than_so_many_characters(tmp_path: Path) -> None:
     assert grep(tmp_path, ["pick"], line) == [Shown(path="a.py", first=1, last=1)]
     assert grep(tmp_path, ["pick"], 100)[1] == Shown(path="b.py", first=3, last=3)
     assert grep(tmp_path, ["pick"], line - 1) == [] and grep(tmp_path, [], 100) == []
+
+
+def test_files_are_those_that_begin_a_line() -> None:
+    paths = {"pack/a.py", "pack/b.py", "pack/d.py", "1.txt"}
+    assert files_in(ANSWER + "\npack/a.py in x\n  pack/c.py:1: x\nno.py", paths) == [
+        "pack/a.py",
+        "pack/b.py",
+        "pack/d.py",
+    ]
+
+
+def test_grep_may_list_by_path_by_lines_and_by_names(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\n")
+    (tmp_path / "b.py").write_text("one\n" * 3)
+    (tmp_path / "c.py").write_text("one\ntwo\n")
+    assert grep_ranks(tmp_path, ["one", "two"], len("a.py:1:one\n")) == [
+        ["a.py"],
+        ["b.py", "c.py", "a.py"],
+        ["c.py", "b.py", "a.py"],
+    ]
+
+
+def test_the_issue_is_the_instruction_without_what_every_one_has() -> None:
+    told = "/work holds x 1.0. A user reports:\n\nIt fails.\n\nAlways.\n\nFind the cause and fix it."
+    assert issue_in(told) == "It fails.\n\nAlways."
+    assert issue_in("Fix it.") == "Fix it."

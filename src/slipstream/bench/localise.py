@@ -1,9 +1,12 @@
-"""Measures how well a statement leads to the fault: code search against plain grep for the names in the statement.
+"""Measures how well a statement leads to the fault: code search against plain grep.
 
 Input: a folder of tasks made by the factory. None of their code runs; the trees are copied.
 
-Code search finds a task if its first five answers show a line of the faulty function; grep finds it if a line of it is
-in as many characters of `grep -rn` output as those answers have.
+Asked for the names in a statement, code search finds a task if its first five answers show a line of the faulty
+function; grep finds it if a line of it is in as many characters of `grep -rn` output as those answers have.
+
+The `top5` figures count files: the faulty one is among the first five that search names when it is asked for the names,
+when it is given the user's report as it is, and among grep's first five, whichever way of grep is best (`grep_ranks`).
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ConfigError, ToolError
 from slipstream.patches.parse import sections
+from slipstream.tasks.factory.building import issue_in
 from slipstream.tasks.factory.package.suite import Function, functions_of
 from slipstream.tasks.factory.statement import names_in
 from slipstream.tasks.gate import file_of, oracle_of
@@ -26,8 +31,11 @@ from slipstream.tools.codesearch import CodeSearch, Store, host_folder
 from slipstream.types import Json, Task
 
 NUM_ANSWERS = 5
+NUM_FILES = 5
 MAX_NAMES = 8
 _HEADER = re.compile(r"(?P<path>[^\s:|]+\.\w+)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?(?: (?:in )?\S.*)?")
+_PATH = re.compile(r"^([^\s:|]+\.\w+)(?=[:\s]|$)", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w{3,}")
 _SHOWN = re.compile(r"\s*(?P<first>\d+)(?:-(?P<last>\d+))?(?:\||: )")
 
 
@@ -41,7 +49,7 @@ class Shown:
 
 
 def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
-    """The figures: num_tasks, search_share, grep_share, and details."""
+    """The figures: num_tasks, the shares of tasks that were found in each way, and details."""
     tasks = read_tasks(file_of(folder))[:num]
     by_tree: dict[str, list[Task]] = {}
     for task in tasks:
@@ -64,10 +72,14 @@ def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
         "num_tasks": total,
         "search_share": round(sum(one.by_search for one in tries) / total, 4),
         "grep_share": round(sum(one.by_grep for one in tries) / total, 4),
+        "search_top5": round(sum(one.file_by_search for one in tries) / total, 4),
+        "text_top5": round(sum(one.file_by_text for one in tries) / total, 4),
+        "grep_top5": round(sum(one.file_by_grep for one in tries) / total, 4),
         "search_only": sum(one.by_search and not one.by_grep for one in tries),
         "grep_only": sum(one.by_grep and not one.by_search for one in tries),
         "without_names": sum(not one.num_names for one in tries),
         "mean_chars": round(sum(one.num_chars for one in tries) / total, 1),
+        "mean_files": round(sum(one.num_files for one in tries) / total, 1),
         "seconds": round(time.monotonic() - start_s, 1),
     }
 
@@ -76,8 +88,13 @@ def run(folder: Path, *, num: int | None = None) -> dict[str, Json]:
 class _Try:
     by_search: bool
     by_grep: bool
+    file_by_search: bool
+    file_by_text: bool
+    file_by_grep: bool
     num_names: int
     num_chars: int
+    num_files: int
+    """Python files of the tree."""
 
 
 def _try(task: Task, copy: Path, store: Store) -> _Try:
@@ -87,25 +104,35 @@ def _try(task: Task, copy: Path, store: Store) -> _Try:
         for path, file in task.sandbox.files.items():
             (copy / path).write_bytes(file.data)
         faulty = faulty_functions(task)
+        right = {section.old_path for section in sections(oracle_of(task).encode("utf-8", "surrogateescape"))}
+        issue = issue_in(task.brief.instruction)
         names = names_in(task.brief.instruction)[:MAX_NAMES]
-        text = _answers(CodeSearch(host_folder(copy), store), names)
-        found = _hits(shown_in(text, NUM_ANSWERS), faulty)
+        search = CodeSearch(host_folder(copy), store)
+        by_names, by_text = _asked(search, names), _asked(search, [issue])
+        text = first_answers(by_names, NUM_ANSWERS)
+        paths = set(search.tree.paths())
+        greps = grep_ranks(copy, names or list(dict.fromkeys(_WORD.findall(issue))), len(by_names or by_text))
         return _Try(
-            by_search=found,
+            by_search=_hits(shown_in(text, NUM_ANSWERS), faulty),
             by_grep=_hits(grep(copy, names, len(text)), faulty),
+            file_by_search=not right.isdisjoint(files_in(by_names, paths)[:NUM_FILES]),
+            file_by_text=not right.isdisjoint(files_in(by_text, paths)[:NUM_FILES]),
+            file_by_grep=any(not right.isdisjoint(files[:NUM_FILES]) for files in greps),
             num_names=len(names),
             num_chars=len(text),
+            num_files=sum(path.endswith(".py") for path in paths),
         )
     finally:
         for path, data in before.items():
             (copy / path).write_bytes(data)
 
 
-def _answers(search: CodeSearch, names: Sequence[str]) -> str:
-    if not names:
+def _asked(search: CodeSearch, terms: Sequence[str]) -> str:
+    """The whole answer; empty if there is none."""
+    if not terms:
         return ""
     try:
-        return first_answers(search.ask(list(names)).text, NUM_ANSWERS)
+        return search.ask(list(terms)).text
     except ToolError:
         return ""
 
@@ -165,6 +192,11 @@ def shown_in(text: str, num: int) -> list[Shown]:
     return found
 
 
+def files_in(text: str, paths: Collection[str]) -> list[str]:
+    """The files that begin a line of an answer, in order, each once."""
+    return list(dict.fromkeys(found for found in _PATH.findall(text) if found in paths))
+
+
 def grep(folder: Path, names: Sequence[str], num_chars: int) -> list[Shown]:
     """The lines in the first `num_chars` characters of `grep -rn` for the names in Python files, sorted by path."""
     found: list[Shown] = []
@@ -174,6 +206,19 @@ def grep(folder: Path, names: Sequence[str], num_chars: int) -> list[Shown]:
             break
         found.append(Shown(path=path, first=number, last=number))
     return found
+
+
+def grep_ranks(folder: Path, names: Sequence[str], num_chars: int) -> list[list[str]]:
+    """The files that grep names, in three orders: by path, as far as `num_chars` characters of `grep -rn` go; with most
+    matching lines first; with most different names first."""
+    num_lines: Counter[str] = Counter()
+    kinds: dict[str, set[str]] = {}
+    for path, _, line in _matches(folder, names):
+        num_lines[path] += 1
+        kinds.setdefault(path, set()).update(name for name in names if name in line)
+    by_lines = sorted(num_lines, key=lambda path: (-num_lines[path], path))
+    by_names = sorted(num_lines, key=lambda path: (-len(kinds[path]), -num_lines[path], path))
+    return [list(dict.fromkeys(one.path for one in grep(folder, names, num_chars))), by_lines, by_names]
 
 
 def _matches(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, int, str]]:

@@ -126,7 +126,8 @@ def test_a_set_can_be_checked_again(tasks: tuple[Task, ...], folder: Path) -> No
 def test_localisation_counts_every_task(tasks: tuple[Task, ...], folder: Path) -> None:
     told = localise(folder / "set")
     assert told["num_tasks"] == len(tasks)
-    assert isinstance(told["search_share"], float) and 0.0 <= told["search_share"] <= 1.0
+    for figure in ("search_share", "search_top5", "text_top5", "grep_top5"):
+        assert isinstance(share := told[figure], float) and 0.0 <= share <= 1.0
 
 
 def test_only_steady_tests_count_and_the_same_seed_gives_the_same_bugs(tmp_path: Path) -> None:

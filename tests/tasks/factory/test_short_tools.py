@@ -46,9 +46,7 @@ def test_a_change_is_shown_with_its_lines() -> None:
     result, text = after("width * height", "width + height")
     assert text == SOURCE.replace("width * height", "width + height")
     assert not result.is_error
-    assert result.text == (
-        "Changed a.py:\n     1\tdef area(width, height):\n     2\t    return width + height\n     3\t\n     4\t"
-    )
+    assert result.text == ("Changed a.py:\n1| def area(width, height):\n2|     return width + height\n3| \n4| ")
 
 
 def test_a_change_that_breaks_the_file_is_made_and_said() -> None:
@@ -60,22 +58,23 @@ def test_a_change_that_breaks_the_file_is_made_and_said() -> None:
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        ("    name = 'it`s'", ["quotes differ", '     6\t    name = "it\'s"']),
+        (
+            "    name = 'it`s'",
+            ["quotes differ: old has `'` instead of `\"` in line 6, ``` instead of `'`", '6|     name = "it\'s"'],
+        ),
         (
             "\treturn width * height",
-            ["line 2 begins with 4 spaces, in old with 1 tab", "     2\t"],
+            ["old has 1 tab instead of 4 spaces in line 2", "2|     return"],
         ),
-        ("    return width*height", ["     2\t    return width * height"]),
-        ("     2\t    return width * height", ["old has the line numbers of a view"]),
-        ("    return sum(values[2:])", ["     7\t    return sum(values[1:])", "    11\t    return sum(values[1:])"]),
-        ("import os", ["Nothing in its 11 lines is like it"]),
-        ("", ["Nothing in its 11 lines is like it"]),
+        ("    return width*height", ["2|     return width * height", "old has nothing instead of 1 space in line 2"]),
+        ("    return sum(values[2:])", ["7|     return sum(values[1:])", "11|     return sum(values[1:])"]),
+        ("import os", ["Nothing in its 11 lines is similar"]),
     ],
 )
 def test_text_that_is_not_there_is_answered_with_the_closest_lines(old: str, said: list[str]) -> None:
     result, text = after(old, "x")
     assert result.is_error and text == SOURCE
-    assert result.text.startswith("old is not in a.py, so nothing was changed.")
+    assert result.text.startswith("old was not found in a.py, so nothing was changed.")
     assert all(one in result.text for one in said), result.text
 
 
@@ -83,7 +82,7 @@ def test_text_that_is_there_twice_is_answered_with_its_lines() -> None:
     result, text = after("    return sum(values[1:])", "    return sum(values)")
     assert result.is_error and text == SOURCE
     assert "2 times" in result.text
-    assert "     7\t    return sum(values[1:])\n    11\t    return sum(values[1:])\n" in result.text
+    assert "\n7|     return sum(values[1:])\n11|     return sum(values[1:])\n" in result.text
 
 
 def test_answers_about_long_lines_stay_short() -> None:

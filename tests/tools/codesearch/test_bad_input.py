@@ -25,7 +25,7 @@ def test_files_that_do_not_parse_are_found_by_name_and_by_text(tmp_path: Path, s
         written(tmp_path, {"bad.py": "class A:\n    def f(self):\n        x = = 1\n", "good.py": GOOD}), store
     )
     assert search.ask(["A.f"]).text.startswith("bad.py:2-3 method A.f")
-    assert "bad.py in A.f\n  3| x = = 1" in search.ask(["x = = 1"]).text
+    assert "bad.py in A.f\n  3|         x = = 1" in search.ask(["x = = 1"]).text
     assert "[not fully parsed: bad.py (line 3: invalid syntax)]" in search.ask(["zzz"]).text
 
 

@@ -73,8 +73,8 @@ def in_sandbox(scene: ScriptedCall, files: Mapping[str, bytes | File] | None = N
 @needs_sandboxes
 def test_a_file_is_viewed_with_line_numbers_and_its_tabs() -> None:
     async def scene(desk: Desk) -> None:
-        assert await desk.does("view", "Makefile") == "     1\tall:\n     2\t\techo hi"
-        assert await desk.does("view", "/work/Makefile", view_range=[2, -1]) == "     2\t\techo hi\n[lines 2 to 2 of 2]"
+        assert await desk.does("view", "Makefile") == "1| all:\n2| \techo hi"
+        assert await desk.does("view", "/work/Makefile", view_range=[2, -1]) == "2| \techo hi\n[lines 2 to 2 of 2]"
         assert await desk.does("view", "Makefile", view_range=["1", 99]) == await desk.does("view", "Makefile")
         assert await desk.does("view", "empty") == "[empty is empty]"
         assert "beyond the end: Makefile has 2 lines" in await desk.refuses("view", "Makefile", view_range=[3, 4])
@@ -87,10 +87,10 @@ def test_a_file_is_viewed_with_line_numbers_and_its_tabs() -> None:
 @needs_sandboxes
 def test_encodings_are_shown_and_said() -> None:
     async def scene(desk: Desk) -> None:
-        assert await desk.does("view", "utf16.txt") == "     1\tgrün\n[the file is in utf-16-le]"
+        assert await desk.does("view", "utf16.txt") == "1| grün\n[the file is in utf-16-le]"
         assert "é\n[the file is in iso8859-1]" in await desk.does("view", "latin.py")
         told = await desk.does("view", "odd.txt")
-        assert told == "     1\tabcdef\\xff\n[some bytes are no text and shown as \\x..: edit around them]"
+        assert told == "1| abcdef\\xff\n[some bytes are no text and shown as \\x..: edit around them]"
 
     files = {
         "utf16.txt": "\ufeffgrün\r\n".encode("utf-16-le"),
@@ -113,14 +113,14 @@ def test_long_code_is_folded_and_long_text_is_begun() -> None:
         assert "    1197-1198 def f299(a):" in told
         assert told.endswith("[folded: see code with view_range, such as [1, 2]]")
         assert await desk.does("view", "long.py", view_range=[5, 6]) == (
-            "     5\tdef f1(a):\n     6\t    return a + 1\n[lines 5 to 6 of 1200]"
+            "5| def f1(a):\n6|     return a + 1\n[lines 5 to 6 of 1200]"
         )
         told = await desk.does("view", "notes.txt")
         last = int(told.rsplit("[lines 1 to ", 1)[1].split()[0])
         assert told.endswith(f"[lines 1 to {last} of 5000; go on with view_range [{last + 1}, 5000]]")
         assert "left out" not in told and len(told) < 16_000
         told = await desk.does("view", "wide.js")
-        assert told == "     1\t" + "x" * 1000 + "[... 99000 more characters]"
+        assert told == "1| " + "x" * 1000 + "[... 99000 more characters]"
 
     in_sandbox(scene, {"long.py": code.encode(), "notes.txt": notes.encode(), "wide.js": b"x" * 100_000})
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_edited_is_told_with_a_remedy() -> None:
 def test_an_edit_changes_what_it_was_asked_to_and_keeps_the_mode() -> None:
     async def scene(desk: Desk) -> None:
         told = await desk.does("str_replace", "run.py", old_str="a - b", new_str="a + b")
-        assert told.startswith("Edited run.py:\n     1\tdef add(a, b):\n     2\t    return a + b\n")
+        assert told.startswith("Edited run.py:\n1| def add(a, b):\n2|     return a + b\n")
         assert await desk.sandbox.read("run.py") == CODE.replace(b"-", b"+")
         assert await desk.sh("stat -c %a run.py locked.txt") == "755\n444\n"
         await desk.does("insert", "locked.txt", insert_line=0, new_str="first")
@@ -218,15 +218,30 @@ def test_a_miss_shows_the_closest_lines_and_changes_nothing() -> None:
         told = await desk.refuses("str_replace", "a.py", old_str="\treturn a - b", new_str="x")
         assert told == (
             "edit: old_str was not found in a.py, so nothing was changed. Closest:\n"
-            "line 2 (indentation differs: line 2 begins with 4 spaces, in old_str with 1 tab):\n"
-            "     2\t    return a - b"
+            "line 2 (indentation differs: old_str has 1 tab instead of 4 spaces in line 2):\n"
+            "2|     return a - b"
         )
         told = await desk.refuses("str_replace", "a.py", old_str="whatever else", new_str="    return a - b\n")
         assert told.endswith("But new_str is there already, at line 2.")
-        assert "Nothing in it is similar" in await desk.refuses("str_replace", "a.py", old_str="whatever", new_str="x")
+        assert "Nothing in its 6 lines is similar" in await desk.refuses(
+            "str_replace", "a.py", old_str="whatever", new_str="x"
+        )
         assert "old_str is empty" in await desk.refuses("str_replace", "a.py", old_str="", new_str="x")
         assert "are the same" in await desk.refuses("str_replace", "a.py", old_str="a", new_str="a")
         assert await desk.sandbox.read("a.py") == CODE
+
+    in_sandbox(scene, {"a.py": CODE})
+
+
+@needs_sandboxes
+def test_line_numbers_that_were_copied_from_a_view_are_understood() -> None:
+    async def scene(desk: Desk) -> None:
+        old, new = "1| def add(a, b):\n2|     return a - b", "1| def add(a, b):\n2|     return a + b"
+        told = await desk.does("str_replace", "a.py", old_str=old, new_str=new)
+        assert told.endswith("[without the line numbers in old_str and new_str]")
+        assert await desk.sandbox.read("a.py") == CODE.replace(b"a - b", b"a + b")
+        await desk.does("insert", "a.py", insert_line=2, new_str="3|     # never reached")
+        assert (await desk.sandbox.read("a.py")).split(b"\n")[2] == b"    # never reached"
 
     in_sandbox(scene, {"a.py": CODE})
 
@@ -237,7 +252,7 @@ def test_an_ambiguous_edit_shows_the_places_and_changes_nothing() -> None:
         told = await desk.refuses("str_replace", "a.py", old_str="    return a", new_str="x")
         assert told == (
             "edit: old_str is in a.py 2 times, so nothing was changed. It begins in these lines:\n"
-            "     2\t    return a - b\n     6\t    return add(a, a)\n"
+            "2|     return a - b\n6|     return add(a, a)\n"
             "Give more of the lines around the one that is meant, so that old_str is there once."
         )
         assert "more than 10 times" in await desk.refuses("str_replace", "b", old_str="xx", new_str="y")
@@ -271,7 +286,7 @@ def test_edits_are_undone_one_by_one_and_a_created_file_goes_away() -> None:
         await desk.does("create", "b.txt", file_text="one\n")
         await desk.does("insert", "./b.txt", insert_line=1, new_str="two")
         await desk.does("str_replace", "/work/b.txt", old_str="one", new_str="1")
-        assert await desk.does("undo", "b.txt") == "Undid the last edit of b.txt.\n     1\tone\n     2\ttwo"
+        assert await desk.does("undo", "b.txt") == "Undid the last edit of b.txt.\n1| one\n2| two"
         await desk.does("undo", "b.txt")
         assert await desk.sandbox.read("b.txt") == b"one\n"
         assert await desk.does("undo", "b.txt") == "Undid the creation of b.txt: it is gone again."
@@ -364,7 +379,7 @@ def test_without_programs_in_the_sandbox_files_can_still_be_edited() -> None:
         sandbox = await FakeProvider().open(SandboxSpec(files={"a.py": File(data=CODE)}))
         async with Toolset.named(["edit"]).open(sandbox=sandbox) as tools:
             desk = Desk(tools, sandbox)
-            assert (await desk.does("view", "a.py")).startswith("     1\tdef add(a, b):")
+            assert (await desk.does("view", "a.py")).startswith("1| def add(a, b):")
             await desk.does("str_replace", "a.py", old_str="a - b", new_str="a + b")
             await desk.does("undo", "a.py")
             assert "No such file" in await desk.refuses("view", "b.py")
@@ -483,7 +498,9 @@ def test_a_large_file_is_edited_as_a_small_one_is() -> None:
         assert "Edited x" in await desk.does("insert", "x", insert_line=20_000, new_str="end")
         assert await desk.sandbox.read("x") == lines + b"end\r\n"
         assert "is beyond the end" in await desk.refuses("insert", "x", insert_line=20_002, new_str="end")
-        assert "line 10 differs" in await desk.refuses("str_replace", "x", old_str="line 8\nlime 9\n", new_str="y")
-        assert "20001\tend" in await desk.does("view", "x", view_range=[20_001, -1])
+        assert "`lime` instead of `line` in line 10" in await desk.refuses(
+            "str_replace", "x", old_str="line 8\nlime 9\n", new_str="y"
+        )
+        assert "20001| end" in await desk.does("view", "x", view_range=[20_001, -1])
 
     in_sandbox(scene, {"x": lines})

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from slipstream.agent.hints.seen import AnsweredCall, Situation
-from slipstream.tools.editor.editor import NEW_SYNTAX_ERROR, NOT_FOUND
+from slipstream.tools.editor.editor import NEW_SYNTAX_ERROR
+from slipstream.tools.editor.target import CLOSEST, NOT_FOUND
 
 LARGE_CHARS = 8_000
 """A longer answer is a lot to read."""
@@ -33,8 +34,8 @@ def missed_edit(situation: Situation) -> str | None:
         again = any(old.is_error and NOT_FOUND in old.text and old.argument("path") == path for old in earlier)
         if again:
             return f"View {path} again where you want to change it, and replace one or two whole lines at a time."
-        if "Closest:" in answer.text:
-            return "Copy old_str from the lines shown here, blanks and tabs included, and without the line numbers."
+        if CLOSEST in answer.text:
+            return "Copy old_str from the lines shown here, blanks and tabs included."
         return f"Look for the place in {path} first, view it, and copy old_str from there."
     return None
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from slipstream.patches.apply import Entry, apply_patch
 from slipstream.tasks.commits.checkout import link_folder
-from slipstream.tasks.commits.swebench import problem_of, written
+from slipstream.tasks.commits.swebench import written
+from slipstream.tasks.factory.building import issue_in
 from slipstream.tasks.factory.package.runner import DEPS, WORKDIR
 from slipstream.tasks.factory.package.sources import normal_name
 from slipstream.types import Json, Task
@@ -45,7 +46,7 @@ def _write_task(task: Task, facts: Mapping[str, Json], folder: Path, python: str
     env = {name: value for name, value in task.sandbox.env.items() if name != "PATH"}
     settings = "".join(f'ENV {name}="{value}"\n' for name, value in env.items())
     files = {
-        "instruction.md": f"The source is in {WORKDIR}.\n\n{problem_of(task)}\n",
+        "instruction.md": f"The source is in {WORKDIR}.\n\n{issue_in(task.brief.instruction)}\n",
         "task.toml": _settings(task, facts),
         "environment/Dockerfile": f"FROM python:{python}-slim\nCOPY tree {WORKDIR}\n{settings}WORKDIR {WORKDIR}\n",
         "solution/solve.sh": _solution(task, tree),

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from slipstream.tasks.factory.building import issue_in
 from slipstream.tasks.factory.package.runner import WORKDIR
 from slipstream.tasks.swe.building import END, START
 from slipstream.tasks.swe.options import TESTBED
@@ -39,7 +40,7 @@ def row_of(task: Task, facts: Mapping[str, Json]) -> dict[str, Json]:
         "environment_setup_commit": facts["parent"],
         "version": facts["version"],
         "created_at": facts["created"],
-        "problem_statement": problem_of(task),
+        "problem_statement": issue_in(task.brief.instruction),
         "hints_text": "",
         "patch": spec["oracle"],
         "test_patch": facts["test_patch"],
@@ -49,11 +50,6 @@ def row_of(task: Task, facts: Mapping[str, Json]) -> dict[str, Json]:
         "eval_type": "pass_and_fail",
         "log_parser": "parse_log_pytest",
     }
-
-
-def problem_of(task: Task) -> str:
-    """The statement, without the place of the tree and the closing words, which a harness has of its own."""
-    return "\n\n".join(task.brief.instruction.split("\n\n")[1:-1])
 
 
 def eval_script(task: Task) -> str:

@@ -41,7 +41,7 @@ OPENINGS = (
     "A colleague who uses it writes:",
 )
 CLOSINGS = (
-    "Find the cause in the package's source and mend it there.",
+    "Find the cause in the package's source and fix it there.",
     "Please find out why, and correct the package's source.",
     "The package's source has a bug that causes this: fix it.",
     "Change the package's source so that this works as described.",
@@ -151,6 +151,11 @@ def instruction(package: Package, statement: Statement) -> str:
         parts.append(statement.symptom)
     parts.append(f"{closing} Leave tests and configuration as they are: changes to them do not count.")
     return "\n\n".join(parts)
+
+
+def issue_in(instruction: str) -> str:
+    """What the user reports: an instruction without its first paragraph and its last, which are ours."""
+    return "\n\n".join(instruction.split("\n\n")[1:-1]) or instruction
 
 
 def protected(package: Package) -> list[str]:

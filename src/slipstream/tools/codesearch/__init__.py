@@ -4,9 +4,10 @@
 """
 
 from slipstream.tools.codesearch.answers.answer import SearchAnswer
+from slipstream.tools.codesearch.answers.query import Mode
 from slipstream.tools.codesearch.files import Files, FolderFiles, host_folder
 from slipstream.tools.codesearch.parsing.languages import need_grammars
-from slipstream.tools.codesearch.session import CodeSearch, Mode
+from slipstream.tools.codesearch.session import CodeSearch
 from slipstream.tools.codesearch.store import Store
 
 __all__ = ["CodeSearch", "Files", "FolderFiles", "Mode", "SearchAnswer", "Store", "host_folder", "need_grammars"]

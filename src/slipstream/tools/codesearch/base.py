@@ -97,10 +97,18 @@ def module_of(path: str) -> tuple[str, ...]:
 
 
 def is_test(path: str) -> bool:
-    """Whether a file is for tests, judging by its name: its definitions are shown last."""
-    parts = path.split("/")
-    name = parts[-1]
-    return name.startswith(("test_", "conftest.")) or "_test." in name or not {"test", "tests"}.isdisjoint(parts[:-1])
+    """Whether a file is for tests, judging by its name: it is shown last."""
+    *folders, name = path.split("/")
+    stem = name.partition(".")[0]
+    return (
+        name.startswith(("test_", "conftest."))
+        or stem == "tests"
+        or stem.endswith(("_test", "_tests"))
+        or (name.endswith(".java") and stem.endswith(("Test", "Tests")))
+        or ".test." in name
+        or ".spec." in name
+        or not {"test", "tests", "__tests__"}.isdisjoint(folders)
+    )
 
 
 def by_stem(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:

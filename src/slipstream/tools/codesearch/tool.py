@@ -20,9 +20,10 @@ from slipstream.errors import InfrastructureError, SandboxFileError, ToolError, 
 from slipstream.sandbox.base import Rooted, Sandbox
 from slipstream.tools.base import Effect, Hint, Observation, ToolContext
 from slipstream.tools.codesearch.answers.answer import SearchAnswer
+from slipstream.tools.codesearch.answers.query import Mode
 from slipstream.tools.codesearch.files import FolderFiles
 from slipstream.tools.codesearch.remote import FetchedFiles
-from slipstream.tools.codesearch.session import CodeSearch, Mode
+from slipstream.tools.codesearch.session import CodeSearch
 from slipstream.tools.codesearch.store import Store
 from slipstream.tools.define import DEFAULT_MAX_OUTPUT_CHARS, TypedTool, class_tool
 
@@ -60,7 +61,8 @@ class Search:
         terms: Annotated[
             list[str],
             "what to look for: a name (QuerySet, QuerySet.filter, pkg.module.function), a file (query.py, db/*.py), "
-            "lines (query.py:120-160), a definition in a file (query.py:QuerySet.filter), or any text",
+            "lines (query.py:120-160), a definition in a file (query.py:QuerySet.filter), or any text: a message, a "
+            "question, a whole bug report",
             Field(max_length=8),
         ],
         path: Annotated[str, "look only in this file or folder, or in files that match this glob"] = "",

@@ -20,36 +20,21 @@ from slipstream.offload import OffloadLimits, WorkTooLarge, by_size
 from slipstream.sandbox.base import Sandbox
 from slipstream.tools.base import Effect, ToolContext
 from slipstream.tools.define import TypedTool, class_tool
-from slipstream.tools.editor.closest import Near, closest
 from slipstream.tools.editor.history import History
 from slipstream.tools.editor.places import EditorPlace, PlaceKind, list_folder, look, missing
-from slipstream.tools.editor.show import around, numbered, view_lines, view_whole
+from slipstream.tools.editor.show import around, view_lines, view_whole
 from slipstream.tools.editor.syntax import find_problem
-from slipstream.tools.editor.text import (
-    Change,
-    NotText,
-    TextFile,
-    common_ends,
-    decode,
-    find_places,
-    fold,
-    insertion,
-    line_at,
-    replacement,
-    split_lines,
-)
+from slipstream.tools.editor.target import Edited, EditWords, inserted, replaced, text_of
+from slipstream.tools.editor.text import NotText, TextFile, common_ends, decode, fold, line_at, split_lines
 from slipstream.types import File
 
 MAX_BYTES = 4 << 20
-NOT_FOUND = "old_str was not found"
-"""In the answer when the text is missing; hints look for it."""
+WORDS = EditWords()
 NEW_SYNTAX_ERROR = "[new syntax error"
 """Starts a line of the answer when an edit broke the syntax; hints look for it."""
 
 _LIMITS = OffloadLimits(cpu_s=10, result_bytes=64 << 20)
 """For the process that works on a large file."""
-_MAX_PLACES = 10
-_MAX_SHOWN_LINES = 30
 _SYNTAX_SHARE = 0.5
 """The largest share of the remaining time for the syntax check."""
 
@@ -122,10 +107,6 @@ class Editor:
         return "\n".join((told, *await self._syntax(place, before, data, ctx)))
 
     async def _replace(self, place: EditorPlace, old: str, new: str, ctx: ToolContext) -> str:
-        if not old:
-            raise ToolError("edit: old_str is empty: give the text to replace, or use insert")
-        if old == new:
-            raise ToolError("edit: old_str and new_str are the same: nothing would change")
         data = await self._read(place, ctx)
         after, told = await _worked_on(data, _replaced, place, data, old, _writable(new))
         return await self._change(place, data, after, told, ctx)
@@ -245,16 +226,6 @@ def _count(number: int, noun: str) -> str:
 # ---------------------------------------------------------------- files
 
 
-def _decoded(place: EditorPlace, data: bytes) -> TextFile:
-    try:
-        return decode(data)
-    except NotText as why:
-        raise ToolError(
-            f"edit: {place.path} is no text ({why}, {_count(len(data), 'byte')}): "
-            "look at it with bash, such as file or xxd"
-        ) from None
-
-
 def _remarks(file: TextFile) -> list[str]:
     """Notes on what the lines do not show."""
     told: list[str] = []
@@ -302,7 +273,7 @@ async def _worked_on(data: bytes, function: Callable[..., T], *args: object) -> 
 
 
 def _viewed(place: EditorPlace, data: bytes, view_range: list[int] | None) -> str:
-    file = _decoded(place, data)
+    file = text_of(place.path, data, WORDS.prefix)
     lines = split_lines(file.folded)
     if not lines:
         return f"[{place.path} is empty]"
@@ -315,36 +286,16 @@ def _viewed(place: EditorPlace, data: bytes, view_range: list[int] | None) -> st
 
 
 def _replaced(place: EditorPlace, data: bytes, old: str, new: str) -> tuple[bytes, str]:
-    """The file after replacing one text with another, and the answer. Raises ToolError."""
-    file = _decoded(place, data)
-    return _spliced(place, file, _find_change(place, file, old, new))
+    return _told(place, replaced(place.path, data, old, new, WORDS))
 
 
 def _inserted(place: EditorPlace, data: bytes, after_line: int, new: str) -> tuple[bytes, str]:
-    file = _decoded(place, data)
-    num_lines = len(split_lines(file.folded))
-    if after_line > num_lines:
-        raise ToolError(
-            f"edit: insert_line {after_line} is beyond the end: {place.path} has {_count(num_lines, 'line')}, "
-            f"so give 0 to {num_lines}"
-        )
-    return _spliced(place, file, insertion(file, after_line, fold(new)))
+    return _told(place, inserted(place.path, data, after_line, new, WORDS))
 
 
-def _spliced(place: EditorPlace, file: TextFile, change: Change) -> tuple[bytes, str]:
-    try:
-        after = file.splice(change.start, change.end, change.new)
-    except UnicodeEncodeError as unfit:
-        character = unfit.object[unfit.start]
-        raise ToolError(
-            f"edit: {place.path} is in {file.encoding}, which has no {character!r} (U+{ord(character):04X}): "
-            "write it in another way"
-        ) from None
-    if after == file.data:
-        raise ToolError("edit: nothing would change: the file already has this text there")
-    head, new = fold(file.text[: change.start]), fold(change.new)
-    folded = head + new + fold(file.text[change.end :])
-    return after, "\n".join((f"Edited {place.path}:", *_about(folded, len(head), len(head) + len(new))))
+def _told(place: EditorPlace, edited: Edited) -> tuple[bytes, str]:
+    about = _about(edited.folded, edited.start, edited.end)
+    return edited.data, "\n".join((f"Edited {place.path}:", *about, *edited.notes))
 
 
 def _about_undone(now: bytes, before: bytes) -> list[str]:
@@ -354,54 +305,3 @@ def _about_undone(now: bytes, before: bytes) -> list[str]:
         return []
     head, tail = common_ends(one, other)
     return _about(other, head, len(other) - tail)
-
-
-# ---------------------------------------------------------------- finding the text to replace
-
-
-def _find_change(place: EditorPlace, file: TextFile, old: str, new: str) -> Change:
-    """Raises ToolError unless `old` is in the file exactly once."""
-    if "\r" in old + new:  # then line endings are meant literally
-        found = find_places(file.text, old, _MAX_PLACES + 1)
-        if len(found) == 1:
-            return Change(start=found[0], end=found[0] + len(old), new=new)
-        if found:
-            raise _ambiguous(place, file, [fold(file.text[:spot]).count("\n") + 1 for spot in found])
-        old, new = fold(old), fold(new)
-    found = find_places(file.folded, old, _MAX_PLACES + 1)
-    if not found:
-        raise _miss(place, file, old, new)
-    if len(found) > 1:
-        raise _ambiguous(place, file, [line_at(file.folded, spot) for spot in found])
-    return replacement(file, found[0], old, new)
-
-
-def _ambiguous(place: EditorPlace, file: TextFile, at_lines: list[int]) -> ToolError:
-    lines = split_lines(file.folded)
-    more = len(at_lines) > _MAX_PLACES
-    number = f"more than {_MAX_PLACES}" if more else str(len(at_lines))
-    shown = dict.fromkeys(at_lines[:_MAX_PLACES])
-    rows = [row for line in shown for row in numbered(lines, line, line)]
-    return ToolError(
-        f"edit: old_str is in {place.path} {number} times, so nothing was changed. It begins in these lines:\n"
-        + "\n".join(rows)
-        + "\nGive more of the lines around the one that is meant, so that old_str is there once."
-    )
-
-
-def _miss(place: EditorPlace, file: TextFile, old: str, new: str) -> ToolError:
-    told = f"edit: {NOT_FOUND} in {place.path}, so nothing was changed."
-    near = closest(file.folded, old)
-    lines = split_lines(file.folded)
-    if near:
-        parts = [_near_text(lines, each) for each in near]
-        return ToolError(f"{told} Closest:\n" + "\n".join(parts))
-    if new.strip() and new in file.folded:
-        return ToolError(f"{told} But new_str is there already, at line {line_at(file.folded, file.folded.find(new))}.")
-    return ToolError(f"{told} Nothing in it is similar: view the file, or look for a word of it with grep.")
-
-
-def _near_text(lines: list[str], near: Near) -> str:
-    last = min(near.last, near.first + _MAX_SHOWN_LINES - 1)
-    span = f"line {near.first}" if near.first == near.last else f"lines {near.first} to {near.last}"
-    return "\n".join((f"{span} ({near.why}):", *numbered(lines, near.first, last)))

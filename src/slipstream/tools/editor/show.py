@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from slipstream.tools.editor.outline import Entry, outline
 from slipstream.tools.editor.text import shown
+from slipstream.tools.line_numbers import with_number
 
 MAX_CHARS = 14_000
 """For a view: below the limit of a tool's output, so that the middle is not cut out."""
@@ -21,14 +22,14 @@ _AROUND = 4
 
 
 def numbered(lines: Sequence[str], first: int, last: int) -> list[str]:
-    """The lines `first` to `last`, each prefixed with its number and a tab."""
-    return [_line(number, lines[number - 1]) for number in range(first, min(last, len(lines)) + 1)]
+    """The lines `first` to `last`, each with its number."""
+    last = min(last, len(lines))
+    return [with_number(number, _cut(lines[number - 1]), len(str(last))) for number in range(first, last + 1)]
 
 
-def _line(number: int, line: str) -> str:
+def _cut(line: str) -> str:
     rest = len(line) - MAX_LINE_CHARS
-    cut = f"{shown(line[:MAX_LINE_CHARS])}[... {rest} more characters]" if rest > 0 else shown(line)
-    return f"{number:6d}\t{cut}"
+    return f"{shown(line[:MAX_LINE_CHARS])}[... {rest} more characters]" if rest > 0 else shown(line)
 
 
 def around(lines: Sequence[str], first: int, last: int) -> str:

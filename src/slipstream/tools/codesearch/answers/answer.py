@@ -6,13 +6,16 @@ what is not shown is counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slipstream.tools.codesearch.answers.ranking import Fit
 from slipstream.tools.codesearch.answers.resolve import CONTAINERS
 from slipstream.tools.codesearch.answers.uses import Site
 from slipstream.tools.codesearch.parsing.facts import Definition, FileFacts
 from slipstream.tools.codesearch.tree import DefinitionPlace
+from slipstream.tools.line_numbers import with_number
 
 FULL_LINES = 150
 FULL_CHARS = 7000
@@ -22,7 +25,10 @@ MAX_FOLDED = 25
 MAX_MEMBERS = 80
 MAX_ATTRIBUTES = 20
 MAX_LINE_CHARS = 240
+MAX_SIGNATURE_LINES = 12
+MAX_SIGNATURE_CHARS = 160
 ANSWER_CHARS = 12_000
+_DECORATORS = re.compile(r"^(?:@[\w.]+(?:\([^()]*\))?\s+(?=\S))+")
 WITH_BODY = ("class", "function", "method", "interface", "struct", "enum", "trait", "impl", "module", "macro")
 
 
@@ -40,7 +46,7 @@ def numbered(lines: Sequence[str], first: int, last: int) -> str:
     """Lines `first` to `last` with their numbers."""
     width = len(str(last))
     return "\n".join(
-        f"{number:>{width}}| {cut_line(line)}" for number, line in enumerate(lines[first - 1 : last], first)
+        with_number(number, cut_line(line), width) for number, line in enumerate(lines[first - 1 : last], first)
     )
 
 
@@ -83,6 +89,18 @@ def full(place: DefinitionPlace) -> tuple[str, str]:
     return f"{head}\n{shown}\n{more}", f"{place.path}:{shown_to + 1}-{last}"
 
 
+def written_outside(members: Sequence[DefinitionPlace]) -> str:
+    """Members of a type that are in blocks of their own, one line each."""
+    shown = ["members in other blocks:"]
+    for place in members[:MAX_MEMBERS]:
+        definition = place.definition
+        place_text = where(place.path, definition.first, definition.last)
+        shown.append(f"  {place_text}: {signature(place.facts.lines(), definition)}")
+    if len(members) > MAX_MEMBERS:
+        shown.append(f"  [{len(members) - MAX_MEMBERS} more]")
+    return "\n".join(shown)
+
+
 def preview(place: DefinitionPlace) -> str:
     definition = place.definition
     lines = place.facts.lines()
@@ -105,9 +123,30 @@ def folded(places: Sequence[DefinitionPlace], limit: int = MAX_FOLDED) -> str:
     return "\n".join(shown)
 
 
+def fitting(fits: Sequence[Fit]) -> str:
+    """Files that fit a text, each with the definitions and lines that do."""
+    shown: list[str] = []
+    for fit in fits:
+        lines = fit.facts.lines()
+        shown.append(f"{fit.path} ({len(lines)} lines)")
+        for place in fit.places:
+            definition = place.definition
+            span = where("", definition.first, definition.last)[1:]
+            shown.append(f"  {span}: {'.'.join(place.qualified)}: {signature(lines, definition)}")
+        shown += [f"  {with_number(line, cut_line(lines[line - 1]))}" for line in fit.lines if line <= len(lines)]
+    return "\n".join(shown)
+
+
 def signature(lines: Sequence[str], definition: Definition) -> str:
-    line = lines[definition.line - 1].strip() if definition.line <= len(lines) else definition.name
-    return line if len(line) <= 100 else f"{line[:100]}..."
+    """The first line of a definition, with the rest of its arguments and without decorators before it."""
+    at = definition.line - 1
+    text = lines[at].strip() if at < len(lines) else definition.name
+    for line in lines[at + 1 : at + MAX_SIGNATURE_LINES]:
+        if text.count("(") + text.count("[") <= text.count(")") + text.count("]"):
+            break
+        text = f"{text} {line.strip()}"
+    text = _DECORATORS.sub("", text).replace("( ", "(").replace(", )", ")").replace(" )", ")") or text
+    return text if len(text) <= MAX_SIGNATURE_CHARS else f"{text[:MAX_SIGNATURE_CHARS]}..."
 
 
 def outlined(
@@ -175,7 +214,7 @@ def shown_lines(path: str, facts: FileFacts, lines: Sequence[int], limit: int) -
         if inside != before:
             shown.append(f"{path}{inside}")
             before = inside
-        shown.append(f"  {line}| {cut_line(text[line - 1]).strip() if line <= len(text) else ''}")
+        shown.append(f"  {with_number(line, cut_line(text[line - 1]) if line <= len(text) else '')}")
     if len(lines) > limit:
         shown.append(f"  [{len(lines) - limit} more lines]")
     return "\n".join(shown)
@@ -208,7 +247,7 @@ def joined(terms: Sequence[str], answers: Sequence[SearchAnswer], notes: Sequenc
             end = text.rfind("\n", 0, share)
             kept = text[: end if end > 0 else share]
             text = f"{kept}\n[{text.count(chr(10), len(kept))} more lines of this answer: narrow the query]"
-        heading = " ".join(terms[number].split()) if terms else ""
+        heading = cut_line(" ".join(terms[number].split())) if terms else ""
         texts.append(f"== {heading}\n{text}" if len(answers) > 1 else text)
     first = next((each for each in answers if each.next_step), answers[0])
     return SearchAnswer(

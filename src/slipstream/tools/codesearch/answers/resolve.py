@@ -49,8 +49,8 @@ class Resolver:
             for cut in range(len(parts) - 1, 0, -1):
                 if places := self.in_module(parts[:cut], parts[cut:]):
                     return Found(places=places, how=f"{'.'.join(parts)} is re-exported from there")
-        elif places := self._by_alias(parts[0]):
-            return Found(places=places, how=f"{parts[0]} is another name for it in an import")
+        if found := self._by_import(parts):
+            return found
         if places := self._in_other_case(parts):
             return Found(places=places, how="found in another spelling of upper and lower case")
         return Found()
@@ -67,12 +67,19 @@ class Resolver:
         places = [place for name in self._code.spelt(parts[-1]) for place in self._code.defined(name)]
         return _in_order([p for p in places if tuple(part.lower() for part in p.full[-len(parts) :]) == lower])
 
-    def _by_alias(self, name: str) -> tuple[DefinitionPlace, ...]:
-        for path, facts in sorted(self._code.items(), key=lambda item: item[0]):
+    def _by_import(self, parts: Parts) -> Found | None:
+        """What a name means where its first part is imported: `np.array`, `models.CharField`, `vat`."""
+        self._steps = 0
+        files = self._code.items() if len(parts) == 1 else self._code.using(parts[0])
+        for path, facts in sorted(files, key=lambda item: (is_test(item[0]), item[0])):
             for found in facts.imports:
-                if found.as_name == name and found.name not in ("", name) and (places := self._follow(path, found, ())):
-                    return places
-        return ()
+                if found.as_name != parts[0] or (len(parts) == 1 and found.name in ("", parts[0])):
+                    continue
+                if places := self._follow(path, found, parts[1:]):
+                    is_other = parts[0] not in (found.name, found.module)
+                    how = "another name for it in an import" if is_other else f"imported in {path}"
+                    return Found(places=places, how=f"{parts[0]} is {how}")
+        return None
 
     # ---------------------------------------------------------------- modules and imports
 
@@ -154,12 +161,29 @@ class Resolver:
             for n in facts.defined(name)
             if facts.definition(n).parent == owner.number
         ]
-        if own:
+        if own or (own := [place for place in self.written_outside(owner) if place.definition.name == name]):
             return tuple(own)
         for base in self.bases(owner):
             if places := self.member(base, name):
                 return places
         return ()
+
+    def written_outside(self, owner: DefinitionPlace) -> list[DefinitionPlace]:
+        """The members of a type in blocks of their own, as Rust, Go and C++ have them."""
+        definition = owner.definition
+        if owner.facts.language == "python" or definition.kind not in CONTAINERS or definition.kind == "impl":
+            return []
+        blocks = [
+            place
+            for place in self._code.defined(definition.name)
+            if place.definition.kind == "impl" and place.facts.language == owner.facts.language
+        ]
+        near = [place for place in blocks if _folder(place.path) == _folder(owner.path)] or blocks
+        return [
+            DefinitionPlace(place.path, place.facts, child.number)
+            for place in near
+            for child in place.facts.children(place.number)
+        ]
 
     def bases(self, owner: DefinitionPlace) -> list[DefinitionPlace]:
         if not self._may_go_on():
@@ -194,6 +218,10 @@ def _absolute(path: str, found: Import) -> Parts:
     here = path.split("/")[:-1]
     above = here[: len(here) - (found.dots - 1)]
     return (*above, *module)
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _in_order(places: list[DefinitionPlace]) -> tuple[DefinitionPlace, ...]:

@@ -1,4 +1,4 @@
-"""Finds text in files: by substring here, by regular expression in a parsing process with a deadline.
+"""Finds text in files: by substring or phrase here, by regular expression in a parsing process with a deadline.
 
 Input: files with their Facts. Output: the lines that match, by file, and the files that were not searched. Invariants:
 a regular expression costs at most its deadline; nothing is searched twice.
@@ -20,7 +20,11 @@ MAX_LINES = 200
 FILE_TIMEOUT_S = 1.0
 REGEX_TIMEOUT_S = 5.0
 MAX_PATTERN_CHARS = 1000
+MAX_PHRASE_WORDS = 60
+STRING_PREFIX = re.compile(rb"(?<![\w])[bfru]{1,2}(?=[\"'])", re.IGNORECASE)
 _NEWLINES = re.compile(b"\r\n?")
+_BETWEEN = rb"(?:\\[nrt])?[^\w]{1,200}(?:[bfruBFRU]{1,2}(?=[\"'])[^\w]{1,10})?"
+"""What may stand between two words of a string or a comment that goes over lines: blanks, quotes, comment signs."""
 
 
 class Match(NamedTuple):
@@ -39,14 +43,44 @@ class Matches:
     """There was no exact match, so case was ignored."""
 
 
-def find_substring(items: Sequence[tuple[str, FileFacts]], text: str) -> Matches:
+def find_text(items: Sequence[tuple[str, FileFacts]], text: str) -> Matches:
+    """The lines with a text, or with its words in a row, whatever is between them: so a string or a comment is found
+    too that goes over several lines, or that is written in pieces. Case counts, unless nothing is found with it."""
     needle = text.replace("\r\n", "\n").encode()
-    found = tuple(Match(path, facts, lines) for path, facts in items if (lines := _lines_of(facts.text, needle)))
-    if found:
-        return Matches(files=found)
-    lower = needle.lower()
-    found = tuple(Match(path, facts, lines) for path, facts in items if (lines := _lines_of(facts.text.lower(), lower)))
-    return Matches(files=found, is_other_case=bool(found))
+    words = [word.encode() for word in re.findall(r"\w+", text)]
+    for ignore_case in (False, True):
+        pattern = phrase_pattern(text, ignore_case=ignore_case)
+        if ignore_case:
+            needle, words = needle.lower(), [word.lower() for word in words]
+        found: list[Match] = []
+        for path, facts in items:
+            data = facts.text.lower() if ignore_case else facts.text
+            lines = _lines_of(data, needle)
+            if pattern is not None and all(word in data for word in words):
+                lines = tuple(sorted({*lines, *_phrase_lines(data, pattern)}))[:MAX_LINES]
+            if lines:
+                found.append(Match(path, facts, lines))
+        if found:
+            return Matches(files=tuple(found), is_other_case=ignore_case)
+    return Matches()
+
+
+def phrase_pattern(text: str, *, ignore_case: bool) -> re.Pattern[bytes] | None:
+    """None for a text of one word, or of very many."""
+    row = [re.escape(word.encode()) for word in re.findall(r"\w+", text)]
+    if not 2 <= len(row) <= MAX_PHRASE_WORDS:
+        return None
+    return re.compile(rb"(?<!\w)" + _BETWEEN.join(row) + rb"(?!\w)", re.IGNORECASE if ignore_case else 0)
+
+
+def _phrase_lines(text: bytes, pattern: re.Pattern[bytes]) -> tuple[int, ...]:
+    text = _NEWLINES.sub(b"\n", text)
+    lines: dict[int, None] = {}
+    for found in pattern.finditer(text):
+        lines[1 + text.count(b"\n", 0, found.start())] = None
+        if len(lines) >= MAX_LINES:
+            break
+    return tuple(lines)
 
 
 def _lines_of(text: bytes, needle: bytes) -> tuple[int, ...]:

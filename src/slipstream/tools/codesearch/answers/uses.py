@@ -7,8 +7,10 @@ last.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from slipstream.tools.codesearch.answers.instances import Instances
 from slipstream.tools.codesearch.answers.resolve import Resolver
 from slipstream.tools.codesearch.base import is_test
 from slipstream.tools.codesearch.parsing.facts import FileFacts, NameUse
@@ -16,6 +18,9 @@ from slipstream.tools.codesearch.parsing.python_source import CALL, IMPORTED, ME
 from slipstream.tools.codesearch.tree import CodeTree, DefinitionPlace
 
 CALLS = (CALL, MEMBER_CALL, SELF_CALL)
+MAX_LINE_CHARS = 1_000
+_STEP = r"\s*(?:\.|->|::)\s*"
+_RECEIVER = rf"(?<![\w)\]])((?:\w+(?:\([^()]*\))?{_STEP})+)%s\b"
 
 
 class Site(NamedTuple):
@@ -28,13 +33,16 @@ class Site(NamedTuple):
 
 
 class Callee(NamedTuple):
-    """One name that is called, and its possible definitions."""
+    """One name that is called, and its definitions."""
 
     name: str
-    how: int
+    """With what it is called on, if that is plain."""
     lines: tuple[int, ...]
     places: tuple[DefinitionPlace, ...]
-    is_certain: bool
+    is_known: bool
+    """Whether it is known what is called. If so and there are no places, it is not in the repository."""
+    num_namesakes: int
+    """Definitions with the name, if it is not known."""
 
 
 def sites(
@@ -69,19 +77,46 @@ def callees(tree: CodeTree, resolver: Resolver, place: DefinitionPlace) -> list[
     for definition in facts.definitions():
         if definition.parent in inside:
             inside.add(definition.number)
-    lines: dict[tuple[str, int], list[int]] = {}
+    text = facts.lines()
+    calls: dict[tuple[str, int, int, tuple[str, ...]], list[int]] = {}
     for use in facts.uses_in(frozenset(inside)):
         if use.how in CALLS:
-            lines.setdefault((use.name, use.how), []).append(use.line)
-    found = []
-    for (name, how), at in lines.items():
-        places, is_certain = _meant(tree, resolver, path, facts, place, name, how, inside)
-        found.append(Callee(name, how, tuple(sorted(set(at))), places, is_certain))
-    return sorted(found, key=lambda callee: (callee.lines[0], callee.name, callee.how))
+            line = text[use.line - 1] if use.line <= len(text) else ""
+            for receiver in _receivers(line, use.name) if use.how == MEMBER_CALL else [()]:
+                calls.setdefault((use.name, use.how, use.owner, receiver), []).append(use.line)
+    instances = Instances(tree, resolver)
+    found: dict[tuple[str, tuple[DefinitionPlace, ...] | None], list[int]] = {}
+    for (name, how, owner, receiver), lines in calls.items():
+        if how == MEMBER_CALL:
+            places = instances.meant(path, facts, owner, receiver, name) if receiver else None
+        else:
+            places = _plainly_meant(resolver, path, facts, place, name, how, inside)
+        found.setdefault((".".join((*receiver, name)), places), []).extend(lines)
+    return sorted(
+        (_callee(tree, name, lines, places) for (name, places), lines in found.items()),
+        key=lambda callee: (callee.lines[0], callee.name),
+    )
 
 
-def _meant(
-    tree: CodeTree,
+def _callee(tree: CodeTree, name: str, lines: list[int], places: tuple[DefinitionPlace, ...] | None) -> Callee:
+    num = 0
+    if places is None:
+        last = name.rpartition(".")[2]
+        num = sum(each.definition.kind in ("method", "function", "class") for each in tree.code.defined(last))
+    return Callee(name, tuple(sorted(set(lines))), places or (), places is not None, num)
+
+
+def _receivers(line: str, name: str) -> list[tuple[str, ...]]:
+    """What a method is called on in a line: `a.b().` gives (a, b()); () if it is more than names and calls."""
+    found: dict[tuple[str, ...], None] = {}
+    for call in re.finditer(_RECEIVER % re.escape(name), line[:MAX_LINE_CHARS]):
+        before, chain = line[: call.start()].rstrip(), re.sub(r"\([^()]*\)", "()", call[1])
+        parts = tuple(re.split(_STEP, chain)[:-1])
+        found[() if before.endswith((")", "]", "}", "'", '"', ".", "->", "::")) else parts] = None
+    return list(found) or [()]
+
+
+def _plainly_meant(
     resolver: Resolver,
     path: str,
     facts: FileFacts,
@@ -89,18 +124,15 @@ def _meant(
     name: str,
     how: int,
     inside: set[int],
-) -> tuple[tuple[DefinitionPlace, ...], bool]:
+) -> tuple[DefinitionPlace, ...] | None:
+    """What a name means that is called alone, or after `self`; None if that is not known."""
     if how == CALL:
         nested = tuple(
             DefinitionPlace(path, facts, n) for n in facts.defined(name) if facts.definition(n).parent in inside
         )
-        if places := nested or resolver.seen_from(path, facts, name):
-            return places, True
-        if facts.language == "python":
-            return (), False  # a built-in, or a local variable
-    elif how == SELF_CALL:
-        around = resolver.class_around(path, facts, place.number)
-        if around is not None and (places := resolver.member(around, name)):
-            return places, True
-    by_name = tuple(p for p in tree.code.defined(name) if p.definition.kind in ("method", "function", "class"))
-    return by_name, False
+        places = nested or resolver.seen_from(path, facts, name)
+        # In Python the rest is a built-in, or a local variable.
+        return places if places or facts.language == "python" else None
+    around = resolver.class_around(path, facts, place.number)
+    places = () if around is None else resolver.member(around, name)
+    return places or None

@@ -28,6 +28,7 @@ _TO_LINE = USE_BITS + OWNER_BITS
 _LINE_MASK, _USE_MASK, _OWNER_MASK = (1 << LINE_BITS) - 1, (1 << USE_BITS) - 1, (1 << OWNER_BITS) - 1
 _COLUMNS = 6
 _IMPORT_COLUMNS = 5
+_TYPE_COLUMNS = 3
 VALUES = ("variable", "field", "attribute", "constant")
 """Kinds of definitions without a body."""
 MAX_IMPORT_CHARS = 4 * MAX_NAME_CHARS
@@ -70,6 +71,17 @@ class Import(NamedTuple):
     as_name: str
 
 
+class Instance(NamedTuple):
+    """A name that is an instance of a class."""
+
+    owner: int
+    """The definition that it is in, or -1."""
+    name: str
+    """RETURNED for what the owner returns."""
+    kind: str
+    """The class, as it is written there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class FileFacts:
     text: bytes
@@ -82,6 +94,8 @@ class FileFacts:
     bases: Mapping[int, tuple[str, ...]]
     flat_imports: tuple[int | str, ...] = ()
     """The five fields of each import, one after the other."""
+    flat_types: tuple[int | str, ...] = ()
+    """The three fields of each instance, one after the other."""
     error: str = ""
     """Why it could not be parsed; its definitions are then from a scan, or missing."""
 
@@ -89,6 +103,11 @@ class FileFacts:
     def imports(self) -> Iterator[Import]:
         columns = [iter(self.flat_imports)] * _IMPORT_COLUMNS
         return map(Import._make, zip(*columns, strict=True))
+
+    def instances(self, name: str) -> list[Instance]:
+        """What a name is an instance of, wherever that is said."""
+        found = map(Instance._make, zip(*[iter(self.flat_types)] * _TYPE_COLUMNS, strict=True))
+        return [each for each in found if each.name == name]
 
     @property
     def num_defs(self) -> int:
@@ -206,6 +225,7 @@ def decode(text: bytes, language: str, header: Mapping[str, Json], blob: bytes, 
         docs=_docs(header.get("docs"), num_defs),
         bases=_bases(header.get("bases"), num_defs, pool),
         flat_imports=_imports(header.get("imports"), pool),
+        flat_types=_types(header.get("types"), num_defs, pool),
         error=_clean(error[:MAX_NAME_CHARS]) if isinstance(error, str) else "",
     )
 
@@ -259,4 +279,18 @@ def _imports(given: Json, pool: dict[str, str]) -> tuple[int | str, ...]:
     for column in (2, 3, 4):
         texts = _texts(given[column::_IMPORT_COLUMNS], MAX_IMPORT_CHARS, "the name of an import")
         given[column::_IMPORT_COLUMNS] = map(pool.setdefault, texts, texts)
+    return tuple(given)  # type: ignore[arg-type]  # checked column by column
+
+
+def _types(given: Json, num_defs: int, pool: dict[str, str]) -> tuple[int | str, ...]:
+    if not isinstance(given, list) or len(given) % _TYPE_COLUMNS:
+        raise BadReply("the types")
+    owners = given[0::_TYPE_COLUMNS]
+    if not {type(owner) for owner in owners} <= {int}:
+        raise BadReply("the owner of a type")
+    if owners and not -1 <= min(owners) <= max(owners) < num_defs:  # type: ignore[type-var, operator]
+        raise BadReply("the owner of a type")
+    for column in (1, 2):
+        texts = _texts(given[column::_TYPE_COLUMNS], MAX_NAME_CHARS, "the name of a type")
+        given[column::_TYPE_COLUMNS] = map(pool.setdefault, texts, texts)
     return tuple(given)  # type: ignore[arg-type]  # checked column by column

@@ -39,6 +39,7 @@ CLASS, FUNCTION, METHOD, VARIABLE, FIELD, ATTRIBUTE = range(6)
 NAME, CALL, MEMBER, MEMBER_CALL, SELF, SELF_CALL, IMPORTED = range(7)
 """How a name is used: alone, called; after a dot, called; after `self.` or `cls.`, called; in an import."""
 
+RETURNED = "->"
 MAX_NAME_CHARS = 200
 MAX_DOC_CHARS = 100
 MAX_BASES = 50
@@ -50,7 +51,7 @@ MAX_OWNERS = (1 << OWNER_BITS) - 2
 class SourceFacts:
     """The facts about a file, ready to send."""
 
-    __slots__ = ("bases", "defs", "docs", "error", "imports", "names", "refs")
+    __slots__ = ("bases", "defs", "docs", "error", "imports", "names", "refs", "types")
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -66,6 +67,9 @@ class SourceFacts:
         """Packed and sorted: so by name, then by line."""
         self.imports: list[tuple[int, int, str, str, str]] = []
         """(line, dots, module, name or "" for the module itself, the name it has here)."""
+        self.types: list[tuple[int, str, str]] = []
+        """(definition that it is in or -1, name, the dotted class that it is an instance of); what a function returns
+        has the name RETURNED."""
         self.error = ""
 
 
@@ -127,6 +131,8 @@ class Reader:
         self.facts = SourceFacts()
         self.names = Names()
         self.attributes: dict[tuple[int, str], bool] = {}
+        self.arguments: dict[str, str] = {}
+        """The classes in the annotations of the function that is read."""
 
     def read(self, tree: ast.Module) -> SourceFacts:
         facts = self.facts
@@ -155,6 +161,10 @@ class Reader:
                 exprs.append(node.value)
             elif kind is ast.Assign:
                 exprs.append(node.value)
+                if node.value.__class__ is ast.Call:
+                    self.typed(node.targets[0], class_called(node.value), owner, class_of)
+                elif node.value.__class__ is ast.Name:
+                    self.typed(node.targets[0], self.arguments.get(node.value.id, ""), owner, class_of)
                 for target in node.targets:
                     self.assigned(target, node, owner, in_class, class_of, exprs)
             elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
@@ -166,6 +176,7 @@ class Reader:
             elif kind is ast.AnnAssign or kind is ast.AugAssign:
                 if kind is ast.AnnAssign:
                     exprs.append(node.annotation)
+                    self.typed(node.target, annotated(node.annotation), owner, class_of)
                 if node.value is not None:
                     exprs.append(node.value)
                 if kind is ast.AugAssign:
@@ -179,6 +190,9 @@ class Reader:
                         exprs.extend(value)
                     elif isinstance(value, ast.AST):
                         exprs.append(value)
+                if kind is ast.With or kind is ast.AsyncWith:
+                    for item in node.items:
+                        self.typed(item.optional_vars, class_called(item.context_expr), owner, class_of)
                 if kind is _TYPE_ALIAS:
                     self.assigned(node.name, node, owner, in_class, class_of, exprs)
                 for field in reversed(_NESTED[kind]):
@@ -195,13 +209,20 @@ class Reader:
         given = node.args
         exprs.extend(given.defaults)
         exprs.extend(given.kw_defaults)
+        around, self.arguments = self.arguments, {}
         for arguments in (given.args, given.kwonlyargs, given.posonlyargs, (given.vararg, given.kwarg)):
             for argument in arguments:
                 if argument is not None and argument.annotation is not None:
                     exprs.append(argument.annotation)
+                    if kind_name := annotated(argument.annotation):
+                        self.arguments[argument.arg] = kind_name
+                        self.typed(argument, kind_name, number, -1)
         if node.returns is not None:
             exprs.append(node.returns)
+            if kind_name := annotated(node.returns):
+                self.facts.types.append((number, RETURNED, kind_name))
         self.scope(node.body, number, -1, in_class if in_class >= 0 else class_of)
+        self.arguments = around
 
     def klass(self, node: Any, owner: int, exprs: list[Any]) -> None:
         decorators = node.decorator_list
@@ -245,6 +266,20 @@ class Reader:
                 self.assigned(element, node, owner, in_class, class_of, exprs)
         else:
             exprs.append(target)
+
+    def typed(self, target: Any, kind_name: str, owner: int, class_of: int) -> None:
+        """What a name or an attribute of `self` is an instance of."""
+        if not kind_name:
+            return
+        kind = target.__class__
+        if kind is ast.Name or kind is ast.arg:
+            name = target.id if kind is ast.Name else target.arg
+        elif kind is ast.Attribute and class_of >= 0 and getattr(target.value, "id", "") == "self":
+            name, owner = target.attr, class_of
+        else:
+            return
+        if len(name) <= MAX_NAME_CHARS:
+            self.facts.types.append((owner, name, kind_name))
 
     def imported(self, node: Any, owner: int) -> None:
         imports, use = self.facts.imports, (IMPORTED << OWNER_BITS) | (owner + 1)
@@ -340,8 +375,38 @@ def dotted(node: Any) -> str:
     return name if len(name) <= MAX_NAME_CHARS else ""
 
 
+def class_called(node: Any) -> str:
+    """The class that an expression makes an instance of, judging by its name; else ""."""
+    if node.__class__ is not ast.Call:
+        return ""
+    return class_name(dotted(node.func) if node.func.__class__ in (ast.Name, ast.Attribute) else "")
+
+
+def annotated(node: Any) -> str:
+    """The class in an annotation such as `a.B`, `"B"`, `B | None` and `Optional[B]`; else ""."""
+    kind = node.__class__
+    if kind is ast.Constant and isinstance(node.value, str):
+        found = _CLASS_NAME.match(node.value)
+        return class_name(found.group(1)) if found else ""
+    if kind is ast.BinOp:
+        return annotated(node.left) or annotated(node.right)
+    if kind is ast.Subscript:
+        name = dotted(node.value).rpartition(".")[2]
+        if name in ("Optional", "Union", "Annotated", "Final", "ClassVar"):
+            inner = getattr(node.slice, "value", node.slice) if node.slice.__class__.__name__ == "Index" else node.slice
+            parts = inner.elts if inner.__class__ is ast.Tuple else [inner]
+            return next((name for name in map(annotated, parts) if name), "")
+    return class_name(dotted(node))
+
+
+def class_name(name: str) -> str:
+    last = name.rpartition(".")[2].lstrip("_")
+    return name if last[:1].isupper() and last not in ("Any", "None", "Optional", "Union", "Self") else ""
+
+
 # ---------------------------------------------------------------- files that do not parse
 
+_CLASS_NAME = re.compile(r"\s*(?:\w+\.)*?(?:Optional\[\s*)?((?:\w+\.)*\w+)")
 _HEAD = re.compile(r"([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+([^\W\d]\w{0,199})")
 _LINE = re.compile("\r\n|\r|\n")
 _CALLED = re.compile(r"([^\W\d]\w{0,199})\(")

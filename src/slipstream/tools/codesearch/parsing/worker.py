@@ -62,6 +62,7 @@ def send_facts(out: BinaryIO, facts: Any) -> None:
         "docs": facts.docs,
         "bases": facts.bases,
         "imports": [field for found in facts.imports for field in found],
+        "types": [field for found in facts.types for field in found],
         "error": facts.error,
         "defs": len(facts.defs),
     }
