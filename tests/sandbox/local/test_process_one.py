@@ -389,7 +389,8 @@ def test_process_1_imports_nothing_from_the_sandbox(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-TRAPS = ("/proc/self/cwd", "/proc/self/fd/3", "/proc/1/root", "/slipstream/layers", "../../../..", "/usr", "/dev/shm")
+PROC_TRAPS = ("/proc/self/cwd", "/proc/self/fd/3", "/proc/1/root")
+TRAPS = (*PROC_TRAPS, "../../../..", "../../../../slipstream", "/../../tmp", "/slipstream/layers", "/usr", "/dev/shm")
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -409,7 +410,9 @@ def test_a_link_where_a_fork_mounts_something_leads_nowhere_outside(trap: str) -
                 await fork.exec(["touch", "made"], timeout_s=30)
                 assert await fork.read("made") == b""
                 await fork.aclose()
-            assert not any(map(os.path.lexists, ("/er", "/usr/er", "/dev/shm/er", "/slipstream/layers/er")))
+            places = ("/er", "/tmp/er", "/usr/er", "/dev/shm/er", "/slipstream/er", "/slipstream/layers/er")
+            assert not any(map(os.path.lexists, places))
+            assert not any(map(os.path.lexists, (f"/proc/{keeper}/root{place}" for place in places)))
             assert text_of(f"/proc/{keeper}/mountinfo") == before
             await snapshot.aclose()
             assert (await provider.open(SandboxSpec())).id, "others start all the same"

@@ -62,7 +62,7 @@ def prctl(option: int, value: int) -> int:
 
 
 def change_root(folder: str) -> None:
-    """Make a mount the root, with the old root mounted over it: only a descriptor leads there."""
+    """Make a mount the root, with the old root mounted over it: a descriptor leads there, and so does `/..`."""
     os.chdir(folder)
     checked(libc.pivot_root(b".", b"."), "changing the root")
 

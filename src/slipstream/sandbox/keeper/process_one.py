@@ -7,8 +7,8 @@ Invariants: before the supervisor handles its first request, the process is in i
 network and cgroup namespaces; nothing of the host is mounted except what the request names; it has no capability and
 cannot get one, and no further user namespace; it has no descriptor but the control socket and those of the supervisor.
 
-Nothing that an agent made is followed out of the sandbox: places are resolved after the change of the root, and before
-/proc, with its links to a process's descriptors, is there.
+Nothing that an agent made is followed out of the sandbox: places are resolved below the new root, and before /proc,
+with its links to a process's descriptors, is there.
 """
 
 # ruff: noqa: PTH103, PTH118
@@ -153,7 +153,7 @@ def make_root(request: Request, places: Places) -> None:
     root = f"{layer}/{request['root']}" if request["root"] else places.view
     mount(root, places.root, "", MS_BIND | MS_REC)
     old, shared, proc, own = (os.open(path, FOLDER) for path in ("/", places.view, places.proc, layer))
-    change_root(places.root)
+    os.chroot(places.root)  # so that no link leads out, not even with "..", while the host's root is still there
     if request["root"]:
         os.fchdir(shared)
         bind("dev", "/dev")
@@ -164,6 +164,9 @@ def make_root(request: Request, places: Places) -> None:
     workdir = os.open(request["workdir"], FOLDER)
     os.fchdir(proc)
     show_proc()
+    os.fchdir(old)
+    os.chroot(".")
+    change_root(places.root)
     os.fchdir(old)
     unmount(".")
     os.fchdir(workdir)

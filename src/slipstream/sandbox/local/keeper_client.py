@@ -48,8 +48,8 @@ COMPILE = f"{IMPORT}; import os; os.execv(sys.executable, [sys.executable, '-I',
 own file system."""
 END_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
-CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE")
-"""In its own namespaces, to mount layers and to copy files that an agent made unreadable."""
+CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT")
+"""In its own namespaces, to mount layers, to copy files that an agent made unreadable, and to put roots together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
