@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, ways, workload, workloads
+from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, odd_workloads, ways, workload, workloads
 
 from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded
-from slipstream.simulate.bound import bound
+from slipstream.simulate.bound import bound, uncapped_bound
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.run import open_gate, simulate
 from slipstream.simulate.workload import Chore, SimTurn, Workload
@@ -23,6 +23,22 @@ def test_no_policy_beats_the_bound(drawn: Workload, way: Way) -> None:
     outcome = simulate(drawn, way.make, capped(drawn))
     assert outcome.num_trusted == len(drawn.jobs)
     found = bound(drawn)
+    assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(odd_workloads(), ways)
+def test_no_policy_beats_the_bound_whatever_fails_is_cut_or_cancelled(drawn: Workload, way: Way) -> None:
+    outcome = simulate(drawn, way.make, capped(drawn))
+    found = bound(drawn)
+    assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(odd_workloads())
+def test_nothing_beats_the_bound_without_a_cap(drawn: Workload) -> None:
+    outcome = simulate(drawn, open_gate(Batch()), DispatchLimits())
+    found = uncapped_bound(drawn)
     assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
 
 

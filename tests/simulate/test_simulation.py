@@ -65,6 +65,20 @@ def test_jobs_of_a_step_wait_until_the_steps_before_are_back() -> None:
     assert {at_s for at_s, _, stage in together.starts if stage == "init"} == {0.0}
 
 
+@pytest.mark.parametrize("steps", [(0, 1), (0, 3), ()])
+def test_a_held_out_job_of_a_step_that_no_update_comes_to_is_run_at_the_next_one(steps: tuple[int, ...]) -> None:
+    training = [job(step=step, grade=Chore(wait_s=10.0)) for step in steps]
+    asked = [replace(job(f"h{step}", step=step), phase="held_out") for step in (0, 1, 2, 9)]
+    one = replace(workload(*training, *asked, staleness=0), update_s=(5.0,) * len(steps))
+    found = trace(one, open_gate(Batch()), DispatchLimits())
+    assert len(found.rollouts) == len(one.jobs)
+    begun = {key.step: at_s for at_s, key, stage in found.starts if stage == "init" and key.phase == "held_out"}
+    assert begun[0] == 0.0
+    if steps:
+        assert begun[1] == begun[steps[1]] if steps[1] in begun else begun[1] > 15.0
+        assert begun[9] > 30.0, "after the last update"
+
+
 def test_two_jobs_with_one_key_are_refused() -> None:
     with pytest.raises(ConfigError, match="the same step, task and sample"):
         simulate(workload(job(), job()), adaptive, DispatchLimits())

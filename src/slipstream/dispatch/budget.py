@@ -14,6 +14,7 @@ from slipstream.types import EngineLoad
 
 CUT, RAISE = 0.85, 1.05
 """The factors by which the share shrinks and grows."""
+KU = 0.8
 SIZE = 1.15
 """Amounts in flight are grouped in steps of this factor."""
 MIN_SHARE = 0.25
@@ -58,7 +59,7 @@ class TokenBudget:
             return
         rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         if load is not None and load.kv_tokens is not None:
-            self._share = max(MIN_SHARE, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
+            self._share = max(MIN_SHARE, self._share * CUT) if _lacks_cache(load) else min(1.0, self._share * RAISE)
             return
         self._learn(rate, num_in_flight)
 
@@ -70,3 +71,10 @@ class TokenBudget:
         if len(self._rates) >= 3:
             best = max(self._rates, key=lambda size: self._rates[size])
             self._learnt = SIZE ** (best + 2.5)
+
+
+def _lacks_cache(load: EngineLoad) -> bool:
+    """Whether requests wait for room in the cache, and not for a slot."""
+    if load.kv_used is not None and load.kv_used < KU:
+        return False
+    return load.waiting > 0 and (load.slots is None or load.running < load.slots)
