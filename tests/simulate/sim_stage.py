@@ -141,7 +141,7 @@ odd_deadlines = st.builds(
 
 @st.composite
 def odd_workloads(draw: st.DrawFn, *, max_kinds: int = 3, max_samples: int = 5) -> Workload:
-    """Workloads with all that a file may say: fleets, rewritten contexts, deadlines that cut, groups that are complete."""
+    """Workloads with all that a file may say: fleets, rewritten contexts, deadlines, groups that are enough."""
     jobs = [one for kind in range(draw(st.integers(1, max_kinds))) for one in draw(odd_jobs(f"t{kind}", max_samples))]
     largest = max(context + turn.sampled for one in jobs for context, turn in zip(one.contexts, one.turns, strict=True))
     spec = replace(

@@ -43,7 +43,18 @@ def test_with_one_slot_jobs_go_one_by_one() -> None:
 def test_a_context_that_was_pushed_out_is_paid_again() -> None:
     jobs = [job(sample=n, prompt=600, turns=(SimTurn(sampled=10, tool_s=9.0), SimTurn(sampled=10))) for n in range(2)]
     assert simulate(workload(*jobs), open_gate(Batch()), DispatchLimits()).reprefill_tokens == 2 * 610
-    assert simulate(workload(*jobs), adaptive, DispatchLimits()).reprefill_tokens == 0
+    dear = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens_s=50.0))
+    assert simulate(workload(*jobs, machine=dear), adaptive, DispatchLimits()).reprefill_tokens == 0
+
+
+def test_adaptive_keeps_no_context_through_a_wait_that_is_dearer_than_to_compute_it_again() -> None:
+    """Six agents, of which two fit, whose tools take ten minutes: all wait side by side."""
+    plan = (SimTurn(sampled=10, tool_s=600.0),) * 4
+    jobs = [job(f"t{n}", prompt=400, turns=plan) for n in range(6)]
+    one = workload(*jobs, machine=replace(MACHINE, sandbox_cap=6))
+    outcome = simulate(one, adaptive, capped(one))
+    assert outcome.reprefill_tokens > 0
+    assert outcome.makespan_s < 1.01 * simulate(one, open_gate(Bounded(slots=6)), capped(one)).makespan_s
 
 
 def test_what_an_agent_that_ended_had_in_the_cache_is_room_at_once() -> None:

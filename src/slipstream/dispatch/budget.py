@@ -14,11 +14,12 @@ from slipstream.types import EngineLoad
 
 CUT, RAISE = 0.85, 1.05
 """The factors by which the share shrinks and grows."""
-KU = 0.8
 SIZE = 1.15
 """Amounts in flight are grouped in steps of this factor."""
 MIN_SHARE = 0.25
 """Of the reported cache; the budget never falls below it."""
+FULL = 0.8
+"""The share of the cache in use below which requests wait for something else: a slot, or one engine of several."""
 MIN_WINDOW_S = 20.0
 MIN_TURNS = 100
 """For a measured rate; with fewer it is mostly noise."""
@@ -74,7 +75,7 @@ class TokenBudget:
 
 
 def _lacks_cache(load: EngineLoad) -> bool:
-    """Whether requests wait for room in the cache, and not for a slot."""
-    if load.kv_used is not None and load.kv_used < KU:
+    """Whether requests wait for room in the cache."""
+    if not load.waiting or (load.slots is not None and load.running >= load.slots):
         return False
-    return load.waiting > 0 and (load.slots is None or load.running < load.slots)
+    return load.kv_used is None or load.kv_used >= FULL

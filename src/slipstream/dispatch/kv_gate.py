@@ -1,15 +1,17 @@
 """The turn gate of the adaptive policy: agents take turns as long as the engine's cache holds their contexts.
 
 An agent whose context was evicted from the cache must have all of it computed again. So the contexts of all agents
-that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Two rules:
+that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Three rules:
 
 - A resident that asks for its next turn gets it if all residents fit with what each is expected to grow by until it
   asks again. If not, the youngest give way: first those waiting for their tools, then whichever asks and is the
   youngest. The young have the smallest contexts, so coming back costs least; the old are nearest to their end, so
   they free their room soonest.
-- An agent that is no resident, new or held before, is admitted only if all are forecast to fit as far ahead as turn
+- A resident that waits for its tool keeps its place only as long as that is cheaper than to compute its context again
+  (`rent`). After that it is away: others may have its place, and it comes back as soon as its next turn fits.
+- An agent that is neither, new or held before, is admitted only if all are forecast to fit as far ahead as turn
   counts are known: agents grow by the mean, and end as agents ended so far. Otherwise it would soon be held again, at
-  the cost of its whole context each time.
+  the cost of its whole context each time. Where the engine has slots, new ones are admitted only to free slots.
 
 Invariants: some agent may always run; an agent is held between turns and never within one.
 """
@@ -21,7 +23,7 @@ from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 
 from slipstream.dispatch.budget import TokenBudget
 from slipstream.dispatch.forecast import Mean, TurnForecast
@@ -34,9 +36,11 @@ SPARE_DEVIATIONS = 2.0
 CAUTION = 1.5
 """Deviations of margin before a new agent is admitted: agents may run longer than expected."""
 WORTH = 0.5
-SL = 0.3
-RR = 0.5
-"""Of the wait for which a place in the cache costs as much as to compute a context again."""
+"""Of the wait for which a place in the cache costs as much as to compute a context again, by the measured rate."""
+QUEUE = 1.125
+"""Requests for each slot of an engine: a few wait there, so that no slot is idle while the next turn is on its way."""
+SLACK = 0.3
+"""How much more than the cache holds is admitted where to compute a context again costs nothing, as a share of it."""
 
 
 @dataclass(order=True, slots=True)
@@ -89,6 +93,7 @@ class KvGate:
         self._turn_counts = TurnForecast()
         self._rent = Rent()
         self._cycle = Mean()
+        """Seconds from asking for a turn to asking for the next."""
         self._on_room: Callable[[], None] = lambda: None
 
     # ---------------------------------------------------------------- what the dispatcher asks and tells
@@ -221,7 +226,7 @@ class KvGate:
         if agent.is_resident:
             loop = asyncio.get_running_loop()
             agent.rested_s = loop.time()
-            stay_s = self._rent.stay_s(agent.task_id, self._worth_s(agent.context))
+            stay_s = self._rent.stay_s(agent.task_id, WORTH * self._recompute_s(agent.context))
             insort(self._idle, agent)
             if stay_s <= 0:
                 return self._leave(agent)
@@ -229,26 +234,33 @@ class KvGate:
                 agent.leaves = loop.call_later(stay_s, self._leave, agent)
         self._serve()
 
-    def _tokens(self) -> float | None:
-        budget = self._budget.tokens()
-        if budget is None or not self._cycle.num:
-            return budget
-        return budget * (1 + SL * max(0.0, 1 - self._worth_s(1 << 40) / (RR * self._cycle.mean)))
+    # ---------------------------------------------------------------- what a place costs, and how many there are
 
-    def _worth_s(self, context: int) -> float:
+    def _recompute_s(self, context: float) -> float:
         """The wait for which a place costs as much as to compute the context again; infinite if that is unknown."""
         load = self._load()
         if load is None or not load.prefill_tokens_s or not load.kv_tokens:
             return inf
-        worth_s = load.kv_tokens / load.prefill_tokens_s
-        if load.contexts is not None:
-            worth_s = min(worth_s, load.contexts * context / load.prefill_tokens_s)
-        return WORTH * worth_s
+        places = load.kv_tokens if load.contexts is None else min(load.kv_tokens, load.contexts * context)
+        return places / load.prefill_tokens_s
 
-    def _places(self) -> float:
+    def _tokens(self) -> float | None:
+        """Of context that may be resident; None if any number. The margins for growth and long lives are too wide where
+        it costs little if they do not suffice: if the whole cache is computed again within less than a turn."""
+        budget = self._budget.tokens()
+        if budget is None or not self._cycle.num:
+            return budget
+        dear = self._recompute_s(self._first.mean) / self._cycle.mean if self._cycle.mean > 0 else inf
+        return budget * (1.0 + SLACK * max(0.0, 1.0 - dear))
+
+    def _num_places(self) -> float:
         """Contexts that the cache holds, however short."""
         load = self._load()
         return inf if load is None or load.contexts is None else load.contexts
+
+    def _num_free_slots(self) -> float:
+        load = self._load()
+        return inf if load is None or load.slots is None else ceil(QUEUE * load.slots) - self._num_under_way
 
     # ---------------------------------------------------------------- who may take a turn
 
@@ -276,10 +288,10 @@ class KvGate:
     def _may_proceed(self, agent: _Agent, budget: float) -> bool:
         if not agent.is_resident and not agent.is_away:
             return self._num_residents == 0 or self._room_for(agent.turns, agent.context, budget) >= 1
-        more, places = not agent.is_resident, self._places()
+        more, places = not agent.is_resident, self._num_places()
         own = more * agent.context
         while (
-            self._num_tokens + own + self._growth_of(self._num_residents + 0) > budget
+            self._num_tokens + own + self._growth_of(self._num_residents) > budget
             or self._num_residents + more > places
         ):
             if not self._idle or self._idle[-1].number < agent.number:
@@ -295,7 +307,7 @@ class KvGate:
         """How many agents with this many turns and this context fit beside the others: now, and as far
         ahead as turn counts are known."""
         alive = self._turn_counts.alive
-        room, ahead = self._places() - self._num_residents, 1
+        room, ahead = min(self._num_places() - self._num_residents, self._num_free_slots()), 1
         while ahead == 1 or ahead <= self._turn_counts.longest:
             there = variance = 0.0
             for passed, (num, tokens) in self._by_turns.items():

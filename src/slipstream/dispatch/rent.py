@@ -1,10 +1,10 @@
 """How long an agent that waits for a tool keeps its place in the engine's cache: while that is cheaper than to compute
 its context again. Pure: no clock.
 
-A context of C tokens that stays for W seconds takes C W token-seconds of a cache of K tokens, so W C / K seconds of what
-the engine could do; to compute it again takes C / p seconds at p prompt tokens a second. So a wait of up to K / p seconds
-is worth the place, whatever the context. How long a wait will be is known from those before it, of the same task if
-there were enough: the stay is the one at which past waits would have cost the least.
+A context of C tokens that stays for W seconds takes C W token-seconds of a cache of K tokens, so W C / K seconds of
+what the engine could do; to compute it again takes C / p seconds at p prompt tokens a second. So a wait of up to K / p
+seconds is worth the place, whatever the context. How long a wait will be is known from those before it, of the same
+task if there were enough: the stay is the one at which past waits would have cost the least.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def load_from_metrics(text: str) -> EngineLoad | None:
 
 
 def _prefill_rate(prompt: float, cached: float, seconds: list[float]) -> float | None:
-    """Of all engines together. Prompts that are computed side by side each count their time, so it is rather too low."""
+    """Of all engines together. Prompts that are computed side by side each count their time: it is rather too low."""
     if prompt <= cached or sum(seconds) <= 0:
         return None
     return (prompt - cached) / sum(seconds) * len(seconds)

@@ -1,7 +1,7 @@
 """A lower bound on the makespan of a workload, for any policy. `docs/dispatch.md` derives it.
 
-Input: a workload. Output: the bound, by resource. A job counts with what it does for certain (`certain`): what a deadline
-may have cut short, or a group that is complete may have cancelled, is left out.
+Input: a workload. Output: the bound, by resource. A job counts with what it does for certain (`certain`): what a
+deadline may have cut short, or a group that is complete may have cancelled, is left out.
 """
 
 from __future__ import annotations
@@ -162,14 +162,14 @@ def least_busy_s(machine: SimMachine, work: EngineWork) -> float:
     sampled tokens of the context held for them, and Q that of its square root (Cauchy's inequality: n D is at least the
     square of the sum of the n roots).
 
-    More steps make the first larger and the second smaller: the least T is where they meet. But N is at least S / K, and
-    at least the tokens that are sampled by the slots.
+    More steps make the first larger and the second smaller: the least T is where they meet. But N is at least S / K,
+    and at least the sampled tokens divided by the slots.
 
     An agent's context may also be evicted while it waits, and be computed again: that saves the most where the wait is
     longest. The bound is the smallest T over the number of longest waits that are avoided so, with the next one always
     free, since a part of it might be avoided. After its last turn no context needs to be kept.
 
-    Of several engines, the sums over all of them obey the same inequalities for the sum of their times, which is at most
+    Of several engines, the sums over all obey the same inequalities for the sum of their times, which is at most
     their number times the longest.
     """
     spec = machine.engine

@@ -1,4 +1,4 @@
-"""What a job of a workload does for certain, under any policy: the course that its faults give it, alone on the machine.
+"""What a job of a workload does for certain, under any policy: the course that its faults give it, if it is alone.
 
 Input: a workload and one of its jobs. Output: its Course, and the times from which a deadline may have cut it short.
 Pure. Where something may or may not be done (a stage that hangs until its deadline, say), it is left out.
@@ -114,8 +114,9 @@ class _Walk:
         if fault == "hang":
             self._pass(deadline_s, weight)
             return False
-        self._may_be_cut(deadline_s, weight)
         share = 0.5 if fault else 1.0
+        if chore.cpu_s or share * chore.wait_s >= deadline_s:  # a wait alone takes as long as it takes
+            self._may_be_cut(deadline_s, weight)
         self._pass(share * (chore.wait_s + chore.cpu_s), weight)
         self._course.cpu_s += share * chore.cpu_s
         return fault is None
