@@ -279,6 +279,12 @@ class EngineLoad:
     """Tokens the KV cache holds when full."""
     tokens_per_s: float | None = None
     """Sampled lately, by all requests together."""
+    prefill_tokens_s: float | None = None
+    """Prompt tokens computed in a second of doing so, on average so far."""
+    slots: int | None = None
+    """Requests that are answered at once."""
+    contexts: int | None = None
+    """Contexts that the cache holds at most, however short; None if only their tokens count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -309,6 +311,97 @@ def test_whoever_asked_is_told_when_there_may_be_room_and_not_before() -> None:
         return sorted(set(told))
 
     assert run_virtual(main()) == [6, 7, 8], "b comes in at 6 s, when a has ended; its turn ends, and it"
+
+
+# ---------------------------------------------------------------- what a place is worth
+
+
+def engine(**reported: Any) -> KvGate:
+    return KvGate(lambda: EngineLoad(running=0, waiting=0, **reported))
+
+
+def test_before_a_long_wait_an_agent_leaves_its_place_and_comes_back_when_there_is_room() -> None:
+    """At 10 tokens a second a cache of 100 is worth a wait of 5 s."""
+
+    async def main() -> tuple[set[str], set[str], Scene]:
+        scene = Scene(engine(kv_tokens=100, prefill_tokens_s=10.0))
+        async with task_group() as group:
+            group.create_task(scene.agent("away", [60, 60], tool_s=20.0))
+            group.create_task(scene.agent("other", [90], start_s=2.0, turn_s=30.0))
+            await asyncio.sleep(4.0)
+            before = residents(scene.gate)
+            await asyncio.sleep(4.0)
+            after = residents(scene.gate)
+        return before, after, scene
+
+    before, after, scene = run_virtual(main())
+    assert (before, after) == ({"away"}, {"other"})
+    assert scene.when("other") == [6.0], "5 s after the turn of the one that waits"
+    assert scene.when("away") == [0.0, 36.0], "not while the other has the room"
+    check_empty(scene.gate)
+
+
+def test_what_waits_less_than_its_place_is_worth_keeps_it() -> None:
+    async def main() -> Scene:
+        scene = Scene(engine(kv_tokens=100, prefill_tokens_s=10.0))
+        async with task_group() as group:
+            group.create_task(scene.agent("stays", [60, 60], tool_s=4.0))
+            group.create_task(scene.agent("other", [90], start_s=2.0))
+        return scene
+
+    scene = run_virtual(main())
+    assert scene.when("stays") == [0.0, 5.0] and scene.when("other") == [10.0]
+
+
+def test_once_waits_are_known_to_be_long_the_place_is_left_at_once() -> None:
+    async def main() -> list[float]:
+        scene = Scene(engine(kv_tokens=100, prefill_tokens_s=10.0))
+        await scene.agent("before", [60] * 10, tool_s=50.0)
+        start_s = asyncio.get_running_loop().time()
+        async with task_group() as group:
+            group.create_task(scene.agent("away", [60, 60], tool_s=20.0))
+            group.create_task(scene.agent("other", [90], start_s=0.5))
+        return [at_s - start_s for at_s in scene.when("other")]
+
+    assert run_virtual(main()) == [1.0]
+
+
+def test_new_agents_begin_in_free_slots_and_few_more() -> None:
+    async def main() -> list[int | None]:
+        gate, rooms = engine(kv_tokens=1_000_000, slots=8), []
+        async with AsyncExitStack() as turns:
+            for number in range(9):
+                await turns.enter_async_context(gate.turn(key(f"{number}"), 10))
+                rooms.append(gate.room())
+        return rooms
+
+    assert run_virtual(main()) == [8, 7, 6, 5, 4, 3, 2, 1, 0], "one waits at the engine"
+
+
+def test_no_more_agents_are_resident_than_the_cache_has_places() -> None:
+    async def main() -> Scene:
+        scene = Scene(engine(kv_tokens=1_000_000, contexts=2))
+        async with task_group() as group:
+            for name in "abc":
+                group.create_task(scene.agent(name, [10, 10]))
+        return scene
+
+    scene = run_virtual(main())
+    assert scene.when("a") == scene.when("b") == [0.0, 2.0]
+    assert scene.when("c")[0] >= 3.0
+    check_empty(scene.gate)
+
+
+def test_contexts_that_are_rewritten_are_not_expected_to_grow_for_ever() -> None:
+    async def rooms(contexts: Sequence[int]) -> int | None:
+        scene = Scene(cache(10_000))
+        for name in "abcd":
+            await scene.agent(name, contexts)
+        return scene.gate.room()
+
+    growing = run_virtual(rooms([100, 200, 300, 400, 500, 600, 700, 800]))
+    rewritten = run_virtual(rooms([100, 200, 300, 100, 200, 300, 100, 200]))
+    assert growing == 10_000 // 900 and rewritten == 10_000 // 200, "half-way between 300 and 100"
 
 
 # ---------------------------------------------------------------- what is called off

@@ -13,9 +13,13 @@ class Engine:
     def __init__(self, kv_tokens: int | None) -> None:
         self.kv_tokens = kv_tokens
         self.num_waiting = 0
+        self.slots: int | None = None
+        self.kv_used: float | None = None
 
     def load(self) -> EngineLoad:
-        return EngineLoad(running=1, waiting=self.num_waiting, kv_tokens=self.kv_tokens)
+        return EngineLoad(
+            running=1, waiting=self.num_waiting, kv_tokens=self.kv_tokens, kv_used=self.kv_used, slots=self.slots
+        )
 
 
 class Turns:
@@ -42,6 +46,19 @@ def test_a_reported_cache_is_believed() -> None:
     Turns(budget).take(seconds=100, per_s=10)
     engine.kv_tokens = 6000
     assert budget.tokens() == 6000
+
+
+@pytest.mark.parametrize(
+    ("slots", "kv_used", "is_cut"), [(1, None, False), (2, None, True), (None, 0.5, False), (None, 0.9, True)]
+)
+def test_what_waits_for_a_slot_or_beside_room_in_the_cache_says_nothing_of_its_size(
+    slots: int | None, kv_used: float | None, is_cut: bool
+) -> None:
+    engine = Engine(1000)
+    budget = TokenBudget(engine.load)
+    engine.num_waiting, engine.slots, engine.kv_used = 3, slots, kv_used
+    Turns(budget).window(per_s=4)
+    assert budget.tokens() == pytest.approx(1000 * CUT if is_cut else 1000)
 
 
 def test_while_requests_wait_it_shrinks_and_then_comes_back() -> None:

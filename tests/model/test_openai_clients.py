@@ -487,6 +487,18 @@ def test_the_load_is_read_from_the_metrics() -> None:
     )
 
 
+def test_the_speed_of_prompts_is_that_of_what_was_not_in_the_cache() -> None:
+    gauges = f"{RUNNING} 1\n{WAITING} 0\n"
+    counts = "vllm:prompt_tokens_total 9000\nvllm:prefix_cache_hits_total 6000\n"
+    times = "vllm:request_prefill_time_seconds_sum 2.0\n"
+    load, both = load_from_metrics(gauges + counts + times), load_from_metrics(gauges + 2 * (counts + times))
+    assert load is not None and load.prefill_tokens_s == 1500
+    assert both is not None and both.prefill_tokens_s == 3000, "two engines"
+    for part in (gauges, gauges + counts, gauges + times):
+        unknown = load_from_metrics(part)
+        assert unknown is not None and unknown.prefill_tokens_s is None
+
+
 @pytest.mark.parametrize(
     "fault", [FixedAnswer(status=404), FixedAnswer(body=b""), FixedAnswer(body=b"\xff{"), FixedAnswer(status=500)]
 )

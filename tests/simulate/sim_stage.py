@@ -82,6 +82,90 @@ def workloads(draw: st.DrawFn, *, max_kinds: int = 3, max_samples: int = 5, with
     return workload(*jobs, machine=machine)
 
 
+shares = st.sampled_from([0.0, 0.3, 0.8])
+
+
+@st.composite
+def rewritten(draw: st.DrawFn, plan: tuple[SimTurn, ...], prompt: int) -> tuple[SimTurn, ...]:
+    """The same turns, of which some begin with another context."""
+    found, context = [], prompt
+    for turn in plan:
+        if found and draw(st.booleans()):
+            changed = max(1, int(context * draw(st.sampled_from([0.2, 0.7, 1.0, 1.5]))))
+            kept = draw(st.one_of(st.none(), shares.map(lambda share, size=changed: int(share * size))))  # type: ignore[misc]
+            turn, context = replace(turn, context=changed, kept=kept), changed
+        found.append(turn)
+        context += turn.sampled + turn.observed
+    return tuple(found)
+
+
+@st.composite
+def odd_jobs(draw: st.DrawFn, name: str, max_samples: int) -> list[SimJob]:
+    """The rollouts of a task, with all that a workload file may say of them."""
+    prompt = draw(st.sampled_from([1, 100, 1000]))
+    plan = draw(rewritten(draw(st.lists(turns, min_size=1, max_size=4).map(tuple)), prompt))
+    init, grade, start = draw(chores), draw(chores), draw(chores)
+    found = []
+    for sample in range(draw(st.integers(1, max_samples))):
+        one = job(name, sample, prompt=prompt, turns=plan, init=init, grade=grade, faults=draw(odd_faults))
+        found.append(
+            replace(
+                one,
+                start=start,
+                release_s=draw(st.sampled_from([0.0, 0.0, 3.0])),
+                shared=draw(st.sampled_from([0, 80, 500])),
+                weight=draw(st.integers(0, 2)),
+                grade_weight=draw(st.integers(0, 2)),
+                verdict=draw(st.sampled_from([True, True, False])),
+            )
+        )
+    return found
+
+
+odd_faults = st.one_of(
+    st.none(),
+    faults,
+    st.sampled_from(_KINDS).map(lambda kind: {f"{attempt} init": kind for attempt in (1, 2, 3)}),
+    st.sampled_from(_KINDS).map(lambda kind: {f"{attempt} run": kind for attempt in (1, 2, 3)}),
+)
+odd_deadlines = st.builds(
+    Deadlines,
+    init_s=st.sampled_from([3.0, 60.0]),
+    run_s=st.sampled_from([2.0, 20.0, 2_000.0]),
+    grade_s=st.sampled_from([3.0, 60.0]),
+    release_s=st.just(60.0),
+    job_s=st.sampled_from([15.0, 100.0, 1e6]),
+    total_s=st.just(1e7),
+)
+
+
+@st.composite
+def odd_workloads(draw: st.DrawFn, *, max_kinds: int = 3, max_samples: int = 5) -> Workload:
+    """Workloads with all that a file may say: fleets, rewritten contexts, deadlines, groups that are enough."""
+    jobs = [one for kind in range(draw(st.integers(1, max_kinds))) for one in draw(odd_jobs(f"t{kind}", max_samples))]
+    largest = max(context + turn.sampled for one in jobs for context, turn in zip(one.contexts, one.turns, strict=True))
+    spec = replace(
+        draw(specs),
+        kv_tokens=int(largest * draw(st.sampled_from([1, 1.3, 2, 4]))),
+        slots=draw(st.sampled_from([None, None, 1, 3])),
+        contexts=draw(st.sampled_from([None, None, 1, 3])),
+        call_s=draw(st.sampled_from([0.0, 1.0])),
+        prompt_s=draw(st.sampled_from([0.0, 0.5])),
+        cores=draw(st.sampled_from([0.0, 1.0])),
+    )
+    machine = SimMachine(
+        engine=spec,
+        cores=draw(st.sampled_from([1.0, 8.0])),
+        agents=1,
+        sandbox_cap=draw(st.sampled_from([2, 4, 20])),
+        slots=1,
+        front_s=draw(st.sampled_from([0.0, 0.1])),
+        deadlines=draw(st.one_of(odd_deadlines, st.just(Deadlines(run_s=2_000, job_s=1e6, total_s=1e7)))),
+    )
+    keep, engines = draw(st.sampled_from([None, 1, 3])), draw(st.sampled_from([1, 2, 4]))
+    return checked(Workload(name="odd", machine=machine, jobs=tuple(jobs), keep=keep, engines=engines))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """A policy, and a name that says which."""

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, ways, workload, workloads
+from sim_stage import ADAPTIVE, MACHINE, PLAIN, Way, capped, job, odd_workloads, ways, workload, workloads
 
-from slipstream.dispatch.base import DispatchLimits
+from slipstream.dispatch.base import Deadlines, DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded
-from slipstream.simulate.bound import bound
+from slipstream.simulate.bound import bound, uncapped_bound
 from slipstream.simulate.machine.engine import EngineSpec
 from slipstream.simulate.run import open_gate, simulate
 from slipstream.simulate.workload import Chore, SimTurn, Workload
@@ -23,6 +23,22 @@ def test_no_policy_beats_the_bound(drawn: Workload, way: Way) -> None:
     outcome = simulate(drawn, way.make, capped(drawn))
     assert outcome.num_trusted == len(drawn.jobs)
     found = bound(drawn)
+    assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(odd_workloads(), ways)
+def test_no_policy_beats_the_bound_whatever_fails_is_cut_or_cancelled(drawn: Workload, way: Way) -> None:
+    outcome = simulate(drawn, way.make, capped(drawn))
+    found = bound(drawn)
+    assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(odd_workloads())
+def test_nothing_beats_the_bound_without_a_cap(drawn: Workload) -> None:
+    outcome = simulate(drawn, open_gate(Batch()), DispatchLimits())
+    found = uncapped_bound(drawn)
     assert found.lower_bound_s <= outcome.makespan_s * CLOCK, found
 
 
@@ -81,3 +97,48 @@ def test_who_waits_while_others_are_prefilled_takes_nothing_from_the_steps() -> 
     one = workload(*jobs, machine=machine)
     outcome = simulate(one, open_gate(Bounded(slots=2)), capped(one))
     assert bound(one).lower_bound_s <= outcome.makespan_s * CLOCK
+
+
+def test_engines_that_are_alike_share_the_work() -> None:
+    jobs = [job(sample=n, prompt=50, turns=(SimTurn(sampled=50),)) for n in range(50)]
+    one = workload(*jobs, machine=replace(MACHINE, sandbox_cap=100))
+    assert bound(replace(one, engines=4)).engine_s == pytest.approx(bound(one).engine_s / 4)
+
+
+def test_an_engine_needs_a_step_for_every_token_of_a_slot() -> None:
+    jobs = [job(sample=n, prompt=1, turns=(SimTurn(sampled=50),)) for n in range(12)]
+    few = replace(MACHINE, engine=replace(PLAIN, kv_tokens=10_000, slots=3), sandbox_cap=100)
+    assert bound(workload(*jobs, machine=few)).engine_s == pytest.approx(12 / 1000 + 12 * 50 / 3 * 0.01)
+
+
+def test_attempts_that_fail_count_with_what_they_did() -> None:
+    slow = Chore(wait_s=8.0, cpu_s=2.0)
+    failing = job(init=slow, faults={f"{attempt} init": "raise" for attempt in (1, 2, 3)})
+    found = bound(workload(failing))
+    assert (found.path_s, found.engine_s) == (3 * 5.0, 0.0), "half of three initialisations, and no call"
+    assert found.cores_s == pytest.approx(3 * 1.0 / MACHINE.cores)
+    hanging = job(init=Chore(wait_s=10.0), faults={"1 run": "hang"})
+    machine = replace(MACHINE, deadlines=Deadlines(init_s=30.0, run_s=40.0, job_s=1e6, total_s=1e6))
+    assert bound(workload(hanging, machine=machine)).path_s == 10.0 + 40.0
+
+
+def test_what_a_deadline_may_have_cut_counts_only_until_then() -> None:
+    turns = (SimTurn(sampled=10, tool_s=500.0),)
+    long, short = job("long", turns=turns), job("short", turns=(SimTurn(sampled=10, tool_s=60.0),))
+    machine = replace(MACHINE, deadlines=Deadlines(run_s=100.0, job_s=1e6, total_s=1e6))
+    one = workload(long, short, machine=machine)
+    assert bound(one).lower_bound_s == pytest.approx(100.0)
+    assert simulate(one, ADAPTIVE.make, capped(one)).makespan_s == pytest.approx(100.0)
+
+
+def test_of_a_group_those_count_that_must_have_ended() -> None:
+    jobs = [job(sample=n, grade=Chore(wait_s=10.0 * (n + 1))) for n in range(4)]
+    one = replace(workload(*jobs, machine=replace(MACHINE, sandbox_cap=1)), keep=3)
+    assert bound(one).path_s == pytest.approx(30 + 0.2)
+    assert bound(one).sandboxes_s == pytest.approx(60 + 3 * 0.2)
+
+
+def test_a_policy_without_a_cap_is_not_held_to_it() -> None:
+    jobs = [job(sample=n, grade=Chore(wait_s=30.0)) for n in range(16)]
+    one = workload(*jobs)
+    assert bound(one).lower_bound_s > 100 > uncapped_bound(one).lower_bound_s

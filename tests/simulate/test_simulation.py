@@ -43,7 +43,18 @@ def test_with_one_slot_jobs_go_one_by_one() -> None:
 def test_a_context_that_was_pushed_out_is_paid_again() -> None:
     jobs = [job(sample=n, prompt=600, turns=(SimTurn(sampled=10, tool_s=9.0), SimTurn(sampled=10))) for n in range(2)]
     assert simulate(workload(*jobs), open_gate(Batch()), DispatchLimits()).reprefill_tokens == 2 * 610
-    assert simulate(workload(*jobs), adaptive, DispatchLimits()).reprefill_tokens == 0
+    dear = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens_s=50.0))
+    assert simulate(workload(*jobs, machine=dear), adaptive, DispatchLimits()).reprefill_tokens == 0
+
+
+def test_adaptive_keeps_no_context_through_a_wait_that_is_dearer_than_to_compute_it_again() -> None:
+    """Six agents, of which two fit, whose tools take ten minutes: all wait side by side."""
+    plan = (SimTurn(sampled=10, tool_s=600.0),) * 4
+    jobs = [job(f"t{n}", prompt=400, turns=plan) for n in range(6)]
+    one = workload(*jobs, machine=replace(MACHINE, sandbox_cap=6))
+    outcome = simulate(one, adaptive, capped(one))
+    assert outcome.reprefill_tokens > 0
+    assert outcome.makespan_s < 1.01 * simulate(one, open_gate(Bounded(slots=6)), capped(one)).makespan_s
 
 
 def test_what_an_agent_that_ended_had_in_the_cache_is_room_at_once() -> None:
@@ -63,6 +74,20 @@ def test_jobs_of_a_step_wait_until_the_steps_before_are_back() -> None:
     assert begun[3] >= begun[2]
     together = trace(workload(*jobs), open_gate(Batch()), DispatchLimits())
     assert {at_s for at_s, _, stage in together.starts if stage == "init"} == {0.0}
+
+
+@pytest.mark.parametrize("steps", [(0, 1), (0, 3), ()])
+def test_a_held_out_job_of_a_step_that_no_update_comes_to_is_run_at_the_next_one(steps: tuple[int, ...]) -> None:
+    training = [job(step=step, grade=Chore(wait_s=10.0)) for step in steps]
+    asked = [replace(job(f"h{step}", step=step), phase="held_out") for step in (0, 1, 2, 9)]
+    one = replace(workload(*training, *asked, staleness=0), update_s=(5.0,) * len(steps))
+    found = trace(one, open_gate(Batch()), DispatchLimits())
+    assert len(found.rollouts) == len(one.jobs)
+    begun = {key.step: at_s for at_s, key, stage in found.starts if stage == "init" and key.phase == "held_out"}
+    assert begun[0] == 0.0
+    if steps:
+        assert begun[1] == begun[steps[1]] if steps[1] in begun else begun[1] > 15.0
+        assert begun[9] > 30.0, "after the last update"
 
 
 def test_two_jobs_with_one_key_are_refused() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from slipstream.bench.tuned import TUNED, Tuned
 from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
-from slipstream.simulate.bound import bound
+from slipstream.simulate.bound import Bound, bound, uncapped_bound
 from slipstream.simulate.regimes import make_workload
 from slipstream.simulate.run import MakePolicy, SimOutcome, adaptive, open_gate, simulate
 from slipstream.simulate.workload import Workload
@@ -29,8 +29,10 @@ TUNE_SEEDS = (1_000, 1_001)
 PAPER_S = {"pipeline": 3_250.0, "bounded": 5_050.0}
 SHARES = (0.75, 1.0, 1.1, 1.25, 1.5, 2.0)
 """Slots or run workers to try, as shares of the agents that the cache holds."""
+FURTHER = 1.5
+"""The factor between further settings, from the last of these up to the cap."""
 STAGE_SHARES = (0.5, 1.0)
-"""The same for workers of the two other stages."""
+"""The same for workers of the two other stages; and as many as the cap, where that is further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,26 +68,37 @@ def run_case(case: Case) -> SimOutcome:
 
 def run(workload: Workload, seed: int | None, tuned: Tuned | None) -> dict[str, Json]:
     """The figures of all policies on one workload."""
-    found = bound(workload)
-    outcomes = dict(
-        zip(names := contenders(workload, tuned), _all([(workload, c) for c in names.values()]), strict=True)
-    )
-    result: dict[str, Json] = {
-        "regime": workload.name,
-        "seed": seed,
-        "jobs": len(workload.jobs),
-        "sandbox_cap": workload.machine.sandbox_cap,
-        "lower_bound_s": round(found.lower_bound_s, 1),
-        "bound": {name: round(value, 1) for name, value in asdict(found).items()},
-        "policies": {name: _figures(outcome, names[name]) for name, outcome in outcomes.items() if name[0] != "_"},
-        "ratios": _ratios({name: outcome.makespan_s for name, outcome in outcomes.items()}, found.lower_bound_s),
-    }
+    names = contenders(workload, tuned)
+    outcomes = dict(zip(names, run_all([(workload, one) for one in names.values()]), strict=True))
+    result = figures_of(workload, seed, names, outcomes)
     if workload.name == "paper":
         result["calibration"] = {
             name: {"makespan_s": round(outcomes[f"_{name}"].makespan_s, 1), "paper_s": paper_s}
             for name, paper_s in PAPER_S.items()
         }
     return result
+
+
+def figures_of(
+    workload: Workload, seed: int | None, names: Mapping[str, Contender], outcomes: Mapping[str, SimOutcome]
+) -> dict[str, Json]:
+    """The figures of these policies. Those whose name begins with a line are not shown."""
+    found, uncapped = bound(workload), uncapped_bound(workload)
+    shown = {name: outcome for name, outcome in outcomes.items() if name[0] != "_"}
+    return {
+        "regime": workload.name,
+        "seed": seed,
+        "jobs": len(workload.jobs),
+        "sandbox_cap": workload.machine.sandbox_cap,
+        "lower_bound_s": round(found.lower_bound_s, 1),
+        "uncapped_bound_s": round(uncapped.lower_bound_s, 1),
+        "bound": {name: round(value, 1) for name, value in asdict(found).items()},
+        "policies": {
+            name: _figures(outcome, names[name], found if names[name].capped else uncapped)
+            for name, outcome in shown.items()
+        },
+        "ratios": _ratios({name: outcome.makespan_s for name, outcome in shown.items()}, found.lower_bound_s),
+    }
 
 
 def run_regime(regime: str, seed: int) -> dict[str, Json]:
@@ -110,13 +123,9 @@ def contenders(workload: Workload, tuned: Tuned | None) -> dict[str, Contender]:
 
 
 def tune(workloads: Sequence[Workload]) -> Tuned:
-    """Sweep the settings of the fixed policies on these workloads; returns the best."""
-    agents, cap = workloads[0].machine.agents, workloads[0].machine.sandbox_cap
-    slots = sorted({max(1, min(cap, round(agents * share))) for share in SHARES})
-    stages = sorted({max(1, round(agents * share)) for share in STAGE_SHARES})
-    choices = [Contender(kind="bounded", settings=(number,)) for number in slots]
-    choices += [Contender(kind="pipeline", settings=(stage, number, stage)) for number, stage in product(slots, stages)]
-    outcomes = iter(_all([(workload, choice) for choice in choices for workload in workloads]))
+    """Sweep the settings of the fixed policies on these workloads, up to the cap; returns the best."""
+    choices = settings_to_try(workloads[0])
+    outcomes = iter(run_all([(workload, choice) for choice in choices for workload in workloads]))
     means = {choice: statistics.fmean(next(outcomes).makespan_s for _ in workloads) for choice in choices}
 
     def best(kind: str) -> tuple[int, ...]:
@@ -126,16 +135,34 @@ def tune(workloads: Sequence[Workload]) -> Tuned:
     return Tuned(bounded=best("bounded")[0], pipeline=(init, number, grade))
 
 
-def _all(cases: Sequence[Case]) -> Iterable[SimOutcome]:
+def settings_to_try(workload: Workload) -> list[Contender]:
+    agents, cap = workload.machine.agents, workload.machine.sandbox_cap
+    slots = {max(1, min(cap, round(agents * share))) for share in SHARES}
+    further = agents * SHARES[-1]
+    while further < cap:
+        further = min(float(cap), further * FURTHER)
+        slots.add(round(further))
+    stages = {max(1, round(agents * share)) for share in STAGE_SHARES}
+    if cap > agents * SHARES[-1]:
+        stages.add(cap)
+    found = [Contender(kind="bounded", settings=(number,)) for number in sorted(slots)]
+    return found + [
+        Contender(kind="pipeline", settings=(stage, number, stage))
+        for number, stage in product(sorted(slots), sorted(stages))
+    ]
+
+
+def run_all(cases: Sequence[Case]) -> Iterable[SimOutcome]:
     """Run the cases in parallel; the outcomes are in their order."""
     context = get_context("spawn")
     with ProcessPoolExecutor(max_workers=min(len(cases), os.cpu_count() or 1), mp_context=context) as pool:
         return list(pool.map(run_case, cases))
 
 
-def _figures(outcome: SimOutcome, contender: Contender) -> dict[str, Json]:
+def _figures(outcome: SimOutcome, contender: Contender, least: Bound) -> dict[str, Json]:
     figures: dict[str, Any] = {
         "makespan_s": round(outcome.makespan_s, 1),
+        "over_bound": round(outcome.makespan_s / least.lower_bound_s, 3) if least.lower_bound_s else None,
         "rollouts_per_s": round(outcome.rollouts_per_s, 4),
         "peak_live": outcome.peak_live,
         "engine_use": round(outcome.engine_use, 3),
@@ -149,12 +176,11 @@ def _figures(outcome: SimOutcome, contender: Contender) -> dict[str, Json]:
 
 def _ratios(makespans: Mapping[str, float], lower_bound_s: float) -> dict[str, Json]:
     own = makespans["adaptive"]
-    capped = {name: value for name, value in makespans.items() if name not in ("adaptive", "batch") and name[0] != "_"}
+    capped = {name: value for name, value in makespans.items() if name not in ("adaptive", "batch")}
     found: dict[str, Json] = {
-        f"{name}_over_adaptive": round(value / own, 3)
-        for name, value in makespans.items()
-        if name[0] != "_" and name != "adaptive"
+        f"{name}_over_adaptive": round(value / own, 3) for name, value in makespans.items() if name != "adaptive"
     }
     found["adaptive_over_best"] = round(own / min(capped.values()), 3)
-    found["adaptive_over_bound"] = round(own / lower_bound_s, 3)
+    found["adaptive_over_plain"] = round(own / min(capped["bounded"], capped["pipeline"]), 3)
+    found["adaptive_over_bound"] = round(own / lower_bound_s, 3) if lower_bound_s else None
     return found

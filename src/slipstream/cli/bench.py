@@ -291,6 +291,9 @@ def dispatch(
     workload: Annotated[
         Path | None, typer.Option(help="A workload of your own, in the form of docs/dispatch.md.")
     ] = None,
+    families: Annotated[
+        str | None, typer.Option(help="Families of workloads instead: names with commas between, or all.")
+    ] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Find the best settings of the fixed policies, and print them.")
     ] = False,
@@ -310,6 +313,11 @@ def dispatch(
     for place in (save, plot):
         if place is not None:
             _check_place(place)
+    if families is not None:
+        if workload is not None or plot is not None:
+            raise ConfigError("--families brings its own workloads, and --plot draws regimes: leave one of them out")
+        _dispatch_families(families, seed, tune=tune, save=save, as_json=as_json)
+        return
     given = None if workload is None else read_workload(workload)
     names = list(REGIMES) if regime == "all" else [regime]
     if save is not None:
@@ -325,3 +333,27 @@ def dispatch(
         _write(plot, draw(found))
     for one in found:
         _print(one, as_json)
+
+
+def _dispatch_families(given: str, seed: int, *, tune: bool, save: Path | None, as_json: bool) -> None:
+    from slipstream.bench.dispatch import tune as find_best
+    from slipstream.bench.dispatch_families import family_names, run_families, summary
+    from slipstream.simulate.families import make_family
+    from slipstream.simulate.workload import workload_json
+
+    names = family_names(given)
+    if save is not None:
+        if len(names) > 1:
+            raise ConfigError(f"--save writes one workload, but {len(names)} families are named: name one")
+        _write(save, workload_json(make_family(names[0], seed)))
+        return
+    if tune:
+        for name in names:
+            _print({"regime": name, **asdict(find_best([make_family(name, seed)]))}, as_json)
+        return
+    found = []
+    for one in run_families(names, seed):
+        found.append(one)
+        _print(one, as_json)
+    if len(found) > 1:
+        _print(summary(found), as_json)

@@ -18,6 +18,8 @@ SIZE = 1.15
 """Amounts in flight are grouped in steps of this factor."""
 MIN_SHARE = 0.25
 """Of the reported cache; the budget never falls below it."""
+FULL = 0.8
+"""The share of the cache in use below which requests wait for something else: a slot, or one engine of several."""
 MIN_WINDOW_S = 20.0
 MIN_TURNS = 100
 """For a measured rate; with fewer it is mostly noise."""
@@ -58,7 +60,7 @@ class TokenBudget:
             return
         rate, self._num_turns, self._turn_s, self._window_start_s = self._num_turns / passed_s, 0, 0.0, now_s
         if load is not None and load.kv_tokens is not None:
-            self._share = max(MIN_SHARE, self._share * CUT) if load.waiting else min(1.0, self._share * RAISE)
+            self._share = max(MIN_SHARE, self._share * CUT) if _lacks_cache(load) else min(1.0, self._share * RAISE)
             return
         self._learn(rate, num_in_flight)
 
@@ -70,3 +72,10 @@ class TokenBudget:
         if len(self._rates) >= 3:
             best = max(self._rates, key=lambda size: self._rates[size])
             self._learnt = SIZE ** (best + 2.5)
+
+
+def _lacks_cache(load: EngineLoad) -> bool:
+    """Whether requests wait for room in the cache."""
+    if not load.waiting or (load.slots is not None and load.running >= load.slots):
+        return False
+    return load.kv_used is None or load.kv_used >= FULL

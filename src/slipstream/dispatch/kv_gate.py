@@ -1,15 +1,17 @@
 """The turn gate of the adaptive policy: agents take turns as long as the engine's cache holds their contexts.
 
 An agent whose context was evicted from the cache must have all of it computed again. So the contexts of all agents
-that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Two rules:
+that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Three rules:
 
 - A resident that asks for its next turn gets it if all residents fit with what each is expected to grow by until it
   asks again. If not, the youngest give way: first those waiting for their tools, then whichever asks and is the
   youngest. The young have the smallest contexts, so coming back costs least; the old are nearest to their end, so
   they free their room soonest.
-- An agent that is no resident, new or held before, is admitted only if all are forecast to fit as far ahead as turn
+- A resident that waits for its tool keeps its place only as long as that is cheaper than to compute its context again
+  (`rent`). After that it is away: others may have its place, and it comes back as soon as its next turn fits.
+- An agent that is neither, new or held before, is admitted only if all are forecast to fit as far ahead as turn
   counts are known: agents grow by the mean, and end as agents ended so far. Otherwise it would soon be held again, at
-  the cost of its whole context each time.
+  the cost of its whole context each time. Where the engine has slots, new ones are admitted only to free slots.
 
 Invariants: some agent may always run; an agent is held between turns and never within one.
 """
@@ -21,10 +23,11 @@ from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 
 from slipstream.dispatch.budget import TokenBudget
 from slipstream.dispatch.forecast import Mean, TurnForecast
+from slipstream.dispatch.rent import Rent
 from slipstream.seams import TurnPass
 from slipstream.types import EngineLoad, JobKey
 
@@ -32,17 +35,30 @@ SPARE_DEVIATIONS = 2.0
 """Deviations above the expected growth of all residents within a turn before one gives way."""
 CAUTION = 1.5
 """Deviations of margin before a new agent is admitted: agents may run longer than expected."""
+WORTH = 0.5
+"""Of the wait for which a place in the cache costs as much as to compute a context again, by the measured rate."""
+QUEUE = 1.125
+"""Requests for each slot of an engine: a few wait there, so that no slot is idle while the next turn is on its way."""
+SLACK = 0.3
+"""How much more than the cache holds is admitted where to compute a context again costs nothing, as a share of it."""
 
 
 @dataclass(order=True, slots=True)
 class _Agent:
     number: int
     """Lower is older."""
+    task_id: str = field(default="", compare=False)
     context: int = field(default=0, compare=False)
     turns: int = field(default=0, compare=False)
     is_resident: bool = field(default=False, compare=False)
+    is_away: bool = field(default=False, compare=False)
+    """It left its place for a long wait, and may come back as soon as there is room for its next turn."""
     is_busy: bool = field(default=False, compare=False)
     """In a turn, or asking for one."""
+    rested_s: float | None = field(default=None, compare=False)
+    """When its last turn ended."""
+    leaves: asyncio.TimerHandle | None = field(default=None, compare=False)
+    """Set while it waits in its place: when it leaves."""
     asks: asyncio.Future[None] | None = field(default=None, compare=False)
     """Set while it waits."""
     asks_since_s: float = field(default=0.0, compare=False)
@@ -52,6 +68,7 @@ class _Agent:
 
 class KvGate:
     def __init__(self, load: Callable[[], EngineLoad | None] = lambda: None) -> None:
+        self._load = load
         self._budget = TokenBudget(load)
         self._agents: dict[JobKey, _Agent] = {}
         self._left_behind: set[JobKey] = set()
@@ -64,18 +81,26 @@ class KvGate:
         """Residents by the number of turns they took: how many, and the tokens of their contexts."""
         self._num_residents = 0
         self._num_tokens = 0
+        """Of the residents' contexts."""
         self._num_under_way = 0
         self._first = Mean()
         self._growth = Mean()
         """Of a context, from one turn to the next."""
+        self._full = Mean()
+        """Contexts that were rewritten to shorter ones, before"""
+        self._rewritten = Mean()
+        """and after."""
         self._turn_counts = TurnForecast()
+        self._rent = Rent()
+        self._cycle = Mean()
+        """Seconds from asking for a turn to asking for the next."""
         self._on_room: Callable[[], None] = lambda: None
 
     # ---------------------------------------------------------------- what the dispatcher asks and tells
 
     def room(self) -> int | None:
         """How many new agents could start now; None if any number, as no cache is known."""
-        budget = self._budget.tokens()
+        budget = self._tokens()
         if budget is None:
             return None
         if self._asking:
@@ -128,10 +153,10 @@ class KvGate:
             return
         if agent is None:
             self._num_agents_ever += 1
-            agent = self._agents[key] = _Agent(self._num_agents_ever)
+            agent = self._agents[key] = _Agent(self._num_agents_ever, key.task_id)
             self._first.add(num_context_tokens)
         else:
-            self._growth.add(num_context_tokens - agent.context)
+            self._note_growth(agent.context, num_context_tokens)
         self._ask(agent, num_context_tokens)
         agent.is_busy = True
         try:
@@ -149,7 +174,18 @@ class KvGate:
             self._budget.note(asyncio.get_running_loop().time(), start_s, self._num_tokens)
             self._rest(agent)
 
+    def _note_growth(self, before: int, now: int) -> None:
+        if now >= before:
+            self._growth.add(now - before)
+        else:
+            self._full.add(before)
+            self._rewritten.add(now)
+
     def _ask(self, agent: _Agent, num_context_tokens: int) -> None:
+        if agent.rested_s is not None:
+            self._cycle.add(asyncio.get_running_loop().time() - agent.asks_since_s)
+            self._rent.waited(agent.task_id, asyncio.get_running_loop().time() - agent.rested_s)
+        _stop_timer(agent)
         if agent.is_resident:
             _take_out(self._idle, agent)
             self._count(agent, -1)
@@ -186,16 +222,51 @@ class KvGate:
         return waited_s
 
     def _rest(self, agent: _Agent) -> None:
-        """Its turn is over: it stays a resident, and may have to give way."""
+        """Its turn is over: it keeps its place as long as that is worth it, and may have to give way before."""
         if agent.is_resident:
+            loop = asyncio.get_running_loop()
+            agent.rested_s = loop.time()
+            stay_s = self._rent.stay_s(agent.task_id, WORTH * self._recompute_s(agent.context))
             insort(self._idle, agent)
+            if stay_s <= 0:
+                return self._leave(agent)
+            if stay_s < inf:
+                agent.leaves = loop.call_later(stay_s, self._leave, agent)
         self._serve()
+
+    # ---------------------------------------------------------------- what a place costs, and how many there are
+
+    def _recompute_s(self, context: float) -> float:
+        """The wait for which a place costs as much as to compute the context again; infinite if that is unknown."""
+        load = self._load()
+        if load is None or not load.prefill_tokens_s or not load.kv_tokens:
+            return inf
+        places = load.kv_tokens if load.contexts is None else min(load.kv_tokens, load.contexts * context)
+        return places / load.prefill_tokens_s
+
+    def _tokens(self) -> float | None:
+        """Of context that may be resident; None if any number. The margins for growth and long lives are too wide where
+        it costs little if they do not suffice: if the whole cache is computed again within less than a turn."""
+        budget = self._budget.tokens()
+        if budget is None or not self._cycle.num:
+            return budget
+        dear = self._recompute_s(self._first.mean) / self._cycle.mean if self._cycle.mean > 0 else inf
+        return budget * (1.0 + SLACK * max(0.0, 1.0 - dear))
+
+    def _num_places(self) -> float:
+        """Contexts that the cache holds, however short."""
+        load = self._load()
+        return inf if load is None or load.contexts is None else load.contexts
+
+    def _num_free_slots(self) -> float:
+        load = self._load()
+        return inf if load is None or load.slots is None else ceil(QUEUE * load.slots) - self._num_under_way
 
     # ---------------------------------------------------------------- who may take a turn
 
     def _serve(self) -> None:
         """Admit agents that may take a turn, oldest first; the others give up their residency until they may."""
-        budget = self._budget.tokens()
+        budget = self._tokens()
         self._admit(budget)
         while held := [agent for agent in self._asking if agent.is_resident]:
             for agent in held:
@@ -208,18 +279,23 @@ class KvGate:
         while self._asking and (budget is None or self._may_proceed(self._asking[0], budget)):
             agent = self._asking.pop(0)
             if not agent.is_resident:
-                agent.is_resident = True
+                agent.is_resident, agent.is_away = True, False
                 self._num_residents += 1
                 self._count(agent, 1)
             if agent.asks is not None and not agent.asks.done():
                 agent.asks.set_result(None)
 
     def _may_proceed(self, agent: _Agent, budget: float) -> bool:
-        if not agent.is_resident:
+        if not agent.is_resident and not agent.is_away:
             return self._num_residents == 0 or self._room_for(agent.turns, agent.context, budget) >= 1
-        while self._num_tokens + self._growth_of(self._num_residents) > budget:
+        more, places = not agent.is_resident, self._num_places()
+        own = more * agent.context
+        while (
+            self._num_tokens + own + self._growth_of(self._num_residents) > budget
+            or self._num_residents + more > places
+        ):
             if not self._idle or self._idle[-1].number < agent.number:
-                return self._num_residents == 1
+                return self._num_residents + more == 1
             self._dismiss(self._idle.pop())
         return True
 
@@ -228,22 +304,30 @@ class KvGate:
         return num * self._growth.mean + SPARE_DEVIATIONS * sqrt(num) * self._growth.deviation
 
     def _room_for(self, turns: int, context: float, budget: float) -> float:
-        """How many agents with this many turns and this context fit beside the residents: now, and as far
+        """How many agents with this many turns and this context fit beside the others: now, and as far
         ahead as turn counts are known."""
-        alive, growth = self._turn_counts.alive, self._growth.mean
-        room, ahead = inf, 1
+        alive = self._turn_counts.alive
+        room, ahead = min(self._num_places() - self._num_residents, self._num_free_slots()), 1
         while ahead == 1 or ahead <= self._turn_counts.longest:
             there = variance = 0.0
             for passed, (num, tokens) in self._by_turns.items():
                 left = alive(passed, ahead - 1) if ahead > 1 else 1.0
-                then = tokens + num * ahead * growth
+                then = num * self._context_after(ahead, tokens / num)
                 there += then * left
                 variance += then * then / num * left * (1 - left) + num * left * ahead * self._growth.deviation**2
-            each = (context + ahead * growth) * (alive(turns, ahead - 1) if ahead > 1 else 1.0)
+            each = self._context_after(ahead, context) * (alive(turns, ahead - 1) if ahead > 1 else 1.0)
             if each > 0:
                 room = min(room, (budget - there - CAUTION * sqrt(variance)) / each)
             ahead *= 2
         return max(0.0, room)
+
+    def _context_after(self, ahead: int, context: float) -> float:
+        """How long a context is expected to be some turns later. If contexts are rewritten when they are full, it is
+        somewhere between what is left of them and full ones once it had the time to get there."""
+        then = context + ahead * self._growth.mean
+        if not self._full.num:
+            return then
+        return min(then, max(context, (self._full.mean + self._rewritten.mean) / 2))
 
     def _count(self, agent: _Agent, sign: int) -> None:
         self._num_tokens += sign * agent.context
@@ -253,11 +337,25 @@ class KvGate:
         if not alike[0]:
             del self._by_turns[agent.turns]
 
+    def _leave(self, agent: _Agent) -> None:
+        """It leaves its place for the rest of its wait."""
+        _take_out(self._idle, agent)
+        self._dismiss(agent)
+        agent.is_away = True
+        self._serve()
+
     def _dismiss(self, agent: _Agent) -> None:
         """End its residency: the engine may evict its context."""
+        _stop_timer(agent)
         agent.is_resident = False
         self._num_residents -= 1
         self._count(agent, -1)
+
+
+def _stop_timer(agent: _Agent) -> None:
+    if agent.leaves is not None:
+        agent.leaves.cancel()
+        agent.leaves = None
 
 
 def _take_out(agents: list[_Agent], agent: _Agent) -> None:

@@ -18,6 +18,9 @@ WAITING = "vllm:num_requests_waiting"
 KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 """The names in newer and in older versions; despite the name, from 0 to 1."""
 CACHE = "vllm:cache_config_info"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+CACHED_TOKENS = "vllm:prefix_cache_hits_total"
+PREFILL_S = "vllm:request_prefill_time_seconds_sum"
 
 _LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -48,7 +51,15 @@ def load_from_metrics(text: str) -> EngineLoad | None:
         waiting=round(sum(waiting)),
         kv_used=sum(used) / len(used) if used else None,
         kv_tokens=sum(known) if known and len(known) == len(sizes) else None,
+        prefill_tokens_s=_prefill_rate(sum(values(PROMPT_TOKENS)), sum(values(CACHED_TOKENS)), values(PREFILL_S)),
     )
+
+
+def _prefill_rate(prompt: float, cached: float, seconds: list[float]) -> float | None:
+    """Of all engines together. Prompts that are computed side by side each count their time: it is rather too low."""
+    if prompt <= cached or sum(seconds) <= 0:
+        return None
+    return (prompt - cached) / sum(seconds) * len(seconds)
 
 
 def load_to_metrics(load: EngineLoad, *, model: str) -> str:

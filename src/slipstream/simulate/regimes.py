@@ -45,7 +45,7 @@ class RolloutShape:
     """The share of stages that fail."""
 
 
-def _lognormal(rng: random.Random, mean: float, spread: float) -> float:
+def lognormal(rng: random.Random, mean: float, spread: float) -> float:
     """A lognormal number with this mean."""
     return mean * math.exp(rng.gauss(-spread * spread / 2, spread)) if mean else 0.0
 
@@ -69,7 +69,7 @@ def make_jobs(shape: RolloutShape, seed: int, *, step: int = 0) -> list[SimJob]:
 
 
 def _job(shape: RolloutShape, rng: random.Random, task: str, sample: int, step: int, typical: float) -> SimJob:
-    turns = _lognormal(rng, typical, shape.turns_spread / 2)
+    turns = lognormal(rng, typical, shape.turns_spread / 2)
     turns = min(max(3.0, turns), shape.max_turns)
     is_long = rng.random() < shape.long_share
     scale = 0.25 if is_long else 1.0  # of tokens: with ten times the turns they would not fit the context
@@ -79,18 +79,18 @@ def _job(shape: RolloutShape, rng: random.Random, task: str, sample: int, step: 
         task=task,
         sample=sample,
         step=step,
-        prompt=max(1, round(_lognormal(rng, shape.prompt, 0.2))),
-        init=Chore(wait_s=_lognormal(rng, shape.init_s, spread), cpu_s=_lognormal(rng, shape.init_cpu_s, spread)),
+        prompt=max(1, round(lognormal(rng, shape.prompt, 0.2))),
+        init=Chore(wait_s=lognormal(rng, shape.init_s, spread), cpu_s=lognormal(rng, shape.init_cpu_s, spread)),
         turns=tuple(
             SimTurn(
-                sampled=max(1, round(scale * _lognormal(rng, shape.sampled, shape.tokens_spread))),
-                observed=round(scale * _lognormal(rng, shape.observed, shape.tokens_spread)),
-                tool_s=_lognormal(rng, shape.tool_s, 0.8),
-                tool_cpu_s=_lognormal(rng, shape.tool_cpu_s, 0.8),
+                sampled=max(1, round(scale * lognormal(rng, shape.sampled, shape.tokens_spread))),
+                observed=round(scale * lognormal(rng, shape.observed, shape.tokens_spread)),
+                tool_s=lognormal(rng, shape.tool_s, 0.8),
+                tool_cpu_s=lognormal(rng, shape.tool_cpu_s, 0.8),
             )
             for _ in range(round(turns))
         ),
-        grade=Chore(wait_s=_lognormal(rng, shape.grade_s, spread), cpu_s=_lognormal(rng, shape.grade_cpu_s, spread)),
+        grade=Chore(wait_s=lognormal(rng, shape.grade_s, spread), cpu_s=lognormal(rng, shape.grade_cpu_s, spread)),
         faults=_faults(shape, rng),
     )
 

@@ -6,6 +6,7 @@ Input: a workload, a policy, limits. Output: a SimOutcome. The same arguments al
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,9 @@ from slipstream.simulate.clock import run_virtual
 from slipstream.simulate.machine.attempts import SimContext, WorkloadPlacement
 from slipstream.simulate.machine.engine import Fleet, SimEngine
 from slipstream.simulate.machine.host import RunProcess, SimHost
-from slipstream.simulate.workload import SimJob, Workload
+from slipstream.simulate.workload import HELD_OUT, TRAIN, SimJob, Workload
 from slipstream.types import EngineLoad, Job, JobKey, Rollout
 
-TRAIN, HELD_OUT = "train", "held_out"
 Load = Callable[[], EngineLoad | None]
 MakePolicy = Callable[[Load], tuple[SchedulingPolicy[Any], PacingGate]]
 """Makes the policy and the gate for its turns."""
@@ -104,9 +104,9 @@ async def _run(workload: Workload, make_policy: MakePolicy, limits: DispatchLimi
     makespan_s = asyncio.get_running_loop().time()
     outcome = SimOutcome(
         makespan_s=makespan_s,
-        rollouts_per_s=len(rollouts) / makespan_s,
+        rollouts_per_s=len(rollouts) / makespan_s if makespan_s else 0.0,
         peak_live=placement.usage.peak_live,
-        engine_use=engine.busy_s / makespan_s,
+        engine_use=engine.busy_s / makespan_s if makespan_s else 0.0,
         reprefill_tokens=engine.num_again,
         num_trusted=sum(rollout.verdict is not None for rollout in rollouts),
     )
@@ -125,7 +125,8 @@ class _Steps:
             (self._held_out if job.phase == HELD_OUT else self._steps)[job.step].append(job)
         self._update_step = min(self._steps, default=0)
         """The step of the next update; all earlier updates are done."""
-        self._num_back: Counter[tuple[str, int]] = Counter()
+        self._num_back: Counter[tuple[str, int] | str] = Counter()
+        """Training jobs by step, and held-out jobs."""
         self._advanced = asyncio.Condition()
 
     async def submit(self) -> None:
@@ -144,23 +145,26 @@ class _Steps:
         """Run the updates in order, and the evaluations between them."""
         if self._workload.staleness is None:
             return
-        await self._evaluate(min(self._steps, default=0))
+        if not self._steps:
+            await self._evaluate(math.inf)
+            return await self._advance_to(1)
+        await self._evaluate(min(self._steps))
         steps, update_s = sorted(self._steps), self._workload.update_s
         for place, step in enumerate(steps):
             await self._until(lambda step=step: self._num_back[TRAIN, step] == len(self._steps[step]))  # type: ignore[misc]
             is_last = place == len(steps) - 1
-            if place < len(update_s) and (not is_last or self._held_out[step + 1]):
+            if place < len(update_s) and (not is_last or self._held_out):
                 await asyncio.sleep(update_s[place])
             after = step + 1 if is_last else steps[place + 1]
             if not is_last:
                 await self._advance_to(after)
-            await self._evaluate(after)
+            await self._evaluate(math.inf if is_last else after)
             if is_last:
                 await self._advance_to(after)
 
     async def on_rollout(self, rollout: Rollout) -> None:
         key = rollout.job.key
-        self._num_back[HELD_OUT if key.phase == HELD_OUT else TRAIN, key.step] += 1
+        self._num_back[HELD_OUT if key.phase == HELD_OUT else (TRAIN, key.step)] += 1
         async with self._advanced:
             self._advanced.notify_all()
 
@@ -169,10 +173,13 @@ class _Steps:
             self._update_step = step
             self._advanced.notify_all()
 
-    async def _evaluate(self, step: int) -> None:
-        jobs = self._held_out.get(step, [])
+    async def _evaluate(self, by_step: float) -> None:
+        """Run the held-out jobs whose step is reached: those of a step that no update comes to, at the next one."""
+        due = sorted(step for step in self._held_out if step <= by_step)
+        jobs = [job for step in due for job in self._held_out.pop(step)]
+        before = self._num_back[HELD_OUT]
         await self._submit(jobs)
-        await self._until(lambda: self._num_back[HELD_OUT, step] == len(jobs))
+        await self._until(lambda: self._num_back[HELD_OUT] == before + len(jobs))
 
     async def _until(self, test: Callable[[], bool]) -> None:
         async with self._advanced:

@@ -18,6 +18,8 @@ from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
 from slipstream.simulate.machine.engine import EngineSpec
 
+TRAIN, HELD_OUT = "train", "held_out"
+"""Phases of jobs."""
 SimFault = Literal["raise", "hang", "lose"]
 """`raise` and `lose` (the sandbox is gone) happen half-way through a stage, `hang` never ends."""
 
@@ -57,7 +59,7 @@ class SimJob:
     """In its own sandbox, whose start is included."""
     faults: Mapping[str, SimFault] | None = None
     """By attempt number and stage: {"1 init": "raise"}."""
-    phase: str = "train"
+    phase: str = TRAIN
     start: Chore = Chore()
     """The start of the run stage, before the first turn."""
     release_s: float = 0.0

@@ -42,6 +42,16 @@ def test_several_steps_that_were_asked_for_at_once_are_as_large_as_each_of_them(
     assert (found.num_steps, found.num_rows) == (9, 45)
 
 
+def test_the_speed_of_prompts_is_over_the_steps_that_had_some() -> None:
+    log = WorkLog()
+    log.add(work(5))
+    assert log.prefill_tokens_s is None
+    log.add(work(2, 50))
+    log.add(work(0, 150, num_steps=0))
+    log.take()
+    assert log.prefill_tokens_s == 200 / 1.0
+
+
 def test_however_many_sizes_there_are_what_is_kept_stays_small() -> None:
     log = WorkLog()
     for size in range(4_096):

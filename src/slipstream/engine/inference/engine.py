@@ -126,6 +126,9 @@ class TorchEngine:
             kv_used=self._worker.num_held / kv_tokens,
             kv_tokens=kv_tokens,
             tokens_per_s=self._worker.tokens_per_s if running else 0.0,
+            prefill_tokens_s=self._worker.work.prefill_tokens_s,
+            slots=self.config.num_slots,
+            contexts=self.config.num_slots,
         )
 
     def take_work(self) -> tuple[EngineWork, ...]:

@@ -21,6 +21,9 @@ class WorkLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[tuple[int, int, bool], EngineWork] = {}
+        self._num_prompt = 0
+        self._prompt_s = 0.0
+        """Seconds of the steps that computed prompts."""
 
     def add(self, work: EngineWork) -> None:
         steps = max(1, work.num_steps)
@@ -28,6 +31,15 @@ class WorkLog:
         with self._lock:
             before = self._sums.get(size)
             self._sums[size] = work if before is None else _sum(before, work)
+            if work.num_prompt:
+                self._num_prompt += work.num_prompt
+                self._prompt_s += work.seconds
+
+    @property
+    def prefill_tokens_s(self) -> float | None:
+        """Prompt tokens computed in a second of doing so, ever since; None before the first."""
+        with self._lock:
+            return self._num_prompt / self._prompt_s if self._prompt_s > 0 else None
 
     def take(self) -> tuple[EngineWork, ...]:
         """All that was added since the last call."""

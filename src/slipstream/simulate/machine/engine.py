@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from slipstream.simulate.machine.host import RunProcess, SimHost
 from slipstream.simulate.machine.shared import SharedResource
@@ -90,6 +91,8 @@ class SimEngine:
         self._prefilling = SharedResource(self._prefill_speed)
         self._decoding.link(self._prefilling)
         self._prefill_turn = asyncio.Lock()
+        self._num_computed = 0
+        """Prompt tokens, computed to the end."""
         self._host = host if spec.cores > 0 else None
         if self._host is not None:
             self._decoding.link(self._host.shared)
@@ -107,7 +110,16 @@ class SimEngine:
             waiting=len(self._waiting),
             kv_used=self._active_tokens / self.spec.kv_tokens,
             kv_tokens=self.spec.kv_tokens,
+            prefill_tokens_s=self._prefill_tokens_s,
+            slots=self.spec.slots,
+            contexts=self.spec.contexts,
         )
+
+    @property
+    def _prefill_tokens_s(self) -> float | None:
+        """As measured: while replies are under way it is less than what the engine could do."""
+        busy_s = self._prefilling.busy_s
+        return self._num_computed / busy_s if busy_s > 0 else None
 
     @property
     def busy_s(self) -> float:
@@ -143,6 +155,7 @@ class SimEngine:
                 self.counts.num_again += max(0, min(state.seen, context) - known)
                 async with self._prefill_turn:
                     await self._prefilling.work(fresh + self.spec.prompt_s * self.spec.prefill_tokens_s)
+                    self._num_computed += fresh
             computed = context
             self.counts.num_sampled += sampled
             await self._decoding.work(sampled)
@@ -298,6 +311,9 @@ class Fleet:
             waiting=sum(load.waiting for load in loads),
             kv_used=sum((load.kv_used or 0.0) * (load.kv_tokens or 0) for load in loads) / kv_tokens,
             kv_tokens=kv_tokens,
+            prefill_tokens_s=_sum([load.prefill_tokens_s for load in loads]),
+            slots=_sum([load.slots for load in loads]),
+            contexts=_sum([load.contexts for load in loads]),
         )
 
     @property
@@ -308,3 +324,11 @@ class Fleet:
     @property
     def num_again(self) -> int:
         return sum(engine.counts.num_again for engine in self.engines)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
