@@ -42,8 +42,9 @@ _RAW = b"\x00"
 _DEFLATED = b"\x01"
 _WORTH_DEFLATING_BYTES = 512
 _SMALL_BYTES = 4096
-_SMALL_WINDOW = {"wbits": 12, "memLevel": 5}
-"""For blobs of up to that size: deflating them takes longer if zlib sets up its usual quarter of a megabyte."""
+_SMALL_WINDOW_BITS = 12
+_SMALL_MEMORY_LEVEL = 5
+"""Blobs of up to that size take longer to deflate if zlib sets up its usual quarter of a megabyte."""
 _PIECE_BYTES = 3 << 16
 """A multiple of three, so that the base64 of pieces is that of the whole."""
 MAX_BLOB_BYTES = 256 << 20
@@ -60,7 +61,7 @@ def pack(raw: bytes) -> bytes:
     if len(raw) > _SMALL_BYTES:
         deflated = zlib.compress(raw, 1)
     else:
-        packing = zlib.compressobj(1, **_SMALL_WINDOW)
+        packing = zlib.compressobj(1, wbits=_SMALL_WINDOW_BITS, memLevel=_SMALL_MEMORY_LEVEL)
         deflated = packing.compress(raw) + packing.flush()
     return _DEFLATED + deflated if len(deflated) < len(raw) else _RAW + raw
 
