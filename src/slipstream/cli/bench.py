@@ -76,15 +76,22 @@ def overhead(
         str, typer.Option(help="Rollouts at once, for the cost of one; commas between.")
     ] = "100,1000,10000",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each load but the largest; the median counts.")] = 3,
+    queued: Annotated[
+        str, typer.Option(help="Jobs submitted together, 64 of them under way at once; commas between.")
+    ] = "1000,20000",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """What the harness itself costs: a turn, a rollout and its memory, with a model and a tool that take no time."""
     from slipstream.bench.harness.overhead import OverheadLoad, run
 
-    if not all(size.isdecimal() and int(size) for size in sizes.split(",")):
-        raise ConfigError(f'--sizes "{sizes}": give whole numbers above 0 with commas between, such as 100,1000')
-    loads = tuple(int(size) for size in sizes.split(","))
-    _print(run(OverheadLoad(turns=turns, rollouts=rollouts, sizes=loads, rounds=rounds)), as_json)
+    load = OverheadLoad(
+        turns=turns,
+        rollouts=rollouts,
+        sizes=_numbers("--sizes", sizes),
+        rounds=rounds,
+        queued=_numbers("--queued", queued),
+    )
+    _print(run(load), as_json)
 
 
 @bench_app.command()
@@ -241,6 +248,12 @@ def stalls(
         _print(found, as_json)
     else:
         print("\n".join(table(found)))
+
+
+def _numbers(option: str, given: str) -> tuple[int, ...]:
+    if not all(number.isdecimal() and int(number) for number in given.split(",")):
+        raise ConfigError(f'{option} "{given}": give whole numbers above 0 with commas between, such as 100,1000')
+    return tuple(int(number) for number in given.split(","))
 
 
 def _print(figures: Mapping[str, Json], as_json: bool) -> None:

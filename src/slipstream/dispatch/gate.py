@@ -9,7 +9,7 @@ from slipstream.aio import PerPass
 from slipstream.seams import TurnPass
 from slipstream.types import JobKey
 
-MAX_TURNS_PER_PASS = 1_000
+MAX_TURNS_PER_PASS = 300
 """Turns that begin in one pass of the event loop; a turn takes the loop some 50 microseconds."""
 
 

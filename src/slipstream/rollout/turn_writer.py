@@ -22,7 +22,8 @@ class TurnWriter:
         self._has_unwritten = False
         self._writing: asyncio.Task[None] | None = None
         """It writes for all attempts, so none of them owns it; it ends by itself."""
-        self._guarded: set[_Guarded] = set()
+        self._guarded: dict[_Guarded, None] = {}
+        """In the order in which they came."""
 
     def took(self) -> None:
         """A turn was appended to the journal."""
@@ -41,14 +42,14 @@ class TurnWriter:
                 self._has_unwritten = False
                 await self._journal.flush()
         except JournalError as raised:
-            for guarded in self._guarded:
+            for guarded in list(self._guarded):
                 guarded.fail(JournalError(str(raised)))
         finally:
             self._writing = None
 
 
 class _Guarded:
-    def __init__(self, all_guarded: set[_Guarded]) -> None:
+    def __init__(self, all_guarded: dict[_Guarded, None]) -> None:
         self._all = all_guarded
         self._task: asyncio.Task[object] | None = None
         self._failed: JournalError | None = None
@@ -60,12 +61,12 @@ class _Guarded:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._all.add(self)
+        self._all[self] = None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._all.discard(self)
+        self._all.pop(self, None)
         if self._failed is not None and self._task is not None and self._task.uncancel() == 0:
             raise self._failed

@@ -12,18 +12,26 @@ from slipstream.types import SpanKind
 
 
 def test_it_prints_every_figure() -> None:
-    told = run(OverheadLoad(turns=3, rollouts=4, sizes=(2, 4), rounds=1, helped=6))
+    told = run(OverheadLoad(turns=3, rollouts=4, sizes=(2, 4), rounds=1, helped=6, queued=(70,)))
     assert (told["rollouts"], told["turns"], told["rss_rollouts"]) == (4, 3, 4)
     per_rollout = told["rollout_us"]
     assert isinstance(per_rollout, dict) and list(per_rollout) == ["2", "4"]
+    per_turn, per_job = told["turn_cpu_us_of"], told["queued_job_cpu_us"]
+    assert isinstance(per_turn, dict) and list(per_turn) == ["2", "4"]
+    assert isinstance(per_job, dict) and list(per_job) == ["70"]
     for figure in (
         *per_rollout.values(),
+        *per_turn.values(),
+        *per_job.values(),
         told["turn_us"],
         told["turn_cpu_us"],
         told["render_us"],
         told["rss_mb"],
+        told["stall_ms"],
+        told["pass_cpu_ms"],
         told["helped_own_cpu_us"],
         told["helped_own_us_per_call"],
+        told["own_us_per_call"],
     ):
         assert isinstance(figure, float) and figure > 0
 
@@ -52,3 +60,10 @@ def test_rollouts_in_helpers_are_whole_and_recorded(tmp_path: Path, apart: bool)
 
 def test_rendering_is_measured_by_the_turn() -> None:
     assert measure_rendering(3) > 0
+
+
+def test_a_queue_keeps_all_but_the_slots_waiting(tmp_path: Path) -> None:
+    asyncio.run(run_rollouts(tmp_path / "run", rollouts=6, turns=4, slots=2))
+    rollouts = list(RunStore.read(tmp_path / "run").rollouts())
+    calls = [span for rollout in rollouts for span in rollout.spans if span.kind is SpanKind.MODEL]
+    assert len(calls) == 24 and max(span.counts["concurrent"] for span in calls) == 2

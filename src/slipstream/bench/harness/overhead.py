@@ -24,6 +24,7 @@ from pathlib import Path
 from slipstream.agent.loop import ToolAgent
 from slipstream.aio import collect_rarely
 from slipstream.bench.harness import helpers
+from slipstream.bench.harness.heartbeat import heartbeat
 from slipstream.bench.harness.scripted import (
     TASK_ID,
     check_complete,
@@ -38,7 +39,7 @@ from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.dispatch.gate import OpenGate
-from slipstream.dispatch.policies import Batch
+from slipstream.dispatch.policies import Batch, Bounded
 from slipstream.graders.registry import find_grader
 from slipstream.model.base import ChatReply
 from slipstream.placement.inprocess import InProcess
@@ -60,6 +61,7 @@ from slipstream.types import (
 )
 
 _RENDERED_TURNS = 200
+SLOTS = 64
 HELPED_TURNS = 5
 """About as many as a rollout of the demo tasks has."""
 
@@ -78,6 +80,8 @@ class OverheadLoad:
     """Rounds of each load but the largest; the median counts."""
     helped: int = 600
     """Rollouts in helper processes, for their cost in the run's own process."""
+    queued: tuple[int, ...] = (1_000, 20_000)
+    """Jobs submitted together of which SLOTS are under way at once, for the CPU time of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +93,15 @@ class HarnessCost:
     """CPU time of all threads: the loop's and the store's."""
     peak_mb: float
     num_commits: int
+    stall_ms: float
+    """The longest time for which the event loop did not come round."""
+    pass_cpu_ms: float
+    """The most CPU time that the loop's thread took meanwhile, which other work on the machine does not lengthen."""
 
 
 def run(load: OverheadLoad) -> dict[str, Json]:
     cost = {size: _median_of(load, size) for size in sorted({load.rollouts, *load.sizes})}
-    turn = cost[load.rollouts]
+    turn, largest = cost[load.rollouts], cost[max(cost)]
     num_turns = load.rollouts * load.turns
     return {
         "rollouts": load.rollouts,
@@ -103,19 +111,27 @@ def run(load: OverheadLoad) -> dict[str, Json]:
         "render_us": measure_rendering(_RENDERED_TURNS) * 1e6,
         "commits": turn.num_commits,
         "rollout_us": {str(size): cost[size].seconds / size * 1e6 for size in load.sizes},
-        "rss_mb": cost[max(cost)].peak_mb,
+        "turn_cpu_us_of": {str(size): cost[size].cpu_seconds / (size * load.turns) * 1e6 for size in load.sizes},
+        "stall_ms": largest.stall_ms,
+        "pass_cpu_ms": largest.pass_cpu_ms,
+        "rss_mb": largest.peak_mb,
         "rss_rollouts": max(cost),
         **_helped(load),
+        "queued_job_cpu_us": {str(num): _in_a_child(num, 1, SLOTS).cpu_seconds / num * 1e6 for num in load.queued},
         "helped_turns": HELPED_TURNS,
     }
 
 
 def _helped(load: OverheadLoad) -> dict[str, Json]:
-    """CPU time of the run's own process per rollout whose agent works in a helper; and per model call, with the model
-    in a process of its own. Both in turn, so that other load on the machine meets both."""
+    """CPU time of the run's own process per rollout whose agent works in a helper, and per model call; that also with
+    the model in a process of its own. Both in turn, so that other load on the machine meets both."""
     rounds = [[_own_cpu_s(load, apart=apart) for apart in (False, True)] for _ in range(load.rounds)]
     here_s, apart_s = map(statistics.median, zip(*rounds, strict=True))
-    return {"helped_own_cpu_us": here_s * 1e6, "helped_own_us_per_call": apart_s / HELPED_TURNS * 1e6}
+    return {
+        "helped_own_cpu_us": here_s * 1e6,
+        "own_us_per_call": here_s / HELPED_TURNS * 1e6,
+        "helped_own_us_per_call": apart_s / HELPED_TURNS * 1e6,
+    }
 
 
 def _own_cpu_s(load: OverheadLoad, *, apart: bool) -> float:
@@ -129,8 +145,8 @@ def _median_of(load: OverheadLoad, size: int) -> HarnessCost:
     return found[len(found) // 2]
 
 
-def _in_a_child(rollouts: int, turns: int) -> HarnessCost:
-    command = [sys.executable, "-m", __name__, str(rollouts), str(turns)]
+def _in_a_child(rollouts: int, turns: int, slots: int = 0) -> HarnessCost:
+    command = [sys.executable, "-m", __name__, str(rollouts), str(turns), str(slots)]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return HarnessCost(**json.loads(child.stdout))
 
@@ -168,8 +184,8 @@ class _Model:
         """Nothing to close."""
 
 
-async def run_rollouts(folder: Path, *, rollouts: int, turns: int) -> HarnessCost:
-    """Make rollouts, all at once, recorded in `folder`."""
+async def run_rollouts(folder: Path, *, rollouts: int, turns: int, slots: int = 0) -> HarnessCost:
+    """Make rollouts recorded in `folder`, all at once, or `slots` of them while the others are queued."""
     model, gate, toolset = _Model(turns), OpenGate(), make_toolset()
 
     def make_dialogue(job: Job, attempt: int, task: Task, log: TurnLog) -> Dialogue:
@@ -188,9 +204,15 @@ async def run_rollouts(folder: Path, *, rollouts: int, turns: int) -> HarnessCos
             make_runner=lambda task: ToolAgent(toolset),
             find_grader=find_grader,
         )
-        async with Dispatcher(
-            InProcess(deps, {TASK_ID: make_task(turns)}), policy=Batch(), journal=store
-        ) as dispatcher:
+        async with (
+            heartbeat() as beat,
+            Dispatcher(
+                InProcess(deps, {TASK_ID: make_task(turns)}),
+                policy=Bounded(slots=slots) if slots else Batch(),
+                journal=store,
+                capacity=rollouts,
+            ) as dispatcher,
+        ):
             done = await dispatcher.collect(jobs)
         num_commits = store.num_commits
     cost = HarnessCost(
@@ -198,6 +220,8 @@ async def run_rollouts(folder: Path, *, rollouts: int, turns: int) -> HarnessCos
         cpu_seconds=time.process_time() - cpu_s,
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         num_commits=num_commits,
+        stall_ms=beat.stall_ms,
+        pass_cpu_ms=beat.loop_cpu_ms,
     )
     check_complete(done, turns)
     return cost
@@ -225,10 +249,10 @@ def measure_rendering(num_turns: int) -> float:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    rollouts, turns = map(int, arguments)
+    rollouts, turns, slots = map(int, arguments)
     collect_rarely()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
-        cost = asyncio.run(run_rollouts(Path(folder), rollouts=rollouts, turns=turns))
+        cost = asyncio.run(run_rollouts(Path(folder), rollouts=rollouts, turns=turns, slots=slots))
     fields = {name: getattr(cost, name) for name in HarnessCost.__slots__}
     sys.stdout.write(json.dumps(fields))
 
