@@ -66,7 +66,7 @@ def test_commits_names_what_is_wrong_before_anything_runs(tmp_path: Path) -> Non
     wrong = {
         "is no git clone": [],
         'there is no format "harbour" (did you mean "harbor"?)': ["--format", "harbour"],
-        "list.json are no JSON object with a text for each commit": ["--issues", str(tmp_path / "list.json")],
+        "list.json are no JSON object of texts by commit or number": ["--issues", str(tmp_path / "list.json")],
         "broken.json cannot be read": ["--issues", str(tmp_path / "broken.json")],
         "choose a folder for what is downloaded": ["--downloads", str(tmp_path / "list.json")],
     }
