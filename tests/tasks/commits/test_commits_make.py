@@ -46,7 +46,7 @@ def make(clone: Path, out: Path, **options: Any) -> FactoryReport:
         provider = LocalProvider()
         try:
             return await make_commit_tasks(
-                clone, out, provider=provider, options=CommitOptions(**options), install=install_pytest
+                clone, out, provider=provider, options=CommitOptions(num_cheats=2, **options), install=install_pytest
             )
         finally:
             await provider.aclose()
