@@ -59,3 +59,19 @@ def test_ids_from_outside_do_not_reach_the_terminal_as_they_are(
 def test_make_names_what_is_no_package(tmp_path: Path) -> None:
     ran = CliRunner().invoke(tasks_app, ["make", "nothing", "--out", str(tmp_path / "set")])
     assert isinstance(ran.exception, ConfigError) and "NAME==VERSION" in str(ran.exception)
+
+
+def test_commits_names_what_is_wrong_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('["text"]')
+    (tmp_path / "broken.json").write_text("{")
+    wrong = {
+        "is no git clone": [],
+        'there is no format "harbour" (did you mean "harbor"?)': ["--format", "harbour"],
+        "list.json are no JSON object of texts by commit or number": ["--issues", str(tmp_path / "list.json")],
+        "broken.json cannot be read": ["--issues", str(tmp_path / "broken.json")],
+        "choose a folder for what is downloaded": ["--downloads", str(tmp_path / "list.json")],
+    }
+    for why, options in wrong.items():
+        ran = CliRunner().invoke(tasks_app, ["commits", str(tmp_path), "--out", str(tmp_path / "set"), *options])
+        assert isinstance(ran.exception, ConfigError) and why in str(ran.exception), ran.exception
+    assert not (tmp_path / "set").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.sandbox.ready import open_sandbox
 from slipstream.tasks.commits.formats import Format, write_format
 from slipstream.tasks.commits.make import CommitOptions, make_commit_tasks
+from slipstream.tasks.commits.swebench import write_rows
 from slipstream.tasks.factory.parts import package_name, tier_of
 from slipstream.tasks.factory.task_set import FactoryReport
 from slipstream.tasks.gate import oracle_of, package_of
@@ -46,7 +48,7 @@ def make(clone: Path, out: Path, **options: Any) -> FactoryReport:
         provider = LocalProvider()
         try:
             return await make_commit_tasks(
-                clone, out, provider=provider, options=CommitOptions(**options), install=install_pytest
+                clone, out, provider=provider, options=CommitOptions(num_cheats=2, **options), install=install_pytest
             )
         finally:
             await provider.aclose()
@@ -136,6 +138,19 @@ def test_an_issue_is_the_statement_of_the_commit_that_names_it(
     assert "A user reports:\n\nIn tinypack/__init__.py the function clamp ignores its last argument.\n\nMake" in (
         task.brief.instruction
     )
+
+
+def test_rows_leave_out_what_the_formats_parser_cannot_read(tasks: tuple[Task, ...], out: Path, tmp_path: Path) -> None:
+    facts = {one["id"]: one for one in json.loads((out / "report.json").read_text())["tasks"]}
+
+    def row(*failing: str) -> list[str]:
+        spec = {**tasks[0].grading.spec, "fail_to_pass": list(failing)}
+        task = replace(tasks[0], grading=replace(tasks[0].grading, spec=spec))
+        lines = write_rows((task,), facts, tmp_path).read_text().splitlines()
+        return [test for line in lines for test in json.loads(json.loads(line)["FAIL_TO_PASS"])]
+
+    assert row("t.py::test_a[1]", "t.py::test_a[a b]") == ["t.py::test_a[1]"]
+    assert row("t.py::test_a[a b]") == []
 
 
 def test_rows_in_the_format_of_swe_bench_are_graded_alike(tasks: tuple[Task, ...], out: Path) -> None:

@@ -162,7 +162,7 @@ class Checkouts:
         return tuple(json.loads(told.read_text(encoding="utf-8")))
 
     async def _install_once(self, tree: Path, layout: Layout, shared: Path) -> tuple[str, ...]:
-        bare = self._folder / "bare"
+        bare = self._folder / f"bare-{shared.name}"  # sandboxes see a path as it was when the first of them opened
         shutil.rmtree(bare, ignore_errors=True)
         shutil.rmtree(shared, ignore_errors=True)
         await asyncio.to_thread(shutil.copytree, tree, bare)

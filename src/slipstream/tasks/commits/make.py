@@ -48,6 +48,8 @@ class CommitOptions:
     max_lines: int = 200
     issues: Mapping[str, str] | None = None
     """Texts by commit or by the number of an issue."""
+    num_cheats: int = NUM_CHEATS
+    """Cheats that are tried on the first task, chosen at random."""
     num_at_once: int = 2
     suite_timeout_s: float = 240.0
 
@@ -155,5 +157,5 @@ class _Factory:
         """The gate, with cheats on the first task of the set."""
         (task,) = as_tasks(self._task_set.out, [made])
         is_first = not self._task_set.report().num_passed
-        num_cheats = NUM_CHEATS if is_first else 0
+        num_cheats = self._options.num_cheats if is_first else 0
         return await check_task(task, provider=self._provider, num_repeats=NUM_GRADINGS, num_cheats=num_cheats)

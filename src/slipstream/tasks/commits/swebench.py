@@ -2,7 +2,8 @@
 
 Input: the folder of a set. Output: one row for each task, as `slipstream.tasks.swe.swebench` reads it.
 Invariants: a row names its test script, which writes the commit's test files itself, so it runs on a checkout of
-`base_commit` and on the agent's tree alike; patch and test patch are the commit's own.
+`base_commit` and on the agent's tree alike; patch and test patch are the commit's own. Tests whose ids the format's log
+parser cannot read, such as those with spaces, are left out, and so is a task whose FAIL_TO_PASS has no other.
 
     slipstream eval swe tasks=slipstream.tasks.swe.swebench:read_swebench tasks.args.path=DIR/swebench.jsonl \
         tasks.args.base=host tasks.args.tree=DIR/trees/{id}
@@ -16,6 +17,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from slipstream.graders.testing.logs import PARSERS, PASSED
 from slipstream.tasks.factory.building import issue_in
 from slipstream.tasks.factory.package.runner import WORKDIR
 from slipstream.tasks.swe.building import END, START
@@ -26,7 +28,7 @@ FILE = "swebench.jsonl"
 
 
 def write_rows(tasks: tuple[Task, ...], facts: Mapping[str, Mapping[str, Json]], out: Path) -> Path:
-    rows = (json.dumps(row_of(task, facts[task.id])) for task in tasks)
+    rows = [json.dumps(row_of(task, facts[task.id])) for task in tasks if _readable(task, "fail_to_pass")]
     (out / FILE).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return out / FILE
 
@@ -44,12 +46,18 @@ def row_of(task: Task, facts: Mapping[str, Json]) -> dict[str, Json]:
         "hints_text": "",
         "patch": spec["oracle"],
         "test_patch": facts["test_patch"],
-        "FAIL_TO_PASS": json.dumps(spec["fail_to_pass"]),
-        "PASS_TO_PASS": json.dumps(spec["pass_to_pass"]),
+        "FAIL_TO_PASS": json.dumps(_readable(task, "fail_to_pass")),
+        "PASS_TO_PASS": json.dumps(_readable(task, "pass_to_pass")),
         "eval_script": eval_script(task),
         "eval_type": "pass_and_fail",
         "log_parser": "parse_log_pytest",
     }
+
+
+def _readable(task: Task, kind: str) -> list[str]:
+    tests = task.grading.spec[kind]
+    assert isinstance(tests, list)
+    return [test for test in map(str, tests) if test in PARSERS["pytest"](f"{PASSED} {test}")]
 
 
 def eval_script(task: Task) -> str:
