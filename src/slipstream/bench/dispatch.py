@@ -18,6 +18,8 @@ from typing import Any
 from slipstream.bench.tuned import TUNED, Tuned
 from slipstream.dispatch.base import DispatchLimits
 from slipstream.dispatch.policies import Batch, Bounded, Pipeline
+from slipstream.errors import ConfigError
+from slipstream.names import did_you_mean
 from slipstream.simulate.bound import Bound, bound, uncapped_bound
 from slipstream.simulate.regimes import make_workload
 from slipstream.simulate.run import MakePolicy, SimOutcome, adaptive, open_gate, simulate
@@ -66,12 +68,18 @@ def run_case(case: Case) -> SimOutcome:
     return simulate(workload, contender.make(), limits)
 
 
-def run(workload: Workload, seed: int | None, tuned: Tuned | None) -> dict[str, Json]:
-    """The figures of all policies on one workload."""
+def run(workload: Workload, seed: int | None, tuned: Tuned | None, only: Sequence[str] = ()) -> dict[str, Json]:
+    """The figures of all policies on one workload, or of some."""
     names = contenders(workload, tuned)
+    for name in only:
+        if name not in names:
+            known = [name for name in names if name[0] != "_"]
+            raise ConfigError(f'--only "{name}": there is no such policy{did_you_mean(name, known)}; use {known}')
+    if only:
+        names = {name: names[name] for name in only}
     outcomes = dict(zip(names, run_all([(workload, one) for one in names.values()]), strict=True))
     result = figures_of(workload, seed, names, outcomes)
-    if workload.name == "paper":
+    if workload.name == "paper" and not only:
         result["calibration"] = {
             name: {"makespan_s": round(outcomes[f"_{name}"].makespan_s, 1), "paper_s": paper_s}
             for name, paper_s in PAPER_S.items()
@@ -85,7 +93,8 @@ def figures_of(
     """The figures of these policies. Those whose name begins with a line are not shown."""
     found, uncapped = bound(workload), uncapped_bound(workload)
     shown = {name: outcome for name, outcome in outcomes.items() if name[0] != "_"}
-    return {
+    makespans = {name: outcome.makespan_s for name, outcome in shown.items()}
+    figures: dict[str, Json] = {
         "regime": workload.name,
         "seed": seed,
         "jobs": len(workload.jobs),
@@ -97,12 +106,14 @@ def figures_of(
             name: _figures(outcome, names[name], found if names[name].capped else uncapped)
             for name, outcome in shown.items()
         },
-        "ratios": _ratios({name: outcome.makespan_s for name, outcome in shown.items()}, found.lower_bound_s),
     }
+    if {"bounded", "pipeline", "adaptive"} <= makespans.keys():
+        figures["ratios"] = _ratios(makespans, found.lower_bound_s)
+    return figures
 
 
-def run_regime(regime: str, seed: int) -> dict[str, Json]:
-    return run(make_workload(regime, seed), seed, TUNED.get(regime))
+def run_regime(regime: str, seed: int, only: Sequence[str] = ()) -> dict[str, Json]:
+    return run(make_workload(regime, seed), seed, TUNED.get(regime), only)
 
 
 def contenders(workload: Workload, tuned: Tuned | None) -> dict[str, Contender]:

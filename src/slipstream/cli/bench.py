@@ -304,6 +304,7 @@ def dispatch(
     workload: Annotated[
         Path | None, typer.Option(help="A workload of your own, in the form of docs/dispatch.md.")
     ] = None,
+    only: Annotated[str, typer.Option(help="Run these policies alone; commas between.")] = "",
     families: Annotated[
         str | None, typer.Option(help="Families of workloads instead: names with commas between, or all.")
     ] = None,
@@ -327,8 +328,8 @@ def dispatch(
         if place is not None:
             _check_place(place)
     if families is not None:
-        if workload is not None or plot is not None:
-            raise ConfigError("--families brings its own workloads, and --plot draws regimes: leave one of them out")
+        if workload is not None or plot is not None or only:
+            raise ConfigError("--families goes with neither --workload nor --plot nor --only: leave one of them out")
         _dispatch_families(families, seed, tune=tune, save=save, as_json=as_json)
         return
     given = None if workload is None else read_workload(workload)
@@ -341,7 +342,12 @@ def dispatch(
             best = find_best([given] if given else [make_workload(name, number) for number in TUNE_SEEDS])
             _print({"regime": given.name if given else name, **asdict(best)}, as_json)
         return
-    found = [run(given, None, find_best([given]))] if given else [run_regime(name, seed) for name in names]
+    policies = [name for name in only.split(",") if name]
+    if given:
+        needs_best = not policies or any(name.endswith("_tuned") for name in policies)
+        found = [run(given, None, find_best([given]) if needs_best else None, policies)]
+    else:
+        found = [run_regime(name, seed, policies) for name in names]
     if plot is not None:
         _write(plot, draw(found))
     for one in found:
