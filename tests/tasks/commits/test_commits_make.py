@@ -23,7 +23,7 @@ from slipstream.tasks.factory.task_set import FactoryReport
 from slipstream.tasks.gate import oracle_of, package_of
 from slipstream.tasks.jsonl import read_tasks
 from slipstream.tasks.swe.swebench import read_swebench
-from slipstream.types import Artifact, File, SandboxSpec, Task
+from slipstream.types import Artifact, File, Json, SandboxSpec, Task
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_rows_leave_out_what_the_formats_parser_cannot_read(tasks: tuple[Task, .
     facts = {one["id"]: one for one in json.loads((out / "report.json").read_text())["tasks"]}
 
     def row(*failing: str) -> list[str]:
-        spec = {**tasks[0].grading.spec, "fail_to_pass": list(failing)}
+        spec: dict[str, Json] = {**tasks[0].grading.spec, "fail_to_pass": [*failing]}
         task = replace(tasks[0], grading=replace(tasks[0].grading, spec=spec))
         lines = write_rows((task,), facts, tmp_path).read_text().splitlines()
         return [test for line in lines for test in json.loads(json.loads(line)["FAIL_TO_PASS"])]
