@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from slipstream.aio import PerPass
 from slipstream.seams import TurnPass
@@ -12,7 +13,7 @@ MAX_TURNS_PER_PASS = 300
 """Turns that begin in one pass of the event loop; a turn takes the loop some 50 microseconds."""
 
 
-class _OpenTurn:
+class _OpenTurn(AbstractAsyncContextManager[TurnPass]):
     __slots__ = ("_gate", "_nested")
 
     def __init__(self, gate: OpenGate, *, nested: bool) -> None:
@@ -35,7 +36,9 @@ class OpenGate:
         self.num_turns_under_way = 0
         self.per_pass = PerPass(MAX_TURNS_PER_PASS)
 
-    def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> _OpenTurn:
+    def turn(
+        self, key: JobKey, num_context_tokens: int, *, nested: bool = False
+    ) -> AbstractAsyncContextManager[TurnPass]:
         return _OpenTurn(self, nested=nested)
 
     def room(self) -> int | None:
