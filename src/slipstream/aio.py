@@ -146,7 +146,7 @@ def collect_rarely() -> None:
     collection is looked at once more with the next one, and then only by a full one: a collection of many generations
     together would hold everything up for as long as a second.
     """
-    gc.set_threshold(50_000, 0, 200)
+    gc.set_threshold(20_000, 0, 500)
 
 
 async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:

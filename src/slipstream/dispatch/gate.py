@@ -13,7 +13,7 @@ MAX_TURNS_PER_PASS = 300
 """Turns that begin in one pass of the event loop; a turn takes the loop some 50 microseconds."""
 
 
-class _OpenTurn:
+class _OpenTurn(AbstractAsyncContextManager[TurnPass]):
     __slots__ = ("_gate", "_nested")
 
     def __init__(self, gate: OpenGate, *, nested: bool) -> None:
