@@ -39,6 +39,11 @@ def test_every_policy_on_a_workload_from_a_file(tmp_path: Path) -> None:
     text = "".join(ElementTree.parse(picture).getroot().itertext())
     assert all(name in text for name in POLICIES)
     assert "relative to the lower bound of its regime" in text and "different scales" in text
+    alone = CliRunner().invoke(bench_app, ["dispatch", "--workload", str(path), "--only", "adaptive", "--json"])
+    one = json.loads(alone.stdout)
+    assert one["policies"] == {"adaptive": found["policies"]["adaptive"]} and "ratios" not in one
+    wrong = CliRunner().invoke(bench_app, ["dispatch", "--workload", str(path), "--only", "adaptiv"])
+    assert isinstance(wrong.exception, ConfigError) and "adaptive" in str(wrong.exception)
     told = CliRunner().invoke(bench_app, ["dispatch", "--workload", str(path)]).stdout
     assert "\npolicies.adaptive.makespan_s  " in told and " at adaptive" not in told
 

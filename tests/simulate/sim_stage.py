@@ -88,11 +88,13 @@ shares = st.sampled_from([0.0, 0.3, 0.8])
 @st.composite
 def rewritten(draw: st.DrawFn, plan: tuple[SimTurn, ...], prompt: int) -> tuple[SimTurn, ...]:
     """The same turns, of which some begin with another context."""
-    found, context = [], prompt
+    found, context = list[SimTurn](), prompt
     for turn in plan:
-        if found and draw(st.booleans()):
+        is_rewritten = draw(st.booleans())
+        if found and is_rewritten:
             changed = max(1, int(context * draw(st.sampled_from([0.2, 0.7, 1.0, 1.5]))))
-            kept = draw(st.one_of(st.none(), shares.map(lambda share, size=changed: int(share * size))))  # type: ignore[misc]
+            share = draw(st.one_of(st.none(), shares))
+            kept = None if share is None else int(share * changed)
             turn, context = replace(turn, context=changed, kept=kept), changed
         found.append(turn)
         context += turn.sampled + turn.observed

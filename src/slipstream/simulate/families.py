@@ -1,4 +1,4 @@
-"""Families of workloads with wide priors, for tuning the policies on one half and measuring them on the other.
+"""Families of workloads with wide priors: one half to tune the policies on, and the other to measure them.
 
 Input: the name of a family and a seed. Output: a checked workload. The seed draws the machine too: the room in the
 cache, the engine's speeds, the cap. Invariants: the same name and seed give the same workload; a simulation of one
@@ -287,7 +287,7 @@ FAMILIES: Mapping[str, Family] = {
     "hurry": Family(about="runs that a deadline cuts", deadlines=_HURRY, cap=(1.5, 2.5)),
 }
 TUNED_ON = tuple(FAMILIES)[::2]
-"""The families that the policies were tuned on; the others were only measured."""
+"""The families to tune policies on; the others are to be measured only."""
 
 
 def make_family(name: str, seed: int) -> Workload:

@@ -21,8 +21,8 @@ from slipstream.simulate.recorded_run.chores import Cores, Sample, engine_level,
 from slipstream.simulate.recorded_run.cpu_use import CpuUse
 from slipstream.simulate.recorded_run.fit import Fit, explain, fit_engine, fit_steps
 from slipstream.simulate.recorded_run.recorded import Piece, Recorded, RecordedRollout, recorded
-from slipstream.simulate.run import HELD_OUT, MakePolicy, Trace, trace
-from slipstream.simulate.workload import Chore, SimJob, SimMachine, SimTurn, Workload, checked
+from slipstream.simulate.run import MakePolicy, Trace, trace
+from slipstream.simulate.workload import HELD_OUT, Chore, SimJob, SimMachine, SimTurn, Workload, checked
 from slipstream.types import EndReason, EngineWork
 
 CALIBRATIONS = 6
