@@ -265,6 +265,7 @@ class TrainConfig:
 _FROM_ZERO = frozenset(
     {
         *("model.temperature", "model.max_retries", "dispatch.deadlines.grace_s", "steps", "staleness", "eval_every"),
+        *("model.prices.prompt", "model.prices.cached", "model.prices.sampled"),
         *("oversample", "replace_flat", "hardware.every_s", "dispatch.processes", "sandbox.warm"),
         *("agent.stuck.same_turns", "agent.stuck.same_errors", "agent.stuck.idle_turns", "agent.stuck.alternations"),
         *(
