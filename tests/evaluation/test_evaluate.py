@@ -182,6 +182,7 @@ def test_what_is_set_for_a_server_is_in_every_request(config: EvalConfig, tmp_pa
                 extra_body={"reasoning_effort": "low"},
                 extra_headers={"X-Team": "evals"},
                 max_tokens_field="max_completion_tokens",
+                max_tokens=500,
                 resend_thinking=True,
             )
             fitted = replace(config, tasks=replace(config.tasks, num=1), model=model)

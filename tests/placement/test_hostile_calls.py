@@ -127,7 +127,7 @@ def check_all(rollouts: dict[str, Rollout]) -> None:
 
 
 def test_no_call_that_a_model_writes_makes_its_rollout_untrusted(tmp_path: Path) -> None:
-    scripted = ModelConfig(kind="scripted", script=f"{HERE}:script")
+    scripted = ModelConfig(kind="scripted", script=f"{HERE}:script", max_tokens=4_096)
     check_all(asyncio.run(carried_out(config(scripted), tmp_path / "run")))
     for form in ExportFormat:
         export_run(RunStore.read(tmp_path / "run"), form, out=tmp_path / f"out-{form}")

@@ -14,6 +14,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -114,6 +115,7 @@ def takes(kind: Any) -> str:
     return _NAMED[kind]
 
 
+@cache
 def field_docs(kind: type) -> Mapping[str, str]:
     """The docstring below each field of a dataclass, on one line."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body

@@ -294,7 +294,7 @@ def test_a_rewritten_conversation_gets_none() -> None:
 @given(st.text(max_size=600))
 def test_texts_from_outside_make_no_line_of_their_own(path: str) -> None:
     adviser = Adviser(ALL, tools=TOOLS, num_turns=50)
-    miss = said("edit", "edit: old_str was not found", fails=True, command="str_replace", path=path)
+    miss = said("edit", "edit: old_str was not found in it", fails=True, command="str_replace", path=path)
     _, (given_hint,) = adviser.advise([result(miss)], None)
     assert "\n" not in given_hint.text and len(given_hint.text) <= MAX_CHARS + 3
 

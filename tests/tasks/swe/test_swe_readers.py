@@ -456,7 +456,7 @@ def test_a_run_can_name_a_reader_as_its_source(tmp_path: Path) -> None:
         (read_swebench, {**SWEBENCH, "problem_statement": " "}, "would not know what to do"),
         (read_swebench, {**SWEBENCH_5, "log_parser": "parse_log_jest"}, "is not supported: only those for Python"),
         (read_swebench, {**SWEBENCH_5, "eval_type": "fail_only"}, "only pass_and_fail"),
-        (read_r2egym, {**R2EGYM, "expected_output_json": "[]"}, "must be a map from tests to statuses"),
+        (read_r2egym, {**R2EGYM, "expected_output_json": "[]"}, "must be a map from text to text"),
         (read_swesmith, {**SWESMITH, "instance_id": "calc-1"}, "owner__repo.commit.name"),
     ],
 )

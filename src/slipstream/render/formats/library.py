@@ -86,6 +86,15 @@ class LibraryFormat:
         return ids
 
     def parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
+        try:
+            return self._parse(sampled, tail, tools)
+        except (ValueError, RecursionError):  # such as a number of more digits than Python converts
+            text = self._tokenizer.decode([token for token in sampled if token not in self.stop_ids])
+            return Message(
+                role=Role.ASSISTANT, calls=(ToolCall(id="", name="", problem=CallProblem.BAD_JSON, raw=text),)
+            )
+
+    def _parse(self, sampled: list[int], tail: list[int], tools: Sequence[ToolSpec]) -> Message:
         parsed = self._read(sampled, tail, tools)
         calls, content, thinking = parsed.tool_calls, parsed.content, parsed.reasoning_content or ""
         thought = self._thinking(sampled, tail, tools) if calls else None

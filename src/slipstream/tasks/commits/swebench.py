@@ -48,6 +48,7 @@ def row_of(task: Task, facts: Mapping[str, Json]) -> dict[str, Json]:
         "test_patch": facts["test_patch"],
         "FAIL_TO_PASS": json.dumps(_readable(task, "fail_to_pass")),
         "PASS_TO_PASS": json.dumps(_readable(task, "pass_to_pass")),
+        "env": json.dumps(environment_of(task)),
         "eval_script": eval_script(task),
         "eval_type": "pass_and_fail",
         "log_parser": "parse_log_pytest",
@@ -60,13 +61,20 @@ def _readable(task: Task, kind: str) -> list[str]:
     return [test for test in map(str, tests) if test in PARSERS["pytest"](f"{PASSED} {test}")]
 
 
+def environment_of(task: Task) -> dict[str, str]:
+    """The variables that the tests need, in the format's folder; our reader takes them from the row."""
+    env = task.grading.spec["env"]
+    assert isinstance(env, dict)
+    return {name: str(value).replace(WORKDIR, TESTBED) for name, value in env.items()}
+
+
 def eval_script(task: Task) -> str:
     """A script that puts the commit's tests in place and runs them, with the results between the format's markers."""
     spec = task.grading.spec
-    restore, tests, env = spec["restore"], spec["tests"], spec["env"]
-    assert isinstance(restore, dict) and isinstance(tests, list) and isinstance(env, dict)
+    restore, tests = spec["restore"], spec["tests"]
+    assert isinstance(restore, dict) and isinstance(tests, list)
     command = ["python3", "-m", "pytest", "-rA", "-o", "addopts=", "-p", "no:cacheprovider", *map(str, tests)]
-    settings = [f"export {name}={shlex.quote(str(value).replace(WORKDIR, TESTBED))}" for name, value in env.items()]
+    settings = [f"export {name}={shlex.quote(value)}" for name, value in environment_of(task).items()]
     return "\n".join(
         [
             "#!/bin/bash",

@@ -153,7 +153,7 @@ class RowContext:
     def tree(self, row: Row, id: str) -> tuple[str, dict[str, str]]:
         """The folder with the row's files, if they are not the image's, and the variables that it needs."""
         if self.checkouts is None:
-            return filled(self.options.tree, id=id), {}
+            return filled(self.options.tree, id=id), row.statuses("env") if row.fields.get("env") else {}
         repo, version = row.text("repo"), row.text("version", "")
         deps = filled(self.options.deps, id=id, repo=repo.replace("/", "__"), version=version)
         folder = self.checkouts.tree(repo, row.text("base_commit"), deps)

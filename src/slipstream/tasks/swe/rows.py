@@ -45,7 +45,7 @@ class Row:
         """A map from text to text, which some files store as JSON."""
         value = self._structure(name)
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise self.wrong(f'the field "{name}" must be a map from tests to statuses')
+            raise self.wrong(f'the field "{name}" must be a map from text to text')
         return dict(value)
 
     def _structure(self, name: str) -> Any:
