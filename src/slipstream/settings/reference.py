@@ -14,8 +14,8 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from enum import StrEnum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -89,7 +89,8 @@ def listed_settings() -> list[ListedSetting]:
 
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
     """Of a dataclass and those within it; a group that may be absent is shown with its defaults."""
-    hints, docs = get_type_hints(type(group)), field_docs(type(group))
+    owner: type[object] = type(group)
+    hints, docs = get_type_hints(owner), field_docs(owner)
     for field in dataclasses.fields(group):
         value, kind, key = getattr(group, field.name), hints[field.name], f"{prefix}{field.name}"
         optional: Any = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), None)
