@@ -89,8 +89,8 @@ def listed_settings() -> list[ListedSetting]:
 
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
     """Of a dataclass and those within it; a group that may be absent is shown with its defaults."""
-    owner: type[object] = type(group)
-    hints, docs = get_type_hints(owner), field_docs(owner)
+    hints = get_type_hints(type(group))
+    docs = field_docs(type(group))  # type: ignore[arg-type]  # a class is hashable, but mypy looks at its instances
     for field in dataclasses.fields(group):
         value, kind, key = getattr(group, field.name), hints[field.name], f"{prefix}{field.name}"
         optional: Any = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), None)
