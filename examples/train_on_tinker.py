@@ -57,6 +57,7 @@ def train(model: str, url: str) -> ss.TrainResult:
         "learner.learning_rate": 1e-3,
         "learner.num_minibatches": 1,
         "model.max_tokens": 32,
+        "agent.cut_replies": "failed",  # babble that fills a reply is trained on
     }
     return ss.train(tasks, model=model, steps=2, settings={**settings, "groups": 4, "samples": 4})
 
