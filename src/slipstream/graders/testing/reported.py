@@ -77,8 +77,8 @@ class ReporterOutput:
 
 @cache
 def program(name: str) -> str:
-    """The text of a program beside this module, for any Python from 3.6 on, whatever Python this is: no annotations, and
-    no f-strings, which newer Pythons write in a way that older ones cannot read."""
+    """The text of a program beside this module, for any Python from 3.6 on, whatever Python this is: no annotations,
+    and no f-strings, which newer Pythons write in a way that older ones cannot read."""
     tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return ast.unparse(ast.fix_missing_locations(_Plain().visit(tree)))
 
