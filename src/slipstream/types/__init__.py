@@ -22,6 +22,7 @@ from slipstream.types.rollouts import (
     Turn,
     Verdict,
     job_seed,
+    turn_seed,
 )
 from slipstream.types.sampling import NO_LIMIT, EngineLoad, EngineWork, Sampled, SampleParams, StopReason
 from slipstream.types.tasks import (
@@ -85,4 +86,5 @@ __all__ = [
     "Verdict",
     "job_seed",
     "token_ids",
+    "turn_seed",
 ]
