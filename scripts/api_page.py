@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "EvalConfig",
         "TrainConfig",
         "TasksConfig",
+        "TaskSetConfig",
         "ModelConfig",
         "EngineConfig",
         "AgentConfig",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ModelConfig,
         SandboxConfig,
         TasksConfig,
+        TaskSetConfig,
         TrainConfig,
     )
     from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, Outcome, ToolContext
@@ -87,7 +88,7 @@ _HOME = {
     "slipstream.render.formats.chatml": ("reply_text",),
     "slipstream.settings": (
         *("DemonstrationsConfig", "DispatchConfig", "EvalConfig"),
-        *("ModelConfig", "SandboxConfig", "TasksConfig", "TrainConfig"),
+        *("ModelConfig", "SandboxConfig", "TaskSetConfig", "TasksConfig", "TrainConfig"),
     ),
     "slipstream.tools.base": ("ContextEdit", "Effect", "Finish", "Observation", "Outcome", "ToolContext"),
     "slipstream.tools.bash": ("bash",),
@@ -146,6 +147,7 @@ __all__ = [
     "SolveRateFilter",
     "StuckRules",
     "Task",
+    "TaskSetConfig",
     "TaskTools",
     "TasksConfig",
     "TinyShape",

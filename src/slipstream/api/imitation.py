@@ -26,9 +26,9 @@ from slipstream.errors import ConfigError
 from slipstream.hub.tiny import TINY_SHAPE, TinyShape, make_tiny_model
 from slipstream.render.formats.chatml import reply_text
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig
-from slipstream.tasks.source import load_tasks
 from slipstream.tools import Toolset
 from slipstream.types import ForkReason, Json, Role, Rollout, Task
+from slipstream.wiring.task_sets import tasks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,7 @@ def from_run(
     them, so the seed does not matter."""
     recorded = Run(Path(run))
     settings = recorded_settings(recorded)
-    source = settings.tasks
-    tasks = {task.id: task for task in load_tasks(source.source, num=source.num, args=source.args)}
+    tasks = {task.id: task for task in tasks_of(settings.tasks)}
     writer = DemonstrationWriter(folder, family=family, family_args=family_args, thinking=thinking)
     made: list[Demonstration] = []
     for rollout in recorded.reader.rollouts():

@@ -26,6 +26,7 @@ from slipstream.types.rollouts import (
 )
 from slipstream.types.sampling import NO_LIMIT, EngineLoad, EngineWork, Sampled, SampleParams, StopReason
 from slipstream.types.tasks import (
+    SET_MARK,
     Activation,
     AgentLimits,
     Artifact,
@@ -36,6 +37,7 @@ from slipstream.types.tasks import (
     SandboxLimits,
     SandboxSpec,
     Task,
+    set_of,
 )
 from slipstream.types.training import Batch, Row, Sample, UpdateResult
 
@@ -43,6 +45,7 @@ __all__ = [
     "MAX_CALL_DEPTH",
     "NO_LIMIT",
     "NO_TOKENS",
+    "SET_MARK",
     "TRUST_OF",
     "Activation",
     "AgentLimits",
@@ -85,6 +88,7 @@ __all__ = [
     "UpdateResult",
     "Verdict",
     "job_seed",
+    "set_of",
     "token_ids",
     "turn_seed",
 ]
