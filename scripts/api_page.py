@@ -17,9 +17,9 @@ from slipstream.tools.base import Tool
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks"),
     "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "Outcome", "ToolError"),
-    "Built-in tools": ("bash", "edit", "search", "read_file", "write_file", "finish"),
+    "Built-in tools": ("bash", "python", "edit", "search", "read_file", "write_file", "finish"),
     "Tools without a model": ("Workbench", "TaskTools"),
-    "Graders": ("exact", "f1", "judge", "command", "rubric", "Verdict", "Judge"),
+    "Graders": ("exact", "f1", "math", "prints", "returns", "passes", "judge", "command", "rubric", "Verdict", "Judge"),
     "Running": ("evaluate", "evaluate_async", "train", "train_async"),
     "Settings": (
         "EvalConfig",

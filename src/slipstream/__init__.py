@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slipstream.api.demonstrations import Demonstration, DemonstrationWriter, DraftDemonstration
     from slipstream.api.imitation import demonstrations, tiny_model
     from slipstream.api.runs import EvalResult, Run, TrainResult, evaluate, evaluate_async, open_run, train, train_async
-    from slipstream.api.tasks import Task, command, exact, f1, judge, load_tasks, rubric
+    from slipstream.api.tasks import Task, command, exact, f1, judge, load_tasks, math, passes, prints, returns, rubric
     from slipstream.api.workbench import TaskTools, Workbench
     from slipstream.dispatch.base import Deadlines, DispatchLimits
     from slipstream.engine.inference.config import EngineConfig
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from slipstream.tools.define import tool
     from slipstream.tools.editor import edit
     from slipstream.tools.finish import finish
+    from slipstream.tools.python.tool import python
     from slipstream.tools.read_file import read_file
     from slipstream.tools.write_file import write_file
     from slipstream.types import (
@@ -74,7 +75,11 @@ _HOME = {
     "slipstream.api.runs": (
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
-    "slipstream.api.tasks": ("Task", "command", "exact", "f1", "judge", "load_tasks", "rubric"),
+    "slipstream.api.tasks": (
+        *("Task", "command", "exact", "f1", "judge", "load_tasks", "math", "passes", "prints"),
+        "returns",
+        "rubric",
+    ),
     "slipstream.api.workbench": ("TaskTools", "Workbench"),
     "slipstream.dispatch.base": ("Deadlines", "DispatchLimits"),
     "slipstream.engine.inference.config": ("EngineConfig",),
@@ -96,6 +101,7 @@ _HOME = {
     "slipstream.tools.define": ("tool",),
     "slipstream.tools.editor": ("edit",),
     "slipstream.tools.finish": ("finish",),
+    "slipstream.tools.python.tool": ("python",),
     "slipstream.tools.read_file": ("read_file",),
     "slipstream.tools.write_file": ("write_file",),
     "slipstream.types": (
@@ -175,11 +181,16 @@ __all__ = [
     "load_tasks",
     "made_tasks",
     "make_tiny_model",
+    "math",
     "open_run",
     "pass_at_k",
+    "passes",
+    "prints",
+    "python",
     "read_file",
     "replies",
     "reply_text",
+    "returns",
     "rubric",
     "search",
     "tiny_model",

@@ -15,6 +15,7 @@ TOOLS: Mapping[str, str] = {
     "bash": "slipstream.tools.bash:bash",
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
+    "python": "slipstream.tools.python.tool:python",
     "read_file": "slipstream.tools.read_file:read_file",
     "search": "slipstream.tools.codesearch.tool:search",
     "write_file": "slipstream.tools.write_file:write_file",
