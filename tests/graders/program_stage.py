@@ -16,11 +16,12 @@ from slipstream.types import Artifact, Grading, SandboxLimits, SandboxSpec, Verd
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local sandboxes need Linux")
 
 
-def graded(grading: Grading, works: Sequence[str | Artifact]) -> list[Verdict]:
+def graded(grading: Grading, works: Sequence[str | Artifact], *, grader: ProgramsGrader | None = None) -> list[Verdict]:
     """What the grading says of each work."""
+    grader = grader or ProgramsGrader()
 
     async def main() -> list[Verdict]:
-        provider, grader = LocalProvider(), ProgramsGrader()
+        provider = LocalProvider()
         context = GradeContext(
             provider=provider, sandbox=SandboxSpec(limits=SandboxLimits(memory_mb=256, processes=32, disk_mb=64))
         )

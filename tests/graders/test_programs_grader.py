@@ -31,20 +31,22 @@ ATTACKS = {
     "forges a reply": 'import os\nos.write(1, b\'{"outcomes": [{"value": 2}], "failed": ""}\')\nos._exit(0)',
     "forges on every descriptor": (
         "import os\nfor fd in range(3, 30):\n    try:\n"
-        '        os.write(fd, b\'{"outcomes": [{"value": 2}, {"value": 0.5}, {"raised": "IndexError"}], "failed": ""}\')\n'
+        '        os.write(fd, b\'{"outcomes": [{"value": 2}, {"value": 0.5}, {"value": 0}], "failed": ""}\')\n'
         "    except OSError:\n        pass\nos._exit(0)"
     ),
     "reads what is expected": (
         "import glob, gc, os, sys\n"
         "text = ''\n"
-        "for path in glob.glob('/work/**', recursive=True) + glob.glob('/tmp/**', recursive=True) + glob.glob('/proc/[0-9]*/*'):\n"
+        "places = [*glob.glob('/work/**', recursive=True), *glob.glob('/tmp/**', recursive=True)]\n"
+        "for path in [*places, *glob.glob('/proc/[0-9]*/*')]:\n"
         "    try:\n        text += open(path, errors='replace').read()\n    except OSError:\n        pass\n"
         "print(text)\n"
         "second = lambda items: text\n"
     ),
     "equals everything": (
-        "class Same(float):\n    __eq__ = lambda *_: True\n    __ne__ = lambda *_: False\n    __hash__ = float.__hash__\n"
-        "    __sub__ = __rsub__ = lambda *_: Same(0)\n    __lt__ = __le__ = lambda *_: True\n    __abs__ = lambda one: one\n"
+        "class Same(float):\n    __eq__ = lambda *_: True\n    __ne__ = lambda *_: False\n"
+        "    __hash__ = float.__hash__\n    __sub__ = __rsub__ = lambda *_: Same(0)\n"
+        "    __lt__ = __le__ = lambda *_: True\n    __abs__ = lambda one: one\n"
         "second = lambda items: Same(1e9)\n"
     ),
     "replaces the checks": (
@@ -67,29 +69,36 @@ ATTACKS = {
 
 @needs_linux
 def test_printed_output_decides_and_attacks_earn_nothing() -> None:
-    grading = ss.prints(SUMS, timeout_s=3)
-    right, wrong, part, *attacks = graded(grading, [ADD, "print(7, 0)", "print(7)", *ATTACKS.values()])
+    right, wrong, part = graded(ss.prints(SUMS, timeout_s=60), [ADD, "print(7, 0)", "print(7)"])
     assert (right.reward, right.components) == (1.0, {"tests_passed": 1.0})
     assert (wrong.reward, wrong.components["tests_passed"]) == (0.0, 0.0)
     assert part.reward == 0.0 and part.components["tests_passed"] == pytest.approx(2 / 3)
+    attacks = graded(ss.prints(SUMS, timeout_s=1), list(ATTACKS.values()))
     assert {name: verdict.reward for name, verdict in zip(ATTACKS, attacks, strict=True)} == dict.fromkeys(ATTACKS, 0.0)
 
 
 @needs_linux
 def test_returned_values_pass_test_code_elsewhere_and_attacks_earn_nothing() -> None:
-    grading = ss.passes(CHECK, entry="second", reference=SECOND, timeout_s=3)
     works = [SECOND, "class Solution:\n    def second(self, items):\n        return sorted(items)[-2]", "second = max"]
-    right, method, wrong, *attacks = graded(grading, [*works, *ATTACKS.values()])
+    grading = ss.passes(CHECK, entry="second", reference=SECOND, timeout_s=60)
+    right, method, wrong = graded(grading, works)
     assert (right.reward, method.reward, wrong.reward) == (1.0, 1.0, 0.0)
+    grader = ProgramsGrader()
+    graded(grading, [SECOND], grader=grader)  # which calls there are is known from here on
+    attacks = graded(
+        ss.passes(CHECK, entry="second", reference=SECOND, timeout_s=1), list(ATTACKS.values()), grader=grader
+    )
     assert {name: verdict.reward for name, verdict in zip(ATTACKS, attacks, strict=True)} == dict.fromkeys(ATTACKS, 0.0)
 
 
 @needs_linux
 def test_returned_values_are_compared_with_data() -> None:
-    grading = ss.returns(
-        "pairs", [([[3, 1]], [[1, 3]]), ([{"a": 2.5}], [["a", 2.5]]), ([[]], [])], preamble="from typing import *"
+    calls: list[tuple[list[Json], Json]] = [([[3, 1]], [[1, 3]]), ([{"a": 2.5}], [["a", 2.5]]), ([[]], [])]
+    grading = ss.returns("pairs", calls, preamble="from typing import *", timeout_s=60)
+    right = (
+        "def pairs(items: List[int]):\n    if isinstance(items, dict):\n        return list(items.items())\n"
+        "    return [tuple(sorted(items))] * bool(items)"
     )
-    right = "def pairs(items: List[int]):\n    items = items.items() if isinstance(items, dict) else [sorted(items)] * bool(items)\n    return [tuple(each) for each in items]"
     first, none, broken = graded(grading, [right, "def pairs(items):\n    return None", "def pairs(:"])
     assert first.reward == 1.0
     assert (none.reward, none.components["tests_passed"]) == (0.0, 0.0) and "call 1" in none.detail
@@ -98,17 +107,20 @@ def test_returned_values_are_compared_with_data() -> None:
 
 @needs_linux
 def test_a_reference_that_fails_its_tests_is_a_failure_of_the_task() -> None:
-    grading = ss.passes("assert f(1) == 2", entry="f", reference="def f(x):\n    return x")
+    grading = ss.passes("assert f(1) == 2", entry="f", reference="def f(x):\n    return x", timeout_s=60)
     with pytest.raises(GraderError, match="the reference does not pass the tests of f: AssertionError"):
         graded(grading, ["def f(x):\n    return x + 1"])
     with pytest.raises(GraderError, match="they never call it"):
-        graded(ss.passes("assert True", entry="f", reference="def f(x):\n    return x"), ["def f(x):\n    return x"])
+        graded(
+            ss.passes("assert True", entry="f", reference="def f(x):\n    return x", timeout_s=60),
+            ["def f(x):\n    return x"],
+        )
 
 
 @needs_linux
 def test_an_answer_with_a_code_block_is_work_too() -> None:
     answers = [f"First:\n```\nprint(0)\n```\nThen:\n```python\n{ADD}\n```\nDone.", ADD, "I do not know.", ""]
-    verdicts = graded(ss.prints(SUMS), [Artifact(answer=answer) for answer in answers])
+    verdicts = graded(ss.prints(SUMS, timeout_s=60), [Artifact(answer=answer) for answer in answers])
     assert [verdict.reward for verdict in verdicts] == [1.0, 1.0, 0.0, 0.0]
     assert "there is no code" in verdicts[-1].detail
 

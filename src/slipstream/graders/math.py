@@ -27,7 +27,7 @@ from slipstream.types import Artifact, Grading, Json, Verdict
 MAX_CHARS = 2_000
 """A longer answer is no answer to a question of this kind."""
 MAX_NUMBER_CHARS = 400
-_LIMITS = OffloadLimits(cpu_s=20, memory_bytes=2 << 30, result_bytes=1 << 20)
+_LIMITS = OffloadLimits(cpu_s=8, memory_bytes=2 << 30, result_bytes=1 << 20)
 """Importing sympy takes a second or two of them."""
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LEAD = re.compile(r"^(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*[:=]?\s*", re.IGNORECASE)
