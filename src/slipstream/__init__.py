@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from slipstream.tools.editor import edit
     from slipstream.tools.finish import finish
     from slipstream.tools.read_file import read_file
+    from slipstream.tools.search.build import make_index
+    from slipstream.tools.search.tool import get_document, search_documents
     from slipstream.tools.write_file import write_file
     from slipstream.types import AgentLimits, File, Message, Role, Rollout, SandboxLimits, SandboxSpec, Turn, Verdict
 
@@ -62,6 +64,8 @@ _HOME = {
     "slipstream.tools.editor": ("edit",),
     "slipstream.tools.finish": ("finish",),
     "slipstream.tools.read_file": ("read_file",),
+    "slipstream.tools.search.build": ("make_index",),
+    "slipstream.tools.search.tool": ("get_document", "search_documents"),
     "slipstream.tools.write_file": ("write_file",),
     "slipstream.types": (
         *("AgentLimits", "File", "Message", "Role", "Rollout", "SandboxLimits", "SandboxSpec", "Turn", "Verdict"),
@@ -109,12 +113,15 @@ __all__ = [
     "exact",
     "f1",
     "finish",
+    "get_document",
     "judge",
+    "make_index",
     "open_run",
     "read_file",
     "replies",
     "rubric",
     "search",
+    "search_documents",
     "tiny_model",
     "tool",
     "train",

@@ -15,8 +15,10 @@ TOOLS: Mapping[str, str] = {
     "bash": "slipstream.tools.bash:bash",
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
+    "get_document": "slipstream.tools.search.tool:get_document",
     "read_file": "slipstream.tools.read_file:read_file",
     "search": "slipstream.tools.codesearch.tool:search",
+    "search_documents": "slipstream.tools.search.tool:search_documents",
     "write_file": "slipstream.tools.write_file:write_file",
 }
 """The built-in tools, as import paths, so that one that needs an extra costs nothing until it is used."""
