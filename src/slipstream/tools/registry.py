@@ -16,9 +16,9 @@ TOOLS: Mapping[str, str] = {
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
     "get_document": "slipstream.tools.search.tool:get_document",
+    "open_page": "slipstream.tools.web.tool:open_page",
     "read_file": "slipstream.tools.read_file:read_file",
     "search": "slipstream.tools.codesearch.tool:search",
-    "search_documents": "slipstream.tools.search.tool:search_documents",
     "write_file": "slipstream.tools.write_file:write_file",
 }
 """The built-in tools, as import paths, so that one that needs an extra costs nothing until it is used."""

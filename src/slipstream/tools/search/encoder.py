@@ -34,7 +34,7 @@ class TextEncoder:
             raise ConfigError(
                 "search by meaning needs numpy and tokenizers: pip install 'slipstream[research]'"
             ) from None
-        self._np = numpy
+        self._np: Any = numpy  # its arrays' types are too narrow for arithmetic in place
         try:
             config = json.loads((folder / "config.json").read_bytes())
             self._weights = _tensors(folder / "model.safetensors", numpy)
@@ -54,7 +54,7 @@ class TextEncoder:
         """One row for each text, in order."""
         np = self._np
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
-        made = np.empty((len(rows), self.num_dimensions), np.float32)
+        made: Floats = np.empty((len(rows), self.num_dimensions), np.float32)
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         batch: list[int] = []
         for place in order:  # from short to long, so that little is padded
