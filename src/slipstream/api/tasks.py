@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from slipstream import types
 from slipstream.errors import ConfigError
 from slipstream.names import name_of
 from slipstream.tasks.jsonl import check_task
+from slipstream.tasks.source import load_tasks as source_tasks
 from slipstream.tools.base import Effect, Tool
 from slipstream.tools.define import TypedTool
 from slipstream.tools.registry import TOOLS, resolve
@@ -75,6 +77,14 @@ class Task(types.Task):
         return cast("Task", task)  # the plain value that all of Slipstream uses
 
 
+def load_tasks(
+    source: str | Path, *, num: int | None = None, args: Mapping[str, Json] | None = None
+) -> tuple[Task, ...]:
+    """The tasks of a source as the command line names it: a JSONL file, the folder of a task set,
+    `package.module:function` with these arguments, or a public format. The first `num` of them, or all."""
+    return cast("tuple[Task, ...]", source_tasks(str(source), num=num, args=args or {}))
+
+
 def tool_name(tool: Tool | type | str) -> str:
     """The name of a tool that `resolve` takes back. A class decorated with `@tool` is a tool, whatever type checkers
     take it for."""
@@ -103,7 +113,8 @@ def f1(*answers: str, normalise: bool = True) -> Grading:
 
 def command(line: str, *, files: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Grading:
     """The result of a shell command on the work, in a fresh sandbox that the agent never saw."""
-    return Grading(kind="command", spec={"command": line, "files": dict(files or {}), "timeout_s": timeout_s})
+    hidden: dict[str, Json] = {"files": dict(files)} if files else {}
+    return Grading(kind="command", spec={"command": line, **hidden, "timeout_s": timeout_s})
 
 
 def judge(

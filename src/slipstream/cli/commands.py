@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
+from slipstream.cli.assets.index import index_app
+from slipstream.cli.assets.models import models_app
 from slipstream.cli.bench import bench_app
 from slipstream.cli.doctor import doctor_command
 from slipstream.cli.export import export_command
-from slipstream.cli.index import index_app
-from slipstream.cli.models import models_app
 from slipstream.cli.output import OutputRefused, guarded_output
 from slipstream.cli.reference import recipes_command, settings_command
 from slipstream.cli.sandbox import sandbox_app

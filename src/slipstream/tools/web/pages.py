@@ -48,7 +48,9 @@ class Pages:
         """The page at `url`. Raises PageError if it cannot be shown."""
         url = checked_url(url, settings)
         key = key_of(CACHE_FORM, url, settings.max_page_bytes, settings.private_hosts, settings.blocked)
-        cache = DiskCache(Path(settings.cache).expanduser(), max_bytes=settings.cache_mb << 20) if settings.cache else None
+        cache = (
+            DiskCache(Path(settings.cache).expanduser(), max_bytes=settings.cache_mb << 20) if settings.cache else None
+        )
         page = await self._kept(cache, key, settings)
         if page is None:
             page = await self._shared(key, url, settings, on_bytes)
@@ -73,9 +75,7 @@ class Pages:
         kept_s, page = json.loads(found)
         return Page(**page) if self._now_s() - kept_s < settings.cache_days * 86_400 else None
 
-    async def _shared(
-        self, key: str, url: str, settings: PageSettings, on_bytes: Callable[[int], None]
-    ) -> Page:
+    async def _shared(self, key: str, url: str, settings: PageSettings, on_bytes: Callable[[int], None]) -> Page:
         task = self._fetching.get(key)
         if task is None:
             task = self._fetching[key] = asyncio.create_task(self._fetched(url, settings, on_bytes))

@@ -1,6 +1,6 @@
 """How pages are opened: the key `pages` of a task's resources.
 
-    resources={"pages": {"summarise": "none", "blocked": ["huggingface.co"], "max_pages": 20}}
+resources={"pages": {"summarise": "none", "blocked": ["huggingface.co"], "max_pages": 20}}
 """
 
 from __future__ import annotations

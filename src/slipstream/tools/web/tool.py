@@ -111,7 +111,9 @@ def _within_budget(ctx: ToolContext, settings: PageSettings) -> _Spent:
     since the answers of its earlier calls are read back."""
     num_pages = sum(call.name == NAME for message in ctx.messages for call in message.calls)
     if settings.max_pages and num_pages > settings.max_pages:
-        raise ToolError(f"open_page: the {settings.max_pages} pages of this task are used up: answer with what you know")
+        raise ToolError(
+            f"open_page: the {settings.max_pages} pages of this task are used up: answer with what you know"
+        )
     spent = ctx.state.setdefault("open_page", _Spent())
     assert isinstance(spent, _Spent)
     if settings.max_bytes and spent.num_bytes >= settings.max_bytes:
