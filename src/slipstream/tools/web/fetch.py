@@ -1,8 +1,8 @@
 """Fetches a page, within limits and away from private networks.
 
-Input: a URL. Output: its bytes and what they are. Invariants: everything that is wrong with a page is a PageError, which
-the agent reads; the address that is checked is the one that is connected to, after redirects too, so that a name that
-changes its address gains nothing; no cookie and no key is ever sent.
+Input: a URL. Output: its bytes and what they are. Invariants: everything that is wrong with a page is a PageError,
+which the agent reads; the address that is checked is the one that is connected to, after redirects too, so that a name
+that changes its address gains nothing; no cookie and no key is ever sent.
 """
 
 from __future__ import annotations

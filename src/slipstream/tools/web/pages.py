@@ -48,9 +48,7 @@ class Pages:
         """The page at `url`. Raises PageError if it cannot be shown."""
         url = checked_url(url, settings)
         key = key_of(CACHE_FORM, url, settings.max_page_bytes, settings.private_hosts, settings.blocked)
-        cache = (
-            DiskCache(Path(settings.cache).expanduser(), max_bytes=settings.cache_mb << 20) if settings.cache else None
-        )
+        cache = _cache_of(settings)
         page = await self._kept(cache, key, settings)
         if page is None:
             page = await self._shared(key, url, settings, on_bytes)
@@ -95,6 +93,11 @@ class Pages:
             num_bytes=len(fetched.data),
             is_cut=fetched.is_cut,
         )
+
+
+def _cache_of(settings: PageSettings) -> DiskCache | None:
+    path = settings.cache
+    return DiskCache(Path(path).expanduser(), max_bytes=settings.cache_mb << 20) if path else None
 
 
 async def _as_text(page: FetchedPage) -> ReadablePage:
