@@ -31,16 +31,11 @@ def make_command(
     as_json: JsonOption = False,
 ) -> None:
     """Index documents for the search tool. If it is stopped, the same command goes on."""
-    from slipstream.hub import ENCODERS, get_encoder
     from slipstream.progress.display import progress_console
-    from slipstream.progress.fetching import FetchDisplay
     from slipstream.progress.indexing import IndexDisplay
     from slipstream.tools.search.build import make_index
 
     start_s = time.monotonic()
-    if encoder in ENCODERS:
-        with FetchDisplay(progress_console()) as fetching:
-            get_encoder(encoder, on_progress=fetching.show)
     with IndexDisplay(progress_console()) as display:
         about = make_index(source, out, encoder=encoder, force=force, on_progress=display.show)
     seconds = time.monotonic() - start_s

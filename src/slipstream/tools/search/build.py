@@ -20,7 +20,7 @@ from pathlib import Path
 
 from slipstream.atomic import atomic_file, replace_folder
 from slipstream.errors import ConfigError
-from slipstream.hub import find_encoder
+from slipstream.hub import ENCODERS, FetchProgress, find_encoder, get_encoder
 from slipstream.tools.search.corpus import Corpus, fingerprint, read_documents
 from slipstream.tools.search.encoder import TextEncoder
 from slipstream.tools.search.index import ABOUT, CORPUS, POSTINGS, VECTORS, VERSION, AboutIndex, import_bm25s
@@ -60,20 +60,30 @@ def make_index(
     *,
     encoder: str = "minilm",
     force: bool = False,
+    reuse: bool = False,
     on_progress: OnBuild = lambda progress: None,
 ) -> AboutIndex:
-    """Index the documents of `source` in the folder `out`. With `encoder=""` only words are searched, not meaning."""
+    """Index the documents of `source`, a folder or a .jsonl file, in the folder `out`, for `search_documents`.
+
+    `encoder` is fetched if it is not there; with `encoder=""` only words are searched, not meaning. A build that was
+    stopped goes on where it was. With `force` what is at `out` is replaced, and with `reuse` it is returned if it was
+    made of this source."""
     source, out = Path(source).expanduser(), Path(out).expanduser()
     import_bm25s()
     if not source.exists():
         raise ConfigError(f"there is no {source}: name a folder with documents, or a .jsonl file")
-    if out.exists() and not force:
+    wanted = _State(version=VERSION, source=fingerprint(source), encoder=encoder)
+    if reuse and (made := _made_before(out, wanted)):
+        return made
+    if out.exists() and not (force or reuse):
         raise ConfigError(f"{out} is already there: replace it with --force, or choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / ABOUT).is_file():
         raise ConfigError(f"{out} holds something that is no index: choose another --out")
-    wanted = _State(version=VERSION, source=fingerprint(source), encoder=encoder)
-    with _building(out, wanted) as (folder, state):
-        with_encoder = TextEncoder(find_encoder(encoder)) if encoder else None
+    with _building(out, wanted, waits=reuse) as (folder, state):
+        if reuse and (made := _made_before(out, wanted)):  # another process was faster
+            shutil.rmtree(folder)
+            return made
+        with_encoder = TextEncoder(_encoder_folder(encoder, on_progress)) if encoder else None
         corpus = Corpus(folder / CORPUS, writable=True)
         try:
             if not state.is_read:
@@ -88,6 +98,7 @@ def make_index(
                 num_documents=corpus.num_documents,
                 num_passages=corpus.num_passages,
                 num_dimensions=with_encoder.num_dimensions if with_encoder else 0,
+                source=wanted.source,
             )
         finally:
             corpus.close()
@@ -98,8 +109,28 @@ def make_index(
     return about
 
 
+def _made_before(out: Path, wanted: _State) -> AboutIndex | None:
+    """The index at `out`, if it is what is wanted."""
+    try:
+        made = AboutIndex.read(out)
+    except ConfigError:
+        return None
+    return made if (made.source, made.encoder) == (wanted.source, wanted.encoder) else None
+
+
+def _encoder_folder(name: str, on_progress: OnBuild) -> Path:
+    if name not in ENCODERS:
+        return find_encoder(name)
+
+    def show(progress: FetchProgress) -> None:
+        done_mb, total_mb = progress.num_done // 1_000_000, progress.num_total // 1_000_000
+        on_progress(BuildProgress(doing=f"{progress.doing} (MB)", num_done=done_mb, num_total=total_mb))
+
+    return get_encoder(name, on_progress=show)
+
+
 @contextmanager
-def _building(out: Path, wanted: _State) -> Iterator[tuple[Path, _State]]:
+def _building(out: Path, wanted: _State, *, waits: bool) -> Iterator[tuple[Path, _State]]:
     """The folder in which the index is made, which stays if the build is stopped, and how far the build had got."""
     folder = out.with_name(f".{out.name}.building")
     try:
@@ -109,7 +140,7 @@ def _building(out: Path, wanted: _State) -> Iterator[tuple[Path, _State]]:
         raise ConfigError(f"{folder} cannot be written ({raised.strerror}): choose another --out") from raised
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except OSError:
             raise ConfigError(f"another process is making {out}: wait until it is done") from None
         try:

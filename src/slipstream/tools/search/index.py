@@ -45,6 +45,8 @@ class AboutIndex:
     num_documents: int
     num_passages: int
     num_dimensions: int
+    source: str
+    """A digest of the names, sizes and times of what it was made of."""
 
     @staticmethod
     def read(folder: Path) -> AboutIndex:

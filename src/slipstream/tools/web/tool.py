@@ -107,8 +107,8 @@ open_page = shared_tool(OpenPage(), name=NAME, effect=Effect.PURE, timeout_s=TIM
 def _within_budget(ctx: ToolContext, settings: PageSettings) -> _Spent:
     """What was spent so far. Raises ToolError if that is all there was.
 
-    The number of pages is read off the conversation. Bytes and seconds are counted from where a resumed rollout goes on,
-    since the answers of its earlier calls are read back."""
+    The number of pages is read off the conversation. Bytes and seconds are counted from where a resumed rollout goes
+    on, since the answers of its earlier calls are read back."""
     num_pages = sum(call.name == NAME for message in ctx.messages for call in message.calls)
     if settings.max_pages and num_pages > settings.max_pages:
         raise ToolError(
