@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "dialogue": GROUND | {"render", "model"},
     "doctor": GROUND | {"render", "model"},
     "export": GROUND | {"telemetry", "batch", "record"},
-    "tools": GROUND | {"sandbox"},
+    "tools": GROUND | {"hub", "model", "sandbox"},
     "graders": GROUND | {"model", "patches", "sandbox"},
     "tasks": GROUND | {"patches", "config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
@@ -100,7 +100,7 @@ ALLOWED: dict[str, set[str]] = {
         "tools",
     },
     "evaluation": GROUND | {"batch", "settings", "wiring", "dispatch", "model", "record", "tasks"},
-    "progress": GROUND | {"dispatch", "evaluation", "hub", "training"},
+    "progress": GROUND | {"dispatch", "evaluation", "hub", "tools", "training"},
     "api": GROUND
     | {
         "agent",
@@ -220,6 +220,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "graders": {"pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
     "tasks": {"pydantic", "pyarrow", "pytest", "_pytest"},
     "model": {"aiohttp"},
+    "tools": {
+        *("aiohttp", "pydantic", "pydantic_core", "rich"),
+        *("bm25s", "lxml", "numpy", "threadpoolctl", "tokenizers", "trafilatura"),
+    },
 }
 """What a package may import from outside; packages not named here may use pydantic, rich and typer."""
 
@@ -323,6 +327,9 @@ HEAVY = {
     "gguf",
     "pyarrow",
     "jinja2",
+    "bm25s",
+    "lxml",
+    "trafilatura",
 }
 
 

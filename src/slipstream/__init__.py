@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slipstream.evaluation import pass_at_k
     from slipstream.feed import SolveRateFilter
     from slipstream.graders.base import Judge
+    from slipstream.hub.places import default_home
     from slipstream.hub.tiny import TinyShape, make_tiny_model
     from slipstream.model.scripted import Line, Script, ScriptedCall, act, replies
     from slipstream.render.formats.chatml import reply_text
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from slipstream.tools.finish import finish
     from slipstream.tools.python.tool import python
     from slipstream.tools.read_file import read_file
+    from slipstream.tools.search.build import make_index
+    from slipstream.tools.search.tool import get_document, search_documents
+    from slipstream.tools.web.tool import open_page
     from slipstream.tools.write_file import write_file
     from slipstream.types import (
         AgentLimits,
@@ -88,6 +92,7 @@ _HOME = {
     "slipstream.evaluation": ("pass_at_k",),
     "slipstream.feed": ("SolveRateFilter",),
     "slipstream.graders.base": ("Judge",),
+    "slipstream.hub.places": ("default_home",),
     "slipstream.hub.tiny": ("TinyShape", "make_tiny_model"),
     "slipstream.model.scripted": ("Line", "Script", "ScriptedCall", "act", "replies"),
     "slipstream.render.formats.chatml": ("reply_text",),
@@ -103,6 +108,9 @@ _HOME = {
     "slipstream.tools.finish": ("finish",),
     "slipstream.tools.python.tool": ("python",),
     "slipstream.tools.read_file": ("read_file",),
+    "slipstream.tools.search.build": ("make_index",),
+    "slipstream.tools.search.tool": ("get_document", "search_documents"),
+    "slipstream.tools.web.tool": ("open_page",),
     "slipstream.tools.write_file": ("write_file",),
     "slipstream.types": (
         *("AgentLimits", "File", "Json", "Message", "Role"),
@@ -170,6 +178,7 @@ __all__ = [
     "act",
     "bash",
     "command",
+    "default_home",
     "demonstrations",
     "edit",
     "evaluate",
@@ -177,11 +186,14 @@ __all__ = [
     "exact",
     "f1",
     "finish",
+    "get_document",
     "judge",
     "load_tasks",
     "made_tasks",
+    "make_index",
     "make_tiny_model",
     "math",
+    "open_page",
     "open_run",
     "pass_at_k",
     "passes",
@@ -193,6 +205,7 @@ __all__ = [
     "returns",
     "rubric",
     "search",
+    "search_documents",
     "tiny_model",
     "tool",
     "train",

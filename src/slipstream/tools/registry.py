@@ -15,6 +15,8 @@ TOOLS: Mapping[str, str] = {
     "bash": "slipstream.tools.bash:bash",
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
+    "get_document": "slipstream.tools.search.tool:get_document",
+    "open_page": "slipstream.tools.web.tool:open_page",
     "python": "slipstream.tools.python.tool:python",
     "read_file": "slipstream.tools.read_file:read_file",
     "search": "slipstream.tools.codesearch.tool:search",

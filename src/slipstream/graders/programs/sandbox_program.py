@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+FORMS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 MAX_DEPTH = 200
 MAX_CALLS = 10_000
 
@@ -65,7 +66,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         return str.__str__(value)
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
-    for name, form in (("list", list), ("tuple", tuple), ("set", set), ("frozenset", frozenset)):
+    for name, form in FORMS.items():
         if isinstance(value, form):
             return {name: [encode(item, depth + 1) for item in form.__iter__(value)]}
     if isinstance(value, dict):
@@ -92,8 +93,7 @@ def decode(value: Any) -> Any:
         return {decode(key): decode(item) for key, item in inner}
     if name == "foreign":
         return Foreign()
-    form: Any = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[name]
-    return form(decode(item) for item in inner)
+    return FORMS[name](decode(item) for item in inner)
 
 
 def outcome_of(function: Any, call: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Answered:
         if outcome is None:
             raise Missing
         if "raised" in outcome:
-            kind = getattr(builtins, outcome["raised"], None)
+            kind: Any = getattr(builtins, outcome["raised"], None)
             is_error = isinstance(kind, type) and issubclass(kind, Exception)
             raise (kind if is_error else RuntimeError)(outcome.get("message", ""))
         return decode(outcome["value"])
