@@ -15,7 +15,7 @@ import slipstream
 from slipstream.tools.base import Tool
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks"),
+    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks", "read_rows", "Row"),
     "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "Outcome", "ToolError"),
     "Built-in tools": ("bash", "python", "edit", "search", "read_file", "write_file", "finish"),
     "Tools without a model": ("Workbench", "TaskTools"),

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "render",
         "settings",
+        "tasks",
         "tools",
     },
     "config": GROUND,
