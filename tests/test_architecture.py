@@ -214,7 +214,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bridges": {"torch", "huggingface_hub", "hydra", "omegaconf", "ray", "skyrl", "tinker", "transfer_queue", "verl"},
     "engine": {"torch", "transformers", "peft", "safetensors", "triton"},
     "doctor": set(),
-    "bench": {"torch", "transformers"},
+    "bench": {"aiohttp", "numpy", "tokenizers", "torch", "transformers"},
     "recipes": set(),
     "export": {"atif", "pyarrow"},
     "graders": {"pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
