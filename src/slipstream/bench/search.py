@@ -192,13 +192,15 @@ def _searched(folder: Path) -> LocalIndex:
 def _measure(folder: Path) -> None:
     before = _smaps()
     _searched(folder)
-    print("searched", flush=True)
+    sys.stdout.write("searched\n")
+    sys.stdout.flush()
     sys.stdin.readline()
     after = _smaps()
     grown = {name: (after[name] - before[name]) / 1e3 for name in after}
     shared = grown["Shared_Clean"] + grown["Shared_Dirty"]
     private = grown["Private_Clean"] + grown["Private_Dirty"]
-    print(json.dumps({"further_process_mb": round(private, 1), "shared_mb": round(shared, 1)}), flush=True)
+    sys.stdout.write(json.dumps({"further_process_mb": round(private, 1), "shared_mb": round(shared, 1)}) + "\n")
+    sys.stdout.flush()
 
 
 def _smaps() -> dict[str, float]:

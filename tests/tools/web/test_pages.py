@@ -99,7 +99,7 @@ async def opening(site: Site, **more: Any) -> AsyncIterator[Any]:
     pages = Pages(Fetcher(private_hosts=hosts, **more))
 
     async def opened(path: str, **settings: Any) -> Page:
-        url = path if "://" in path else site.url + path
+        url = site.url + path if path.startswith("/") else path
         return await pages.open(url, PageSettings(private_hosts=hosts, **settings), on_bytes=lambda num: None)
 
     try:
