@@ -126,7 +126,7 @@ def test_questions_in_the_form_of_hle(tmp_path: Path) -> None:
         {
             "id": "c",
             "question": "Seen?",
-            "image": "data:image/png;base64,AA",
+            "image": "data:image/png,A",
             "answer": "Y",
             "answer_type": "exactMatch",
         },
