@@ -92,6 +92,16 @@ def test_returned_values_pass_test_code_elsewhere_and_attacks_earn_nothing() -> 
 
 
 @needs_linux
+def test_a_call_on_what_was_returned_is_made_on_what_the_work_returned() -> None:
+    grading = ss.passes("assert f(f(3)) == 3", entry="f", reference="def f(x):\n    return -x", timeout_s=60)
+    only_the_last = "def f(x):\n    return 3 if x == -3 else 99"
+    other, wrong, endless = graded(
+        grading, ["def f(x):\n    return 10 - x", only_the_last, "import random\ndef f(x):\n    return random.random()"]
+    )
+    assert (other.reward, wrong.reward, endless.reward) == (1.0, 0.0, 0.0)
+
+
+@needs_linux
 def test_returned_values_are_compared_with_data() -> None:
     calls: list[tuple[list[Json], Json]] = [([[3, 1]], [[1, 3]]), ([{"a": 2.5}], [["a", 2.5]]), ([[]], [])]
     grading = ss.returns("pairs", calls, preamble="from typing import *", timeout_s=60)
@@ -186,3 +196,10 @@ def test_values_are_compared_as_data(value: Json, expected: Json, is_same: bool)
 def test_a_grading_that_cannot_be_meant_is_refused(spec: dict[str, Json], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ProgramsGrader().check(spec)
+
+
+def test_how_long_a_grading_may_take_does_not_grow_without_end() -> None:
+    many = ss.prints([("", "")] * 1_000, timeout_s=10)
+    assert ProgramsGrader().limit_s(many.spec) == 300
+    assert ProgramsGrader().limit_s(ss.prints(SUMS, timeout_s=10).spec) == 30
+    assert ProgramsGrader().limit_s(ss.passes(CHECK, entry="second", reference=SECOND, timeout_s=10).spec) == 70
