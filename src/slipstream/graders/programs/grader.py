@@ -36,7 +36,7 @@ from slipstream.types import Artifact, File, Grading, Json, Verdict
 
 PYTHON = "python3"
 PROGRAM = "/tmp/grade_program.py"
-MAX_OUTPUT_BYTES = 16 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 MAX_REMEMBERED = 512
 MAX_ROUNDS = 3
 """How often the tests are run, if they call the work on values that it returned."""
@@ -222,9 +222,11 @@ async def _by_calls(spec: ProgramsSpec, code: str, context: GradeContext) -> _Re
     if why:
         return _Result(num_passed=0, num=len(calls), detail=why)
     expected = [call.expected for call in spec.calls]
-    same = await by_size(
-        _same_values, outcomes, expected, spec.tolerance, num_bytes=len(json.dumps(outcomes)), limits=_LIMITS
-    )
+    try:
+        num_bytes = len(json.dumps(outcomes))
+        same = await by_size(_same_values, outcomes, expected, spec.tolerance, num_bytes=num_bytes, limits=_LIMITS)
+    except (WorkTooLarge, RecursionError) as raised:
+        return _Result(num_passed=0, num=len(calls), detail=f"what it returned cannot be compared: {raised}")
     wrong = same.index(False) if False in same else None
     detail = "" if wrong is None else f"call {wrong + 1}: {json.dumps(outcomes[wrong])[:_SHOWN_CHARS]}"
     return _Result(num_passed=sum(same), num=len(calls), detail=detail)
@@ -257,7 +259,7 @@ async def _outcomes(spec: ProgramsSpec, code: str, calls: list[Json], context: G
         result = await work.run([PYTHON, PROGRAM, "work"], data, timeout_s=spec.timeout_s, program=True)
         if result.timed_out:
             return [], f"no result after {spec.timeout_s:g} s"
-        reply = _read_reply(result)
+        reply = await _read_reply(result)
         outcomes = reply.get("outcomes")
         if reply.get("failed"):
             return [], str(reply["failed"])[:_SHOWN_CHARS]
@@ -267,13 +269,21 @@ async def _outcomes(spec: ProgramsSpec, code: str, calls: list[Json], context: G
     return [], work.refused
 
 
-def _read_reply(result: ExecResult) -> dict[str, Json]:
+async def _read_reply(result: ExecResult) -> dict[str, Json]:
     """What the program in the sandbox replied; nothing if the work spoiled it."""
+    if result.stdout.num_left_out:
+        return {}
+    data = result.stdout.head + result.stdout.tail
     try:
-        reply = json.loads(result.stdout.text())
-    except (ValueError, RecursionError):
+        reply = await by_size(_loads, data, num_bytes=len(data), limits=_LIMITS)
+    except (ValueError, WorkTooLarge):
         return {}
     return reply if isinstance(reply, dict) else {}
+
+
+def _loads(data: bytes) -> Json:
+    value: Json = json.loads(data)
+    return value
 
 
 class _Work:
@@ -335,7 +345,7 @@ async def _trusted(spec: ProgramsSpec, what: str, asked: dict[str, Json], contex
         raise SandboxError(f"the tests of {spec.entry} could not be run: {raised}") from raised
     finally:
         await sandbox.aclose()
-    reply = _read_reply(result)
+    reply = await _read_reply(result)
     if "failed" not in reply and what == "tests":
         # Values of the work may make the tests take for ever, or more memory than there is.
         return {"failed": "the tests gave no result on these values"}

@@ -1,13 +1,13 @@
 """Calls functions for the `programs` grader. A standalone program: standard library only.
 
     sandbox_program.py work < REQUEST > REPLY     {"path", "entry", "calls": [...]} -> {"outcomes": [...], "failed": ""}
-    sandbox_program.py tests < REQUEST > REPLY    {"tests", "entry", "calls", "outcomes"} -> {"failed": "", "wanted": ...}
+    sandbox_program.py tests < REQUEST > REPLY    {"tests", "entry", "calls", "outcomes"} -> {"failed": "", "wanted"}
     sandbox_program.py record < REQUEST > REPLY   {"tests", "entry", "reference"} -> {"calls": [...], "failed": ""}
 
 `work` runs what the agent wrote: it gets arguments and never what is expected of them. `tests` runs the tests, where
-each call of the function under test is answered with what `work` gave for these arguments, and a call on others is
-what is `wanted` next; `record` runs them with the reference solution and notes the calls. Values travel in a form of plain data, so that no object of the agent's is ever
-among the tests.
+each call of the function under test is answered with what `work` gave for these arguments, and a call on others is what
+is wanted next; `record` runs them with the reference solution and notes the calls. Values travel in a form of plain
+data, so that no object of the agent's is ever among the tests.
 """
 
 from __future__ import annotations
