@@ -21,7 +21,8 @@ from slipstream.recipes.research.lookups import (
     WHAT,
     WHO,
     Split,
-    lookup_tasks,
+    answer_of,
+    lookups,
     pages,
 )
 
@@ -89,15 +90,16 @@ def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list
     """A rollout of the teacher on each of `num` training tasks. What tools answer is taken from the corpus: a page is
     what its source says, and the results are the page itself and then another of the same district or name."""
     writer = ss.DemonstrationWriter(folder, family_args=FAMILY_ARGS)
-    tasks = lookup_tasks(num=num, seed=seed, split=Split.TRAIN)
+    drawn = lookups(num=num, seed=seed, split=Split.TRAIN)
     script, chance = teacher(quality=quality), random.Random(f"lookup results {seed}")
-    return [_demonstration(writer, task, script, chance, seed) for task in tasks]
+    made = []
+    for number, each in enumerate(drawn):
+        task = ss.Task(id=f"{number:05d}", instruction=each.question, grader=ss.exact(answer_of(each, 0)))
+        made.append(_demonstration(writer.begin(task, seed=seed), script, chance))
+    return made
 
 
-def _demonstration(
-    writer: ss.DemonstrationWriter, task: ss.Task, script: ss.Script, chance: random.Random, seed: int
-) -> ss.Demonstration:
-    draft = writer.begin(task, seed=seed)
+def _demonstration(draft: ss.DraftDemonstration, script: ss.Script, chance: random.Random) -> ss.Demonstration:
     for turn in range(TURNS):
         reply = draft.ask(script)
         assert isinstance(reply, ss.Message)
