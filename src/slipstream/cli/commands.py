@@ -18,6 +18,7 @@ from rich.logging import RichHandler
 from slipstream import __version__
 from slipstream.cli.bench import bench_app
 from slipstream.cli.doctor import doctor_command
+from slipstream.cli.experiment import experiment_app
 from slipstream.cli.export import export_command
 from slipstream.cli.models import models_app
 from slipstream.cli.output import OutputRefused, guarded_output
@@ -167,6 +168,7 @@ app.command("recipes")(recipes_command)
 app.command("settings")(settings_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
+app.add_typer(experiment_app, name="experiment")
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(tools_app, name="tools")
 app.add_typer(tasks_app, name="tasks")
