@@ -1,7 +1,8 @@
 """The start of an experiment: the policy after its warm start, which every arm and seed begins from.
 
-Input: a policy that is open, or the folder of an experiment that has a start. Output: `start/` with a checkpoint, as it
-comes back from its compact form with weights rounded to bfloat16, so that a start that travelled is the same to the bit.
+Input: a policy that is open, or the folder of an experiment that has a start. Output: `start/` with a checkpoint, as
+it comes back from its compact form with weights rounded to bfloat16, so that a start that travelled is the same to the
+bit.
 Invariants: it appears whole or not at all; one that was made with other settings is refused.
 """
 
