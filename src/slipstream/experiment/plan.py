@@ -94,9 +94,7 @@ def _configured(name: str, tasks: Path, *, arm: str, seed: int, overrides: Seque
     base = apply_overrides(replace(design.recipe, seed=seed), overrides)
     changed = design.arm(arm)
     config = apply_overrides(base, changed.settings)
-    config = replace(config, tasks=with_arm(config.tasks, changed))
-    if config.held_out.source:
-        config = replace(config, held_out=with_arm(config.held_out, changed))
+    config = replace(config, tasks=with_arm(config.tasks, changed), held_out=with_arm(config.held_out, changed))
     return replace(design, recipe=base), config
 
 
@@ -113,7 +111,7 @@ def _digest(value: Any) -> str:
 
 def with_arm(tasks: TasksConfig, arm: Arm) -> TasksConfig:
     """A source of the same tasks without the tools that the arm takes away."""
-    if not arm.without_tools:
+    if not arm.without_tools or not tasks.source:
         return tasks
     args: dict[str, Json] = {"source": tasks.source, "args": dict(tasks.args), "without": list(arm.without_tools)}
     return TasksConfig(source=f"{__name__}:{read_without.__name__}", num=tasks.num, args=args)
