@@ -94,7 +94,8 @@ def _configured(name: str, tasks: Path, *, arm: str, seed: int, overrides: Seque
     base = apply_overrides(replace(design.recipe, seed=seed), overrides)
     changed = design.arm(arm)
     config = apply_overrides(base, changed.settings)
-    config = replace(config, tasks=with_arm(config.tasks, changed), held_out=with_arm(config.held_out, changed))
+    watched = config.held_out if config.eval_every else TasksConfig()  # the stages evaluate before and after
+    config = replace(config, tasks=with_arm(config.tasks, changed), held_out=with_arm(watched, changed))
     return replace(design, recipe=base), config
 
 
