@@ -34,8 +34,8 @@ class Arm:
 class Design:
     name: str
     recipe: TrainConfig
-    """With the tasks to train on and the warm start. Its held-out tasks are evaluated during training if `eval_every` is
-    set, and not otherwise."""
+    """With the tasks to train on and the warm start. Its held-out tasks are evaluated during training if `eval_every`
+    is set, and not otherwise."""
     parts: Mapping[str, TasksConfig]
     """What can be evaluated, such as `held_out` and `validation`."""
     arms: Mapping[str, Arm] = field(default_factory=lambda: {FULL: Arm()})
