@@ -78,7 +78,7 @@ def design(folder: Path) -> Design:
             warm_start=replace(base.warm_start, args={"num": 40, "quality": 0.45}, learning=learning),
             learner=replace(base.learner, method="lora", lora=LoraConfig(rank=2, alpha=4), num_epochs=1),
             model=replace(base.model, engine=replace(base.model.engine, num_slots=8)),
-            steps=3,
+            steps=2,
             groups=3,
             samples=3,
             eval_every=0,

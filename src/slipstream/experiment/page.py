@@ -137,14 +137,15 @@ def _arms(studies: Sequence[Study]) -> str:
 
 
 def _last_by_arm(studies: Sequence[Study]) -> dict[tuple[str, str], list[tuple[Study, Measured]]]:
-    """By part and arm, the last evaluated version of every study of that arm, evaluated as it was trained."""
-    found: dict[tuple[str, str], list[tuple[Study, Measured]]] = defaultdict(list)
+    """By part and arm, the last evaluated version of every seed of that arm, evaluated as it was trained."""
+    found: dict[tuple[str, str], dict[int, tuple[Study, Measured]]] = defaultdict(dict)
     for study in studies:
-        for part in study.parts:
-            own = [each for each in study.evaluations if each.part == part and each.arm == study.arm and each.version]
-            if own:
-                found[part, study.arm].append((study, max(own, key=lambda each: each.version)))
-    return dict(found)
+        for measured in study.evaluations:
+            if measured.arm == study.arm and measured.version:
+                seeds = found[measured.part, study.arm]
+                if study.seed not in seeds or measured.version > seeds[study.seed][1].version:
+                    seeds[study.seed] = (study, measured)
+    return {place: [seeds[seed] for seed in sorted(seeds)] for place, seeds in found.items()}
 
 
 _DIFFERENCE_HEADS = ("what", "level", "tasks of packages", "before", "after", "difference", "95 %", "better", "worse")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ def with_arm(tasks: TasksConfig, arm: Arm) -> TasksConfig:
     return TasksConfig(source=f"{__name__}:{read_without.__name__}", num=tasks.num, args=args)
 
 
-def read_without(*, source: str, args: dict[str, Json], without: Sequence[str], num: int | None = None) -> list[Task]:
+def read_without(*, source: str, args: Mapping[str, Any], without: Sequence[str], num: int | None = None) -> list[Task]:
     """The tasks of a source, without the tools of these names. Raises ConfigError if no task has one of them."""
     from slipstream.tools.registry import resolve
 
