@@ -17,11 +17,11 @@ from rich.logging import RichHandler
 
 from slipstream import __version__
 from slipstream.cli.bench import bench_app
+from slipstream.cli.displays.output import OutputRefused, guarded_output
 from slipstream.cli.doctor import doctor_command
 from slipstream.cli.experiment import experiment_app
 from slipstream.cli.export import export_command
 from slipstream.cli.models import models_app
-from slipstream.cli.output import OutputRefused, guarded_output
 from slipstream.cli.reference import recipes_command, settings_command
 from slipstream.cli.sandbox import sandbox_app
 from slipstream.cli.show import runs_command, show_command
