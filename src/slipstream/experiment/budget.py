@@ -22,6 +22,7 @@ class Budget:
     def __init__(self, minutes: float | None, *, now: Callable[[], float] = time.monotonic) -> None:
         """`minutes`: from now; None: as long as it takes."""
         self._now = now
+        self._minutes = minutes
         self._end_s = None if minutes is None else now() + 60 * minutes
         self._took_s: list[float] = []
         self._asked_s: float | None = None
@@ -35,6 +36,10 @@ class Budget:
     def until_s(self) -> float | None:
         """When packing has to begin, on the clock of the event loop; None: whenever."""
         return None if self._end_s is None else self._end_s - PACKING_S
+
+    def share_s(self, share: float) -> float:
+        """A part of the whole time; 0 if that is unlimited."""
+        return 60 * share * (self._minutes or 0.0)
 
     def begin_steps(self) -> None:
         """What has passed since the last step is no step."""

@@ -26,11 +26,12 @@ from slipstream.errors import ConfigError
 from slipstream.experiment.budget import Budget
 from slipstream.experiment.evaluations import TELL_EVERY_S, Evaluation, EvaluationName, EvaluationState, in_flight
 from slipstream.experiment.machine import machine_facts
-from slipstream.experiment.plan import ExperimentPlan, record_plan
+from slipstream.experiment.plan import ExperimentPlan, record_plan, with_arm
 from slipstream.experiment.start import Start
 from slipstream.experiment.steps import TRAINING, update_steps
 from slipstream.record import RunStore
 from slipstream.settings.header import run_header
+from slipstream.tasks.source import load_tasks
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.loop import TrainProgress
 from slipstream.training.policy import PolicyModel, WarmProgress, make_policy_folder, open_policy
@@ -40,6 +41,8 @@ from slipstream.types import Json
 SESSIONS = "sessions.jsonl"
 OPENING = "opening"
 """In place of a stage: until the engine and the learner were open."""
+UNKNOWN_SHARE = 0.25
+"""Of a session's time, kept for an evaluation after training if none was made before."""
 
 
 class Stage(StrEnum):
@@ -164,7 +167,7 @@ class _Session:
         arms = len({self.plan.arm, *self.options.eval_arms})
         before = Evaluation(self.out, EvaluationName(part=self.options.part, arm=self.plan.arm, version=0)).state()
         if not before.num_done:
-            return 0.0
+            return self.budget.share_s(UNKNOWN_SHARE)
         return arms * before.seconds * before.num_jobs / before.num_done
 
     def _reached(self) -> int:
@@ -199,9 +202,11 @@ async def run_session(
     """Do what is missing of an experiment, as far as the time allows."""
     budget, began_s = Budget(options.minutes), time.time()
     training = await asyncio.to_thread(plan_training, plan.config)
-    for arm in (plan.arm, *options.eval_arms):
-        plan.design.arm(arm)
-    plan.design.part(options.part)
+    for name in (plan.arm, *options.eval_arms):
+        arm, part = plan.design.arm(name), plan.design.part(options.part)
+        if arm.without_tools:  # refused now, rather than after the hours before its evaluation
+            part = with_arm(part, arm)
+            await asyncio.to_thread(load_tasks, part.source, num=part.num, args=part.args)
     record_plan(out, plan, [training.tasks[task_id] for task_id in training.train_ids])
     session = _Session(
         plan=plan,
