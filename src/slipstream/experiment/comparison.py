@@ -116,7 +116,6 @@ class Success:
     with_verdict: int
     pass_1: float
     """The mean over tasks of the share of rollouts that solved it."""
-    interval: tuple[float, float]
     k: int
     """The samples that every task has."""
     pass_k: float
@@ -145,7 +144,6 @@ def success(measured: Measured, level: str = ALL) -> Success | None:
     if not solved:
         return None
     k = min(map(len, solved.values()))
-    rates = {task: statistics.fmean(values) for task, values in solved.items()}
     num_solved = sum(map(sum, solved.values()))
     turns, tokens = sum(row.turns for row in rows), sum(row.sampled_tokens for row in rows)
     calls, failed = _counted(row.calls for row in rows), _counted(row.failed for row in rows)
@@ -154,8 +152,7 @@ def success(measured: Measured, level: str = ALL) -> Success | None:
         packages=len({measured.places[task][0] for task in solved}),
         rollouts=len(rows),
         with_verdict=sum(map(len, solved.values())),
-        pass_1=statistics.fmean(rates.values()),
-        interval=_interval(rates, measured.places),
+        pass_1=statistics.fmean(map(statistics.fmean, solved.values())),
         k=k,
         pass_k=statistics.fmean(pass_at_k(len(values), sum(values), k) for values in solved.values()),
         never_solved=statistics.fmean(not any(values) for values in solved.values()),
@@ -168,6 +165,11 @@ def success(measured: Measured, level: str = ALL) -> Success | None:
         calls={name: number / len(rows) for name, number in calls.most_common()},
         failed_calls={name: failed[name] / number for name, number in calls.most_common() if number},
     )
+
+
+def success_interval(measured: Measured, level: str = ALL) -> tuple[float, float]:
+    """95 % of `pass_1`."""
+    return _interval(_mean_rates([measured], level), measured.places)
 
 
 def _solved(rows: Iterable[Row], solved_at: float) -> dict[str, list[bool]]:

@@ -18,6 +18,7 @@ from slipstream.experiment.comparison import (
     difference,
     seconds_to,
     success,
+    success_interval,
 )
 from slipstream.training.curve import draw_curves
 
@@ -87,7 +88,8 @@ def _successes(studies: Sequence[Study]) -> str:
                 rows.append(
                     [study.label, measured.part, measured.arm, str(measured.version), level,
                      f"{found.tasks} of {found.packages}", _of(found.with_verdict, _wanted(measured, level)),
-                     _share(found.pass_1), _range(found.interval), f"{_share(found.pass_k)} (k={found.k})",
+                     _share(found.pass_1), _range(success_interval(measured, level)),
+                     f"{_share(found.pass_k)} (k={found.k})",
                      _share(found.never_solved), _share(found.mixed)]
                 )  # fmt: skip
     heads = (

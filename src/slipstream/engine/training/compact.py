@@ -95,7 +95,7 @@ def _read(data: bytes) -> tuple[dict[str, torch.Tensor], Mapping[str, Json]]:
             place += size
         line = _joined(planes, _DTYPES[group["stored"]]).to(_DTYPES[group["dtype"]])
         sizes = [math.prod(shape) for shape in group["shapes"]]
-        for name, shape, piece in zip(group["names"], group["shapes"], line.split(sizes), strict=True):
+        for name, shape, piece in zip(group["names"], group["shapes"], torch.split(line, sizes), strict=True):
             found[name] = piece.reshape(shape).clone()
     return found, header["facts"]
 
