@@ -15,8 +15,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from store_watch import wait_for_record
-
 from slipstream.errors import ConfigError
 from slipstream.model.scripted import Line, Script, ScriptedCall, act
 from slipstream.record import RunStore
@@ -101,6 +99,8 @@ def num_turns(runs: Path) -> int:
 
 def kill_between_turns(command: list[str], folder: Path, num_calls: int) -> None:
     """SIGKILL once all jobs hold: so many calls were made, and all of their turns are on record."""
+    from store_watch import wait_for_record  # the run loads this file too, and knows nothing of its neighbours
+
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_for_record(process, folder / "runs", lambda: num_turns(folder / "runs") >= num_calls)
         process.send_signal(signal.SIGKILL)
