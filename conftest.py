@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parent / "tests"
 LONGEST_FIRST = (
     "faults/test_train_kill.py",
     "test_examples.py",
@@ -31,7 +31,7 @@ gc.disable()  # until all is collected: nothing of that is garbage
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {HERE / name: place for place, name in enumerate(LONGEST_FIRST)}
+    order = {TESTS / name: place for place, name in enumerate(LONGEST_FIRST)}
     missing = [path for path in order if not path.is_file()]
     assert not missing, f"LONGEST_FIRST names files that are gone: {missing}"
     items.sort(key=lambda item: order.get(item.path, len(order)))
