@@ -12,15 +12,18 @@ import pytest
 TESTS = Path(__file__).parent / "tests"
 LONGEST_FIRST = (
     "faults/test_train_kill.py",
-    "test_examples.py",
-    "faults/test_faults.py",
     "graders/test_cheats_pay.py",
-    "bench/harness/test_stalls_bench.py",
+    "test_examples.py",
     "tasks/factory/test_factory_make.py",
+    "faults/test_faults.py",
+    "graders/test_tests_grader.py",
     "faults/test_kill.py",
-    "bench/harness/test_overhead_bench.py",
+    "engine/training/test_learner_process.py",
+    "bench/harness/test_stalls_bench.py",
     "sandbox/conformance/test_sandbox_conformance.py",
+    "graders/replay/test_replay_grading.py",
     "render/test_families.py",
+    "bench/harness/test_overhead_bench.py",
 )
 """A file is run by one worker (`--dist loadfile`), so a long one that starts last leaves the others idle."""
 
