@@ -118,6 +118,7 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "tools",
         "training",
+        "wiring",
     },
     "training": GROUND
     | {
