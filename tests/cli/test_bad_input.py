@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cli_stage import refused
 
+from slipstream import recipes
 from slipstream.cli.main import main
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import FixedAnswer, ModelServer
-from slipstream.recipes import RECIPES
 
 RECIPES = """
 def boom(): raise RuntimeError("no luck")
@@ -34,7 +34,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         (
             ["eval"],
-            rf"name a recipe \({', '.join(RECIPES)}\), or a run with --resume",
+            rf"name a recipe \({', '.join(recipes.RECIPES)}\), or a run with --resume",
         ),
         (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
         (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),
