@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from slipstream.cli.trust import check_trust
 from slipstream.config import apply_overrides, from_json, to_json
@@ -204,7 +204,8 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
     _refuse_of_other_command(kind, overrides)
     config = apply_overrides(found, overrides)
     sample = _sample_of(recipe, found, config.tasks, overrides)
-    return config if sample is None else cast("Config", apply_overrides(sample, overrides))
+    with_tasks: Any = None if sample is None else apply_overrides(sample, overrides)  # Any: only `eval` has samples
+    return config if with_tasks is None else with_tasks
 
 
 def _sample_of(
