@@ -17,7 +17,7 @@ def test_every_recipe_is_listed_with_its_command_and_a_line(tmp_path: Path) -> N
     assert any(line.startswith("quickstart train The quickstart: a model that is made here") for line in shown)
     listed = json.loads(slipstream("recipes", "--json", cwd=tmp_path).out)
     evaluated = {row["name"] for row in listed if row["command"] == "eval"}
-    assert evaluated >= {"demo", "react", "research", "swe", "swe-levels"} and "quickstart" not in evaluated
+    assert evaluated >= {"demo", "react", "swe", "swe-levels"} and "quickstart" not in evaluated
 
 
 def test_a_recipes_settings_are_printed_as_one_would_type_them(tmp_path: Path) -> None:
