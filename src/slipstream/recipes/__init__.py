@@ -23,7 +23,7 @@ RECIPES: Mapping[str, str] = {
     "swe-levels": "slipstream.recipes.swe:levels",
 }
 
-TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:lookups"}
+TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:training"}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 
