@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slipstream.api.demonstrations import Demonstration, DemonstrationWriter, DraftDemonstration
     from slipstream.api.imitation import demonstrations, tiny_model
     from slipstream.api.runs import EvalResult, Run, TrainResult, evaluate, evaluate_async, open_run, train, train_async
-    from slipstream.api.tasks import Task, command, exact, f1, judge, load_tasks, rubric
+    from slipstream.api.tasks import Task, command, exact, f1, judge, load_tasks, math, passes, prints, returns, rubric
     from slipstream.api.workbench import TaskTools, Workbench
     from slipstream.dispatch.base import Deadlines, DispatchLimits
     from slipstream.engine.inference.config import EngineConfig
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
         TaskSetConfig,
         TrainConfig,
     )
+    from slipstream.tasks.swe.rows import Row, read_rows
     from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, Outcome, ToolContext
     from slipstream.tools.bash import bash
     from slipstream.tools.codesearch.tool import search
     from slipstream.tools.define import tool
     from slipstream.tools.editor import edit
     from slipstream.tools.finish import finish
+    from slipstream.tools.python.tool import python
     from slipstream.tools.read_file import read_file
     from slipstream.tools.search.build import make_index
     from slipstream.tools.search.tool import get_document, search_documents
@@ -78,7 +80,11 @@ _HOME = {
     "slipstream.api.runs": (
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
-    "slipstream.api.tasks": ("Task", "command", "exact", "f1", "judge", "load_tasks", "rubric"),
+    "slipstream.api.tasks": (
+        *("Task", "command", "exact", "f1", "judge", "load_tasks", "math", "passes", "prints"),
+        "returns",
+        "rubric",
+    ),
     "slipstream.api.workbench": ("TaskTools", "Workbench"),
     "slipstream.dispatch.base": ("Deadlines", "DispatchLimits"),
     "slipstream.engine.inference.config": ("EngineConfig",),
@@ -95,12 +101,14 @@ _HOME = {
         *("DemonstrationsConfig", "DispatchConfig", "EvalConfig"),
         *("ModelConfig", "SandboxConfig", "TaskSetConfig", "TasksConfig", "TrainConfig"),
     ),
+    "slipstream.tasks.swe.rows": ("Row", "read_rows"),
     "slipstream.tools.base": ("ContextEdit", "Effect", "Finish", "Observation", "Outcome", "ToolContext"),
     "slipstream.tools.bash": ("bash",),
     "slipstream.tools.codesearch.tool": ("search",),
     "slipstream.tools.define": ("tool",),
     "slipstream.tools.editor": ("edit",),
     "slipstream.tools.finish": ("finish",),
+    "slipstream.tools.python.tool": ("python",),
     "slipstream.tools.read_file": ("read_file",),
     "slipstream.tools.search.build": ("make_index",),
     "slipstream.tools.search.tool": ("get_document", "search_documents"),
@@ -145,6 +153,7 @@ __all__ = [
     "Outcome",
     "Role",
     "Rollout",
+    "Row",
     "Run",
     "SandboxConfig",
     "SandboxLimits",
@@ -186,12 +195,18 @@ __all__ = [
     "made_tasks",
     "make_index",
     "make_tiny_model",
+    "math",
     "open_page",
     "open_run",
     "pass_at_k",
+    "passes",
+    "prints",
+    "python",
     "read_file",
+    "read_rows",
     "replies",
     "reply_text",
+    "returns",
     "rubric",
     "search",
     "search_documents",

@@ -117,6 +117,55 @@ def command(line: str, *, files: Mapping[str, str] | None = None, timeout_s: flo
     return Grading(kind="command", spec={"command": line, **hidden, "timeout_s": timeout_s})
 
 
+def math(*answers: str, symbolic: bool = True) -> Grading:
+    r"""1 if the answer, or the last \boxed{...} in it, equals one of these as mathematics: as text, as a number, or by
+    math-verify (`pip install 'slipstream[math]'`), unless `symbolic` is off."""
+    return Grading(kind="math", spec={"expected": list(answers), **({} if symbolic else {"symbolic": False})})
+
+
+def prints(
+    cases: Iterable[tuple[str, str]], *, path: str = "solution.py", tolerance: float = 0.0, timeout_s: float = 10.0
+) -> Grading:
+    """1 if the program that the agent wrote prints the right text for each input: `prints([("3 4", "7")])`. The work is
+    the file `path`, if the task names it as an artifact, or else the last code block of the answer."""
+    listed: list[Json] = [{"input": given, "output": output} for given, output in cases]
+    return Grading(
+        kind="programs", spec={"path": path, "cases": listed, "tolerance": tolerance, "timeout_s": timeout_s}
+    )
+
+
+def returns(
+    entry: str,
+    calls: Iterable[tuple[Sequence[Json], Json]],
+    *,
+    path: str = "solution.py",
+    preamble: str = "",
+    tolerance: float = 0.0,
+    timeout_s: float = 10.0,
+) -> Grading:
+    """1 if the function `entry` that the agent wrote, or that method of its class `Solution`, returns what it should
+    for each list of arguments: `returns("add", [([3, 4], 7)])`."""
+    listed: list[Json] = [{"args": list(args), "expected": expected} for args, expected in calls]
+    spec: dict[str, Json] = {"path": path, "entry": entry, "calls": listed, "preamble": preamble}
+    return Grading(kind="programs", spec={**spec, "tolerance": tolerance, "timeout_s": timeout_s})
+
+
+def passes(
+    tests: str,
+    *,
+    entry: str,
+    reference: str,
+    path: str = "solution.py",
+    preamble: str = "",
+    timeout_s: float = 10.0,
+) -> Grading:
+    """1 if the function `entry` that the agent wrote passes test code: assertions, or a function `check(candidate)`.
+    The tests run in a sandbox of their own, on the values that the function returned; `reference`, a solution that
+    passes them, tells which calls they make."""
+    spec: dict[str, Json] = {"path": path, "entry": entry, "tests": tests, "reference": reference}
+    return Grading(kind="programs", spec={**spec, "preamble": preamble, "timeout_s": timeout_s})
+
+
 def judge(
     *answers: str,
     question: str = "",

@@ -17,6 +17,7 @@ TOOLS: Mapping[str, str] = {
     "finish": "slipstream.tools.finish:finish",
     "get_document": "slipstream.tools.search.tool:get_document",
     "open_page": "slipstream.tools.web.tool:open_page",
+    "python": "slipstream.tools.python.tool:python",
     "read_file": "slipstream.tools.read_file:read_file",
     "search": "slipstream.tools.codesearch.tool:search",
     "write_file": "slipstream.tools.write_file:write_file",

@@ -72,11 +72,11 @@ class IndexRetriever:
                 batch.append(waiting)
         if not batch:
             return
-        if not self.num_batches:
-            self._stack.enter_context(one_blas_thread())
         self.num_batches += 1
         self.num_queries += len(batch)
         try:
+            if self.num_batches == 1:
+                self._stack.enter_context(one_blas_thread())
             limit = max(waiting.limit for waiting in batch)
             answers = self._index.search(
                 [waiting.query for waiting in batch], limit=limit, snippet_chars=self._snippet_chars
