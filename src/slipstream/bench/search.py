@@ -194,11 +194,12 @@ def _searched(folder: Path) -> LocalIndex:
 
 def _measure(folder: Path) -> None:
     before = _smaps()
-    _searched(folder)
+    index = _searched(folder)
     sys.stdout.write("searched\n")
     sys.stdout.flush()
     sys.stdin.readline()
     after = _smaps()
+    index.text("")  # alive until now, and with it what it has mapped
     grown = {name: (after[name] - before[name]) / 1e3 for name in after}
     shared = grown["Shared_Clean"] + grown["Shared_Dirty"]
     private = grown["Private_Clean"] + grown["Private_Dirty"]
