@@ -25,16 +25,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"), seed=0)
 
 
-def played(folder: Path, port: int, *, quality: float, num: int) -> ss.EvalResult:
+def played(folder: Path, port: int, student: Path, *, quality: float, num: int) -> ss.EvalResult:
+    """The teacher with the real tools, and with the student's tokens and chat format."""
     tasks = lookup_tasks(num=num, seed=1, port=port, encoder="", folder=str(folder / "indexes"))
     script = "slipstream.recipes.research.lookup_model:teacher"
-    model = ss.ModelConfig(kind="scripted", script=script, script_args={"quality": quality}, max_tokens=256)
+    model = ss.ModelConfig(
+        kind="scripted", script=script, script_args={"quality": quality}, folder=str(student), family_args=FAMILY_ARGS
+    )
     config = ss.EvalConfig(name="lookups", tasks=ss.TasksConfig(), model=model)
     return ss.evaluate(tasks, config=config, runs=folder / "runs", quiet=True)
 
 
-def test_a_perfect_teacher_solves_every_lookup_with_the_real_tools(tmp_path: Path, port: int) -> None:
-    result = played(tmp_path, port, quality=1.0, num=12)
+def test_a_perfect_teacher_solves_every_lookup_with_the_real_tools(tmp_path: Path, port: int, model: Path) -> None:
+    result = played(tmp_path, port, model, quality=1.0, num=12)
     assert result.mean_reward == 1.0
     rollout = result.rollouts()[0]
     assert len(rollout.turns) == 5
@@ -43,7 +46,7 @@ def test_a_perfect_teacher_solves_every_lookup_with_the_real_tools(tmp_path: Pat
 
 
 def test_a_faulty_teacher_is_below_two_fifths_and_shows_what_it_does(tmp_path: Path, port: int, model: Path) -> None:
-    result = played(tmp_path, port, quality=0.6, num=40)
+    result = played(tmp_path, port, model, quality=0.6, num=40)
     assert result.mean_reward is not None and 0.05 < result.mean_reward < 0.4
     shown = demonstrations(model, num=40, seed=1, quality=0.6)
     assert max(len(each.ids) for each in shown) < 200

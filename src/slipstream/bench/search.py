@@ -25,6 +25,7 @@ from slipstream.model.scripted import ScriptedChat
 from slipstream.model.server import ModelServer
 from slipstream.tools import Toolset
 from slipstream.tools.search.build import make_index
+from slipstream.tools.search.coarse import MIN_PASSAGES, write_coarse
 from slipstream.tools.search.encoder import TextEncoder
 from slipstream.tools.search.index import ABOUT, VECTORS, AboutIndex, LocalIndex
 from slipstream.tools.search.local import IndexRetriever
@@ -88,6 +89,8 @@ def _make(folder: Path, load: SearchBenchLoad) -> None:
         mixed += draws.normal(0, 0.02, mixed.shape).astype(numpy.float32)
         vectors[start:stop] = mixed / numpy.linalg.norm(mixed, axis=1, keepdims=True)
     vectors.flush()
+    if load.passages >= MIN_PASSAGES:
+        write_coarse(made, vectors)
     whole = replace(about, encoder=ENCODER, num_dimensions=encoder.num_dimensions)
     assert isinstance(whole, AboutIndex)
     (made / ABOUT).write_bytes(whole.to_bytes())
@@ -191,11 +194,12 @@ def _searched(folder: Path) -> LocalIndex:
 
 def _measure(folder: Path) -> None:
     before = _smaps()
-    _searched(folder)
+    index = _searched(folder)
     sys.stdout.write("searched\n")
     sys.stdout.flush()
     sys.stdin.readline()
     after = _smaps()
+    index.text("")  # alive until now, and with it what it has mapped
     grown = {name: (after[name] - before[name]) / 1e3 for name in after}
     shared = grown["Shared_Clean"] + grown["Shared_Dirty"]
     private = grown["Private_Clean"] + grown["Private_Dirty"]

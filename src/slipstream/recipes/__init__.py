@@ -27,7 +27,7 @@ RECIPES: Mapping[str, str] = {
 SAMPLES: Mapping[str, str] = {"react": "slipstream.recipes.react:sample"}
 """What a recipe without tasks of its own runs if none are named: a sample that ships with it, and a scripted model."""
 
-TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:lookups"}
+TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:training"}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 

@@ -19,7 +19,7 @@ EPOCHS, MINIBATCHES = 2, 4
 _LOOKUPS = f"{__name__}.lookups:lookup_tasks"
 
 
-def lookups() -> ss.TrainConfig:
+def training() -> ss.TrainConfig:
     """A model that is made here learns two-hop lookups in a generated corpus, first by example, then by reward."""
     return ss.TrainConfig(
         name="research",

@@ -21,6 +21,7 @@ from pathlib import Path
 from slipstream.atomic import atomic_file, replace_folder
 from slipstream.errors import ConfigError
 from slipstream.hub import ENCODERS, FetchProgress, find_encoder, get_encoder
+from slipstream.tools.search.coarse import MIN_PASSAGES, write_coarse
 from slipstream.tools.search.corpus import Corpus, fingerprint, read_documents
 from slipstream.tools.search.encoder import TextEncoder
 from slipstream.tools.search.index import ABOUT, CORPUS, POSTINGS, VECTORS, VERSION, AboutIndex, import_bm25s
@@ -212,6 +213,8 @@ def _embed(folder: Path, state: _State, corpus: Corpus, encoder: TextEncoder, on
             vectors.flush()
             state = _kept(folder, state, num_embedded=stop)
             on_progress(BuildProgress(doing="embedding passages", num_done=stop, num_total=num_total))
+        if num_total >= MIN_PASSAGES:
+            write_coarse(folder, vectors)
 
 
 def _count_words(folder: Path, corpus: Corpus, on_progress: OnBuild) -> None:

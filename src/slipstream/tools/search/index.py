@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.errors import ConfigError
 from slipstream.hub import find_encoder
 from slipstream.tools.search.base import Hit
+from slipstream.tools.search.coarse import COARSE, NUM_CANDIDATES, CoarseVectors
 from slipstream.tools.search.corpus import Corpus
 from slipstream.tools.search.encoder import TextEncoder
 
@@ -122,12 +123,18 @@ class LocalIndex:
         for tokens in words(queries):
             ids = self._postings.get_tokens_ids(tokens)
             scores = self._postings.get_scores_from_ids(ids) if ids else None
-            ranked.append([] if scores is None else [int(place) for place in _best(scores) if scores[place] > 0])
+            ranked.append([] if scores is None else _listed(place for place in _best(scores) if scores[place] > 0))
         return ranked
 
     def _by_meaning(self, vectors: Floats) -> list[list[int]]:
-        scores = self._vectors @ vectors.T
-        return [[int(place) for place in _best(scores[:, column])] for column in range(len(vectors))]
+        if self._coarse is None:
+            scores = self._vectors @ vectors.T
+            return [_listed(_best(scores[:, column])) for column in range(len(vectors))]
+        approximate, ranked = self._coarse.scores(vectors), []
+        for column, vector in enumerate(vectors):
+            candidates = _places(approximate[:, column], NUM_CANDIDATES)
+            ranked.append(_listed(candidates[_best(self._vectors[candidates] @ vector)]))
+        return ranked
 
     @cached_property
     def _corpus(self) -> Corpus:
@@ -140,6 +147,10 @@ class LocalIndex:
         mapped = numpy.load(self.folder / VECTORS, mmap_mode="r")
         plain: Floats = mapped.view(numpy.ndarray)
         return plain
+
+    @cached_property
+    def _coarse(self) -> CoarseVectors | None:
+        return CoarseVectors(self.folder) if (self.folder / COARSE).is_file() else None
 
     @cached_property
     def _postings(self) -> Any:
@@ -175,10 +186,21 @@ def _best(scores: Floats) -> Ints:
     """The places of the best NUM_FUSED scores, the best first, and the earlier one first among equals."""
     import numpy
 
-    if len(scores) > NUM_FUSED:
-        places = numpy.argpartition(scores, len(scores) - NUM_FUSED)[-NUM_FUSED:]
-    else:
-        places = numpy.arange(len(scores))
-    places.sort()
+    places = _places(scores, NUM_FUSED)
     order: Ints = places[numpy.argsort(-scores[places], kind="stable")]
     return order
+
+
+def _places(scores: Floats, num: int) -> Ints:
+    """The places of the best `num` scores, in ascending order."""
+    import numpy
+
+    if len(scores) <= num:
+        return numpy.arange(len(scores))
+    places: Ints = numpy.argpartition(scores, len(scores) - num)[-num:]
+    places.sort()
+    return places
+
+
+def _listed(places: Iterable[int]) -> list[int]:
+    return [int(place) for place in places]
