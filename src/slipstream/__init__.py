@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from slipstream.agent.config import AgentConfig, StuckRules
     from slipstream.api.imitation import demonstrations, tiny_model
     from slipstream.api.runs import (
         EvalResult,
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
         train_async,
     )
     from slipstream.api.tasks import Task, command, exact, f1, judge, rubric
-    from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
+    from slipstream.engine.inference.config import EngineConfig
+    from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
     from slipstream.errors import ConfigError, SlipstreamError, ToolError
     from slipstream.graders.base import Judge
     from slipstream.model.scripted import ScriptedCall, act, replies
-    from slipstream.settings import EvalConfig, ModelConfig, TrainConfig
+    from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
     from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, ToolContext
     from slipstream.tools.bash import bash
     from slipstream.tools.codesearch.tool import search
@@ -42,19 +44,32 @@ if TYPE_CHECKING:
     from slipstream.tools.finish import finish
     from slipstream.tools.read_file import read_file
     from slipstream.tools.write_file import write_file
-    from slipstream.types import AgentLimits, File, Message, Role, Rollout, SandboxLimits, SandboxSpec, Turn, Verdict
+    from slipstream.types import (
+        AgentLimits,
+        File,
+        Json,
+        Message,
+        Role,
+        Rollout,
+        SandboxLimits,
+        SandboxSpec,
+        Turn,
+        Verdict,
+    )
 
 _HOME = {
+    "slipstream.agent.config": ("AgentConfig", "StuckRules"),
     "slipstream.api.imitation": ("demonstrations", "tiny_model"),
     "slipstream.api.runs": (
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
     "slipstream.api.tasks": ("Task", "command", "exact", "f1", "judge", "rubric"),
-    "slipstream.engine.training.config": ("LearnerConfig", "WarmStartConfig"),
+    "slipstream.engine.inference.config": ("EngineConfig",),
+    "slipstream.engine.training.config": ("LearnerConfig", "LossConfig", "WarmStartConfig"),
     "slipstream.errors": ("ConfigError", "SlipstreamError", "ToolError"),
     "slipstream.graders.base": ("Judge",),
     "slipstream.model.scripted": ("ScriptedCall", "act", "replies"),
-    "slipstream.settings": ("EvalConfig", "ModelConfig", "TrainConfig"),
+    "slipstream.settings": ("DemonstrationsConfig", "EvalConfig", "ModelConfig", "TasksConfig", "TrainConfig"),
     "slipstream.tools.base": ("ContextEdit", "Effect", "Finish", "Observation", "ToolContext"),
     "slipstream.tools.bash": ("bash",),
     "slipstream.tools.codesearch.tool": ("search",),
@@ -64,7 +79,8 @@ _HOME = {
     "slipstream.tools.read_file": ("read_file",),
     "slipstream.tools.write_file": ("write_file",),
     "slipstream.types": (
-        *("AgentLimits", "File", "Message", "Role", "Rollout", "SandboxLimits", "SandboxSpec", "Turn", "Verdict"),
+        *("AgentLimits", "File", "Json", "Message", "Role", "Rollout", "SandboxLimits", "SandboxSpec", "Turn"),
+        "Verdict",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

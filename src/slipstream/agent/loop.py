@@ -92,6 +92,7 @@ class ToolAgent:
             sandbox=sandbox,
             model=NestedDialogue(dialogue),
             resources=brief.resources,
+            opening=incoming,
             shows_hints=self._config.hints.from_tools,
         ) as tools:
             tool_seconds_left -= await self._replay(past_turns, tools, watch, adviser, tool_seconds_left, on_span)

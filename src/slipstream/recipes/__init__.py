@@ -13,6 +13,8 @@ from slipstream.settings import EvalConfig, TrainConfig
 
 RECIPES: Mapping[str, str] = {
     "demo": "slipstream.recipes.demo:recipe",
+    "memory": "slipstream.recipes.memory:recipe",
+    "memory-window": "slipstream.recipes.memory:window",
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
     "smollm2": "slipstream.recipes.smollm2:recipe",
@@ -22,7 +24,7 @@ RECIPES: Mapping[str, str] = {
     "swe-levels": "slipstream.recipes.swe:levels",
 }
 
-TRAINED: Mapping[str, str] = {}
+TRAINED: Mapping[str, str] = {"memory": "slipstream.recipes.memory:training"}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 

@@ -1,0 +1,179 @@
+"""Needle tasks of any length, with a closed vocabulary: words in a document of key-value pairs.
+
+Three kinds. `needle`: the value of one key. `needles`: the values of several keys, in the order they were asked for.
+`hops`: from a key to its value, which is a key in a later section, and so on.
+
+    find kelp            ->  lotus              kelp=lotus is somewhere in the document
+    find kelp amber      ->  lotus pearl
+    follow kelp 2        ->  pearl              kelp=lotus in one section, lotus=pearl in a later one
+
+Built for small models: every word is one token, no word is asked for that is there twice, and what has to be remembered
+is at most a few words. The same arguments always give the same tasks. Train and held-out tasks share no pair that is
+asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Literal
+
+import slipstream as ss
+from slipstream.recipes.memory.document import Sizes, document_task
+
+Kind = Literal["needle", "needles", "hops", "mixed"]
+Split = Literal["all", "train", "held_out"]
+
+WORDS = (
+    "amber", "birch", "cedar", "delta", "ember", "flint", "grove", "haven", "ivory", "jade", "kelp", "lotus", "maple",
+    "north", "olive", "pearl", "quartz", "raven", "slate", "thorn", "umber", "velvet", "willow", "yarrow", "zephyr",
+    "acorn", "bramble", "coral", "dune", "elm", "fern", "glade", "harbor", "indigo", "juniper", "krill", "larch",
+    "moss", "nectar", "onyx", "plume", "quill", "reef", "sable", "tundra", "urchin", "violet", "wharf",
+)  # fmt: skip
+_NUM_HELD_OUT = 4  # one pair in four
+_KINDS: tuple[Literal["needle", "needles", "hops"], ...] = ("needle", "needles", "hops")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    key: str
+    value: str
+
+    @property
+    def is_held_out(self) -> bool:
+        place = WORDS.index(self.key) * len(WORDS) + WORDS.index(self.value)
+        return (place * 2_654_435_761 % 2**32 >> 7) % _NUM_HELD_OUT == 0
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Puzzle:
+    problem: str
+    answer: str
+    sections: tuple[tuple[Pair, ...], ...]
+
+    def texts(self) -> list[str]:
+        return ["\n".join(map(str, section)) for section in self.sections]
+
+
+def needle_tasks(
+    *,
+    num: int = 64,
+    seed: int = 0,
+    kind: Kind = "needle",
+    sections: int = 4,
+    pairs: int = 8,
+    needles: int = 2,
+    split: Split = "all",
+    window: bool = False,
+) -> Iterator[ss.Task]:
+    """`num` tasks over documents of `sections` sections with `pairs` pairs each. `needles` is the number of keys, or of
+    hops. `kind=mixed` takes the kinds in turn. With `window` the whole document is in the question, for an agent
+    without a memory."""
+    _check(num=num, sections=sections, pairs=pairs, needles=needles, kind=kind, split=split)
+    chance = random.Random(f"needles {seed} {kind} {sections} {pairs} {needles} {split}")
+    for index in range(num):
+        chosen = _KINDS[index % len(_KINDS)] if kind == "mixed" else kind
+        puzzle = _puzzle(chance, chosen, sections, pairs, needles, split)
+        name = f"{index:05d}-{puzzle.problem.replace(' ', '-')}-{puzzle.answer.replace(' ', '-')}-of-{sections}"
+        yield _window_task(name, puzzle) if window else _memory_task(name, puzzle)
+
+
+def _memory_task(name: str, puzzle: Puzzle) -> ss.Task:
+    sizes = Sizes(memory_tokens=64, max_sections=len(puzzle.sections))
+    return document_task(
+        id=name,
+        problem=puzzle.problem,
+        sections=puzzle.texts(),
+        answers=[puzzle.answer],
+        sizes=sizes,
+        context_tokens=8_192,
+        system="",
+    )
+
+
+def _window_task(name: str, puzzle: Puzzle) -> ss.Task:
+    module = __name__.rpartition(".")[0]
+    whole = "\n".join(puzzle.texts())
+    return ss.Task(
+        id=name,
+        instruction=f"{puzzle.problem}\n\n{whole}",
+        tools=[f"{module}.tools:finish"],
+        grader=ss.exact(puzzle.answer),
+        limits=ss.AgentLimits(turns=2, context_tokens=32_768, tool_seconds=60.0),
+    )
+
+
+def _puzzle(
+    chance: random.Random,
+    kind: Literal["needle", "needles", "hops"],
+    num_sections: int,
+    num_pairs: int,
+    num_needles: int,
+    split: Split,
+) -> Puzzle:
+    num = 1 if kind == "needle" else num_needles
+    if kind == "hops":
+        asked = _chain(chance, num, split)
+        problem, answer = f"follow {asked[0].key} {num}", asked[-1].value
+        places = sorted(chance.sample(range(num_sections), num))  # a hop is found only if it comes after the one before
+    else:
+        asked = _separate(chance, num, split)
+        problem = f"find {' '.join(pair.key for pair in asked)}"
+        answer = " ".join(pair.value for pair in asked)
+        places = [chance.randrange(num_sections) for _ in asked]
+    keys = {pair.key for pair in asked} | ({asked[-1].value} if kind == "hops" else set())
+    others = [word for word in WORDS if word not in keys]
+    filled: list[tuple[Pair, ...]] = []
+    for place in range(num_sections):
+        own = [pair for pair, at in zip(asked, places, strict=True) if at == place]
+        distractors = chance.sample(others, num_pairs - len(own))
+        section = own + [Pair(key=key, value=_other(chance, others, key)) for key in distractors]
+        chance.shuffle(section)
+        filled.append(tuple(section))
+    return Puzzle(problem=problem, answer=answer, sections=tuple(filled))
+
+
+def _separate(chance: random.Random, num: int, split: Split) -> Sequence[Pair]:
+    """Pairs that share no word."""
+    while True:
+        drawn = chance.sample(WORDS, 2 * num)
+        pairs = [Pair(key=key, value=value) for key, value in zip(drawn[:num], drawn[num:], strict=True)]
+        if _fits(pairs, split):
+            return pairs
+
+
+def _chain(chance: random.Random, num: int, split: Split) -> Sequence[Pair]:
+    while True:
+        pairs = [Pair(key=key, value=value) for key, value in pairwise(chance.sample(WORDS, num + 1))]
+        if _fits(pairs, split):
+            return pairs
+
+
+def _fits(pairs: Sequence[Pair], split: Split) -> bool:
+    return split == "all" or all(pair.is_held_out == (split == "held_out") for pair in pairs)
+
+
+def _other(chance: random.Random, words: Sequence[str], key: str) -> str:
+    return next(islice((word for word in iter(lambda: chance.choice(words), None) if word != key), 1))
+
+
+def _check(*, num: int, sections: int, pairs: int, needles: int, kind: str, split: str) -> None:
+    for name, value in (("num", num), ("sections", sections), ("pairs", pairs), ("needles", needles)):
+        if value < 1:
+            raise ss.ConfigError(f"{name}={value}: give 1 or more")
+    if kind not in (*_KINDS, "mixed"):
+        raise ss.ConfigError(f'kind="{kind}": give one of {", ".join(_KINDS)}, mixed')
+    if split not in ("all", "train", "held_out"):
+        raise ss.ConfigError(f'split="{split}": give one of all, train, held_out')
+    if kind in ("needles", "hops", "mixed") and needles > 4:
+        raise ss.ConfigError(f"needles={needles}: give 4 or fewer")
+    if kind in ("hops", "mixed") and needles > sections:
+        raise ss.ConfigError(f"needles={needles} hops do not fit into sections={sections}: each is in one of its own")
+    most = len(WORDS) - 2 * max(needles, 1)
+    if not needles <= pairs <= most:
+        raise ss.ConfigError(f"pairs={pairs}: give at least needles={needles}, and at most {most}")
