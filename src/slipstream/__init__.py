@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         train,
         train_async,
     )
-    from slipstream.api.tasks import Task, command, exact, f1, judge, rubric
+    from slipstream.api.tasks import GraderLike, Task, command, exact, f1, judge, rubric
     from slipstream.engine.inference.config import EngineConfig
     from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
     from slipstream.errors import ConfigError, SlipstreamError, ToolError
@@ -63,7 +63,7 @@ _HOME = {
     "slipstream.api.runs": (
         *("EvalResult", "Run", "TrainResult", "evaluate", "evaluate_async", "open_run", "train", "train_async"),
     ),
-    "slipstream.api.tasks": ("Task", "command", "exact", "f1", "judge", "rubric"),
+    "slipstream.api.tasks": ("GraderLike", "Task", "command", "exact", "f1", "judge", "rubric"),
     "slipstream.engine.inference.config": ("EngineConfig",),
     "slipstream.engine.training.config": ("LearnerConfig", "LossConfig", "WarmStartConfig"),
     "slipstream.errors": ("ConfigError", "SlipstreamError", "ToolError"),
@@ -86,16 +86,22 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "AgentConfig",
     "AgentLimits",
     "ConfigError",
     "ContextEdit",
+    "DemonstrationsConfig",
     "Effect",
+    "EngineConfig",
     "EvalConfig",
     "EvalResult",
     "File",
     "Finish",
+    "GraderLike",
+    "Json",
     "Judge",
     "LearnerConfig",
+    "LossConfig",
     "Message",
     "ModelConfig",
     "Observation",
@@ -106,7 +112,9 @@ __all__ = [
     "SandboxSpec",
     "ScriptedCall",
     "SlipstreamError",
+    "StuckRules",
     "Task",
+    "TasksConfig",
     "ToolContext",
     "ToolError",
     "TrainConfig",

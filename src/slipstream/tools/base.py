@@ -24,8 +24,8 @@ class Effect(StrEnum):
     PURE = "pure"
     """None, and the tool keeps no state, in itself or in the rollout: its recorded result is read back."""
     STATE = "state"
-    """It changes what the tools keep for this rollout (`ToolContext.state`, the tool itself) and nothing else: replayed,
-    and the outcomes compared."""
+    """It changes what the tools keep for this rollout (`ToolContext.state`, the tool itself), and nothing else:
+    replayed, and the outcomes compared."""
     SANDBOX = "sandbox"
     """It reads or changes the sandbox: replayed in a fresh one, and the outcomes compared."""
     EXTERNAL = "external"
@@ -119,7 +119,7 @@ class ToolContext:
     resources: Mapping[str, Json] = field(default_factory=dict)
     """What the task gives its tools to work on."""
     opening: Sequence[Message] = ()
-    """The messages that the rollout began with: the system prompt, if any, and the task. A ContextEdit that goes on with
+    """The messages that the rollout began with: the system prompt, if any, and the task. A ContextEdit that continues
     the same task begins with them."""
 
     def remaining_s(self) -> float:

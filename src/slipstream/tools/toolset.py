@@ -84,6 +84,11 @@ class CallResult:
         return tuple(hint.name for hint in self.outcome.hints)
 
 
+def context_edit(results: Sequence[CallResult]) -> ContextEdit | None:
+    """The edit among the results of a turn, if there is one: the first."""
+    return next((result.outcome for result in results if isinstance(result.outcome, ContextEdit)), None)
+
+
 class Toolset:
     """Tools by name: `Toolset.named(("bash", "finish"))`, or `Toolset([my_tool, ...])`."""
 

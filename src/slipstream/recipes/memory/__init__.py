@@ -1,8 +1,8 @@
 """Memory: a document that is too long for the window, read section by section with a summary in hand.
 
-    slipstream eval memory                                     # a scripted reader on generated documents
-    slipstream eval memory tasks=slipstream.recipes.memory.readers:ruler tasks.args.path=FILE model.kind=chat
-    slipstream train memory                                    # a small model learns it, on two cores
+slipstream eval memory                                     # a scripted reader on generated documents
+slipstream eval memory tasks=slipstream.recipes.memory.readers:ruler tasks.args.path=FILE model.kind=chat
+slipstream train memory                                    # a small model learns it, on two cores
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         agent=AGENT,
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
-            args={"num": 2_000, "quality": 0.45, "window": window},
-            learning=ss.WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            args={"num": 1_500, "quality": 0.45, "window": window},
+            learning=ss.WarmStartConfig(num_epochs=6, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
             loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),

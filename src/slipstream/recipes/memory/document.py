@@ -8,15 +8,18 @@ of sections.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import slipstream as ss
+from slipstream.recipes.memory.tools import finish, next_with_summary
 
 CHARS_PER_TOKEN = 4
 """For English prose, about. Readers do not have the model's tokenizer."""
 SPARE_TURNS = 2
 """Besides one for the question, one for each section and one for the answer."""
+WINDOW_BESIDE = 4_096
+"""Tokens of the window beside what is shown: the tools' descriptions, thinking, refused calls."""
 SYSTEM = (
     "You answer a question about a document that is too long to be shown at once. It comes in sections. "
     "next_with_summary shows the next one and forgets everything except your summary: write down whatever may help to "
@@ -56,13 +59,12 @@ def document_task(
     id: str,
     problem: str,
     sections: Sequence[str],
-    answers: Sequence[str],
+    grader: ss.GraderLike,
     sizes: Sizes,
-    context_tokens: int,
     system: str = SYSTEM,
-    tools: Sequence[str] = ("next_with_summary", "finish"),
+    extra: Mapping[str, ss.Json] | None = None,
 ) -> ss.Task:
-    """One that is graded by exact match with any of `answers`."""
+    """The agent is asked `problem` alone at first; its window holds the memory and one section twice over."""
     where = f"document {id}"
     if not sections or not all(section.strip() for section in sections):
         raise ss.ConfigError(f"{where} is empty or has an empty section: leave it out, or give its text")
@@ -70,17 +72,20 @@ def document_task(
         raise ss.ConfigError(
             f"{where} has more than {sizes.max_sections} sections: raise max_sections or section_tokens"
         )
-    if not problem.strip() or not any(answer.strip() for answer in answers):
-        raise ss.ConfigError(f"{where} has no question or no answer: leave it out")
-    module = __name__.rpartition(".")[0]
+    if not problem.strip():
+        raise ss.ConfigError(f"{where} has no question: leave it out")
+    longest = max(map(len, sections)) + 2 * sizes.memory_tokens * CHARS_PER_TOKEN + len(problem) + len(system)
     return ss.Task(
         id=id,
         instruction=problem,
         system=system,
-        tools=[f"{module}.tools:{name}" for name in tools],
-        grader=ss.exact(*answers),
+        tools=[next_with_summary, finish],
+        grader=grader,
+        extra=extra,
         limits=ss.AgentLimits(
-            turns=len(sections) + 2 + SPARE_TURNS, context_tokens=context_tokens, tool_seconds=60.0 + len(sections)
+            turns=len(sections) + 2 + SPARE_TURNS,
+            context_tokens=2 * longest // CHARS_PER_TOKEN + WINDOW_BESIDE,
+            tool_seconds=60.0 + len(sections),
         ),
         resources={"sections": list(sections), "memory_chars": sizes.memory_tokens * CHARS_PER_TOKEN},
     )

@@ -10,8 +10,8 @@ import slipstream as ss
 from slipstream.recipes.memory.needles import WORDS, Kind, needle_tasks
 from slipstream.recipes.memory.policy import reader, window_reader
 
-PIECES = rf"(?:{'|'.join(WORDS)})|[0-9]"
-"""Every word of the documents is a token, and so is every digit."""
+PIECES = rf" ?(?:{'|'.join(WORDS)})| \?|[0-9]"
+"""Every word of the documents is a token, a value with the space before it, and so is every digit."""
 
 
 def make_model(folder: Path, *, seed: int) -> Path:

@@ -1,15 +1,15 @@
-"""Needle tasks of any length, with a closed vocabulary: words in a document of key-value pairs.
+"""Needle tasks of any length, with a closed vocabulary: a document of lines that are a key and a value, a word each.
 
-Three kinds. `needle`: the value of one key. `needles`: the values of several keys, in the order they were asked for.
-`hops`: from a key to its value, which is a key in a later section, and so on.
+Three kinds. `needle`: the line of one key. `needles`: the lines of several keys, in the order in which they were asked
+for. `hops`: from the line of a key to that of its value, which is in a later section, and so on.
 
-    find kelp            ->  lotus              kelp=lotus is somewhere in the document
-    find kelp amber      ->  lotus pearl
-    follow kelp 2        ->  pearl              kelp=lotus in one section, lotus=pearl in a later one
+    Find the line of:\nkelp             ->  kelp lotus
+    Find the line of:\nkelp\namber      ->  kelp lotus, amber pearl
+    Follow 2 lines from:\nkelp          ->  lotus pearl       after `kelp lotus` in an earlier section
 
-Built for small models: every word is one token, no word is asked for that is there twice, and what has to be remembered
-is at most a few words. The same arguments always give the same tasks. Train and held-out tasks share no pair that is
-asked for.
+Built for small models: every word is one token, the key of no line that is asked for is there twice, and what has to be
+remembered is a few words at most. The same arguments always give the same tasks. Train and held-out tasks share no line
+that is asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Literal
 
 import slipstream as ss
 from slipstream.recipes.memory.document import Sizes, document_task
+from slipstream.recipes.memory.tools import finish
 
 Kind = Literal["needle", "needles", "hops", "mixed"]
 Split = Literal["all", "train", "held_out"]
@@ -32,6 +33,7 @@ WORDS = (
     "acorn", "bramble", "coral", "dune", "elm", "fern", "glade", "harbor", "indigo", "juniper", "krill", "larch",
     "moss", "nectar", "onyx", "plume", "quill", "reef", "sable", "tundra", "urchin", "violet", "wharf",
 )  # fmt: skip
+FIND, FOLLOW = "Find the line of:", "Follow {} lines from:"
 _NUM_HELD_OUT = 4  # one pair in four
 _KINDS: tuple[Literal["needle", "needles", "hops"], ...] = ("needle", "needles", "hops")
 
@@ -47,7 +49,7 @@ class Pair:
         return (place * 2_654_435_761 % 2**32 >> 7) % _NUM_HELD_OUT == 0
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}"
+        return f"{self.key} {self.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def needle_tasks(
     for index in range(num):
         chosen = _KINDS[index % len(_KINDS)] if kind == "mixed" else kind
         puzzle = _puzzle(chance, chosen, sections, pairs, needles, split)
-        name = f"{index:05d}-{puzzle.problem.replace(' ', '-')}-{puzzle.answer.replace(' ', '-')}-of-{sections}"
+        name = f"{index:05d}-{chosen}-{puzzle.answer.replace(', ', '-').replace(' ', '-')}-of-{sections}"
         yield _window_task(name, puzzle) if window else _memory_task(name, puzzle)
 
 
@@ -89,20 +91,18 @@ def _memory_task(name: str, puzzle: Puzzle) -> ss.Task:
         id=name,
         problem=puzzle.problem,
         sections=puzzle.texts(),
-        answers=[puzzle.answer],
+        grader=ss.exact(puzzle.answer),
         sizes=sizes,
-        context_tokens=8_192,
         system="",
     )
 
 
 def _window_task(name: str, puzzle: Puzzle) -> ss.Task:
-    module = __name__.rpartition(".")[0]
     whole = "\n".join(puzzle.texts())
     return ss.Task(
         id=name,
         instruction=f"{puzzle.problem}\n\n{whole}",
-        tools=[f"{module}.tools:finish"],
+        tools=[finish],
         grader=ss.exact(puzzle.answer),
         limits=ss.AgentLimits(turns=2, context_tokens=32_768, tool_seconds=60.0),
     )
@@ -119,12 +119,12 @@ def _puzzle(
     num = 1 if kind == "needle" else num_needles
     if kind == "hops":
         asked = _chain(chance, num, split)
-        problem, answer = f"follow {asked[0].key} {num}", asked[-1].value
+        problem, answer = f"{FOLLOW.format(num)}\n{asked[0].key}", str(asked[-1])
         places = sorted(chance.sample(range(num_sections), num))  # a hop is found only if it comes after the one before
     else:
         asked = _separate(chance, num, split)
-        problem = f"find {' '.join(pair.key for pair in asked)}"
-        answer = " ".join(pair.value for pair in asked)
+        problem = "\n".join((FIND, *(pair.key for pair in asked)))
+        answer = ", ".join(map(str, asked))
         places = [chance.randrange(num_sections) for _ in asked]
     keys = {pair.key for pair in asked} | ({asked[-1].value} if kind == "hops" else set())
     others = [word for word in WORDS if word not in keys]

@@ -1,28 +1,29 @@
 """Scripted readers: they know a document only from what their tool showed them.
 
-`reader` makes no mistakes. With a lower quality it is the teacher of `slipstream train memory`: it knows the form of every
-step and has bad habits. Each choice is right with probability `quality`, otherwise wrong in the same way every time: the
-value of the next pair is noted instead of the right one; a note is forgotten; where there is nothing to note, the first
-pair of the section is noted as if it had been asked for. Its randomness is the sampling seed of the turn.
+`reader` makes no mistakes. With a lower quality it is the teacher of `slipstream train memory`: it knows the form of
+every step and has bad habits. Each choice is right with probability `quality`, otherwise wrong in the same way every
+time: the value of the next line is noted instead of the right one; a note is forgotten; where there is nothing to note,
+the value of the section's first line is. Its randomness is the sampling seed of the turn.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import slipstream as ss
 from slipstream.recipes.memory.needles import Pair
 
 Script = Callable[[ss.ScriptedCall], ss.Message]
 
+UNKNOWN = "?"
 _PROBLEM = re.compile(
-    r"^(?:find (?P<keys>[a-z]+(?: [a-z]+)*)|follow (?P<start>[a-z]+) (?P<hops>\d+))(?=$|<\|)", re.MULTILINE
+    r"^(?:Find the line of:|Follow (?P<hops>\d+) lines from:)\n(?P<keys>[a-z]+(?:\n[a-z]+)*)", re.MULTILINE
 )
-_PAIR = re.compile(r"([a-z]+)=([a-z]+)")
-_MEMORY = re.compile(r"Memory: (.*)")
-_SECTION = re.compile(r"Section \d+ of \d+:\n((?:[a-z]+=[a-z]+\n?)+)")
+_PAIR = re.compile(r"\b([a-z]+) ([a-z]+|\?)")
+_MEMORY = re.compile(r"Memory:\n(.*)")
+_SECTION = re.compile(r"Section \d+ of \d+:\n((?:[a-z]+ [a-z]+\n?)+)")
 _END = re.compile(r"sections were read")
 
 
@@ -36,12 +37,12 @@ def reader(*, quality: float = 1.0) -> Script:
         problem = _PROBLEM.search(text)
         known = _pairs(_last(_MEMORY, text))
         if problem is None or "There is no tool" in text:
-            return ss.act("finish", answer="unknown")
+            return ss.act("finish", answer=UNKNOWN)
         if _END.search(text):
             return ss.act("finish", answer=_answer(problem, known))
         section = _last(_SECTION, text)
-        noted = _noted(problem, known, section, chance, quality) if section else known
-        return ss.act("next_with_summary", summary=",".join(str(pair) for pair in noted))
+        noted = _noted(problem, known, section, chance, quality) if section else _nothing(problem)
+        return ss.act("next_with_summary", summary=_written(noted))
 
     return script
 
@@ -54,12 +55,13 @@ def window_reader(*, quality: float = 1.0) -> Script:
         chance = random.Random(scene.seed)
         problem = _PROBLEM.search(scene.prompt_text)
         if problem is None:
-            return ss.act("finish", answer="unknown")
-        shown = _pairs(scene.prompt_text)
+            return ss.act("finish", answer=UNKNOWN)
+        shown = _pairs(scene.prompt_text[problem.end() :])
         if chance.random() < quality:
             return ss.act("finish", answer=_answer(problem, shown))
         places = [place for place, pair in enumerate(shown) if pair.key == _keys(problem)[0]] or [0]
-        return ss.act("finish", answer=shown[(places[0] + 1) % len(shown)].value)
+        wrong = Pair(key=_keys(problem)[0], value=shown[(places[0] + 1) % len(shown)].value)
+        return ss.act("finish", answer=str(wrong))
 
     return script
 
@@ -69,7 +71,6 @@ def _noted(
 ) -> list[Pair]:
     """What is worth noting after a section."""
     shown = _pairs(section)
-    noted = list(known)
     found = _found(problem, known, shown)
     is_right = chance.random() < quality
     if found:
@@ -77,19 +78,25 @@ def _noted(
             at = shown.index(found[0])
             found = [Pair(key=found[0].key, value=shown[(at + 1) % len(shown)].value), *found[1:]]
         fresh = {pair.key for pair in found}
-        return [pair for pair in noted if pair.key not in fresh] + found
+        return [pair for pair in known if pair.key not in fresh] + found
     if is_right:
-        return noted
-    return [] if noted else [Pair(key=_keys(problem)[0], value=shown[0].value)]
+        return list(known)
+    has_any = any(pair.value != UNKNOWN for pair in known)
+    return _nothing(problem) if has_any else [Pair(key=_keys(problem)[0], value=shown[0].value)]
+
+
+def _nothing(problem: re.Match[str]) -> list[Pair]:
+    """The notes before anything was found."""
+    return [Pair(key=key, value=UNKNOWN) for key in _keys(problem)]
 
 
 def _found(problem: re.Match[str], known: Sequence[Pair], shown: Sequence[Pair]) -> list[Pair]:
-    """The pairs of a section that the problem asks for."""
-    if problem["keys"]:
+    """The lines of a section that the problem asks for."""
+    if not problem["hops"]:
         return [pair for pair in shown if pair.key in _keys(problem)]
     found: list[Pair] = []
-    steps = {pair.key: pair.value for pair in known}
-    word, left = _followed(problem, steps)
+    path = _path(problem, known)
+    word, left = path[-1].value if path else _keys(problem)[0], int(problem["hops"]) - len(path)
     while left and (pair := next((each for each in shown if each.key == word), None)):
         found.append(pair)
         word, left = pair.value, left - 1
@@ -97,24 +104,30 @@ def _found(problem: re.Match[str], known: Sequence[Pair], shown: Sequence[Pair])
 
 
 def _answer(problem: re.Match[str], known: Sequence[Pair]) -> str:
-    steps = {pair.key: pair.value for pair in known}
-    if problem["keys"]:
-        return " ".join(steps.get(key, "unknown") for key in _keys(problem))
-    word, left = _followed(problem, steps)
-    return "unknown" if left else word
+    if problem["hops"]:
+        path = _path(problem, known)
+        return str(path[-1]) if len(path) == int(problem["hops"]) else UNKNOWN
+    values = {pair.key: pair.value for pair in known}
+    return _written([Pair(key=key, value=values.get(key, UNKNOWN)) for key in _keys(problem)])
 
 
-def _followed(problem: re.Match[str], steps: Mapping[str, str]) -> tuple[str, int]:
-    """How far the notes lead: the word there, and how many hops are left."""
-    word, left = problem["start"], int(problem["hops"])
-    while left and word in steps:
-        word, left = steps[word], left - 1
-    return word, left
+def _path(problem: re.Match[str], known: Sequence[Pair]) -> list[Pair]:
+    """The lines that were followed so far."""
+    steps = {pair.key: pair for pair in known if pair.value != UNKNOWN}
+    path: list[Pair] = []
+    word = _keys(problem)[0]
+    while word in steps and len(path) < int(problem["hops"]):
+        path.append(steps[word])
+        word = steps[word].value
+    return path
 
 
 def _keys(problem: re.Match[str]) -> list[str]:
-    keys: str = problem["keys"] or problem["start"]
-    return keys.split()
+    return problem["keys"].split("\n")
+
+
+def _written(pairs: Sequence[Pair]) -> str:
+    return ", ".join(map(str, pairs))
 
 
 def _pairs(text: str) -> list[Pair]:

@@ -20,7 +20,10 @@ class NextWithSummary:
         """Sections shown so far; one more than there are, once the end was shown."""
 
     async def call(
-        self, summary: Annotated[str, "all that is worth knowing so far; replaces your last summary"], *, ctx: ss.ToolContext
+        self,
+        summary: Annotated[str, "all that is worth knowing so far; replaces your last summary"],
+        *,
+        ctx: ss.ToolContext,
     ) -> ss.ContextEdit:
         sections, memory_chars = _document(ctx)
         memory = " ".join(summary.split())
@@ -33,7 +36,7 @@ class NextWithSummary:
         place, self._num_shown = self._num_shown, self._num_shown + 1
         told = self._told(sections, place)
         *before, problem = ctx.opening
-        shown = f"{problem.content}\n\nMemory: {memory or NO_MEMORY}\n\n{told}"
+        shown = f"{problem.content}\n\nMemory:\n{memory or NO_MEMORY}\n\n{told}"
         return ss.ContextEdit(
             messages=(*before, ss.Message(role=ss.Role.USER, content=shown)), note=told.partition("\n")[0]
         )
