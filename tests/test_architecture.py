@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "names": {"errors"},
     "messages": {"types"},
     "seams": {"types"},
-    "__init__": GROUND | {"api", "engine", "graders", "model", "settings", "tools"},
+    "__init__": GROUND | {"agent", "api", "engine", "graders", "model", "settings", "tools"},
     "config": GROUND,
     "render": GROUND,
     "model": GROUND,

@@ -107,11 +107,11 @@ def _pieces(text: str, max_chars: int, sizes: Sizes) -> Iterator[str]:
 
 
 def _cut(text: str, start: int, max_chars: int) -> int:
-    """Where the section that begins at `start` ends: at the best break in its last quarter."""
+    """Where the section that begins at `start` ends: at the best break in its second half."""
     end = start + max_chars
     if end >= len(text):
         return len(text)
-    floor = start + max(1, max_chars * 3 // 4)
+    floor = start + max(1, max_chars // 2)
     found = list(_BREAKS.finditer(text, floor, end))
     if not found:
         return end

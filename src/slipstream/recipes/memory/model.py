@@ -16,13 +16,13 @@ PIECES = rf" ?(?:{'|'.join(WORDS)})| \?|[0-9]"
 
 def make_model(folder: Path, *, seed: int) -> Path:
     """Random weights, and a tokenizer that knows the words of both agents."""
-    memory = needle_tasks(num=600, seed=seed, split="train")
+    memory = needle_tasks(num=150, seed=seed, split="train")
     long = needle_tasks(num=4, seed=seed, split="train", sections=20)
     return ss.tiny_model([*memory, *long], reader(quality=0.7), folder=folder, seed=seed, pieces=PIECES)
 
 
 def make_window_model(folder: Path, *, seed: int) -> Path:
-    tasks = needle_tasks(num=600, seed=seed, split="train", window=True)
+    tasks = needle_tasks(num=150, seed=seed, split="train", window=True)
     return ss.tiny_model(tasks, window_reader(quality=0.7), folder=folder, seed=seed, pieces=PIECES)
 
 
