@@ -71,7 +71,7 @@ def test_turns_grow_with_the_document_and_its_window_does_not() -> None:
 
 @pytest.mark.parametrize("kind", ["needle", "needles", "hops"])
 def test_what_is_asked_for_is_in_the_document_once_and_hops_come_in_order(kind: Kind) -> None:
-    for task in needle_tasks(num=20, seed=3, kind=kind, sections=6, needles=3):
+    for task in needle_tasks(num=20, seed=3, kind=kind, sections=6, pairs=8, needles=3):
         assert len(sections(task)) == 6
         (answer,) = expected(task)
         lines = [line for section in sections(task) for line in section.split("\n")]

@@ -60,7 +60,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         Toolset.named(("bsh",))
     assert str(raised.value) == (
         'there is no tool "bsh" (did you mean "bash"?): '
-        "use one of bash, edit, finish, read_file, search, write_file, or package.module:attribute"
+        "use one of bash, condense, edit, finish, read_file, search, write_file, or package.module:attribute"
     )
 
 

@@ -57,7 +57,7 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         agent=AGENT,
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
-            args={"num": 1_500, "quality": 0.45, "window": window},
+            args={"num": 2_000, "quality": 0.45, "window": window},
             learning=ss.WarmStartConfig(num_epochs=6, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(

@@ -68,7 +68,7 @@ def needle_tasks(
     seed: int = 0,
     kind: Kind = "needle",
     sections: int = 4,
-    pairs: int = 8,
+    pairs: int = 5,
     needles: int = 2,
     split: Split = "all",
     window: bool = False,

@@ -1,9 +1,9 @@
 """Scripted readers: they know a document only from what their tool showed them.
 
 `reader` makes no mistakes. With a lower quality it is the teacher of `slipstream train memory`: it knows the form of
-every step and has bad habits. Each choice is right with probability `quality`, otherwise wrong in the same way every
-time: the value of the next line is noted instead of the right one; a note is forgotten; where there is nothing to note,
-the value of the section's first line is. Its randomness is the sampling seed of the turn.
+every step and has a bad habit. After each section it does the right thing with probability `quality`: it notes the line
+that is asked for, or keeps its note. Otherwise it goes on as if nothing had been found. Below one half, a student that
+imitates it well and takes the likeliest choice solves nothing. Its randomness is the sampling seed of the turn.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def window_reader(*, quality: float = 1.0) -> Script:
         shown = _pairs(scene.prompt_text[problem.end() :])
         if chance.random() < quality:
             return ss.act("finish", answer=_answer(problem, shown))
-        places = [place for place, pair in enumerate(shown) if pair.key == _keys(problem)[0]] or [0]
-        wrong = Pair(key=_keys(problem)[0], value=shown[(places[0] + 1) % len(shown)].value)
-        return ss.act("finish", answer=str(wrong))
+        return ss.act("finish", answer=_written(_nothing(problem)))
 
     return script
 
@@ -70,19 +68,11 @@ def _noted(
     problem: re.Match[str], known: Sequence[Pair], section: str, chance: random.Random, quality: float
 ) -> list[Pair]:
     """What is worth noting after a section."""
-    shown = _pairs(section)
-    found = _found(problem, known, shown)
-    is_right = chance.random() < quality
-    if found:
-        if not is_right:
-            at = shown.index(found[0])
-            found = [Pair(key=found[0].key, value=shown[(at + 1) % len(shown)].value), *found[1:]]
-        fresh = {pair.key for pair in found}
-        return [pair for pair in known if pair.key not in fresh] + found
-    if is_right:
-        return list(known)
-    has_any = any(pair.value != UNKNOWN for pair in known)
-    return _nothing(problem) if has_any else [Pair(key=_keys(problem)[0], value=shown[0].value)]
+    if chance.random() >= quality:
+        return _nothing(problem)
+    found = _found(problem, known, _pairs(section))
+    fresh = {pair.key for pair in found}
+    return [pair for pair in known if pair.key not in fresh] + found
 
 
 def _nothing(problem: re.Match[str]) -> list[Pair]:
