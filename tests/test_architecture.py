@@ -26,7 +26,21 @@ ALLOWED: dict[str, set[str]] = {
     "names": {"errors"},
     "messages": {"types"},
     "seams": {"types"},
-    "__init__": GROUND | {"agent", "api", "engine", "graders", "model", "settings", "tools"},
+    "__init__": GROUND
+    | {
+        "agent",
+        "api",
+        "dispatch",
+        "engine",
+        "evaluation",
+        "feed",
+        "graders",
+        "hub",
+        "model",
+        "render",
+        "settings",
+        "tools",
+    },
     "config": GROUND,
     "render": GROUND,
     "model": GROUND,
@@ -43,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "dialogue": GROUND | {"render", "model"},
     "doctor": GROUND | {"render", "model"},
     "export": GROUND | {"telemetry", "batch", "record"},
-    "tools": GROUND | {"sandbox"},
+    "tools": GROUND | {"hub", "model", "sandbox"},
     "graders": GROUND | {"model", "patches", "sandbox"},
     "tasks": GROUND | {"patches", "config", "graders", "sandbox", "tools"},
     "agent": GROUND | {"dialogue", "tools", "sandbox"},
@@ -86,7 +100,7 @@ ALLOWED: dict[str, set[str]] = {
         "tools",
     },
     "evaluation": GROUND | {"batch", "settings", "wiring", "dispatch", "model", "record", "tasks"},
-    "progress": GROUND | {"dispatch", "evaluation", "hub", "training"},
+    "progress": GROUND | {"dispatch", "evaluation", "hub", "tools", "training"},
     "api": GROUND
     | {
         "agent",
@@ -98,6 +112,7 @@ ALLOWED: dict[str, set[str]] = {
         "progress",
         "record",
         "render",
+        "sandbox",
         "settings",
         "tasks",
         "tools",
@@ -118,24 +133,7 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "wiring",
     },
-    "recipes": GROUND
-    | {
-        "patches",
-        "agent",
-        "config",
-        "dialogue",
-        "dispatch",
-        "engine",
-        "evaluation",
-        "feed",
-        "hub",
-        "model",
-        "render",
-        "sandbox",
-        "settings",
-        "tasks",
-        "tools",
-    },
+    "recipes": GROUND | {"config", "settings"},  # the registry; the recipes themselves: test_public_recipes
     "bench": GROUND
     | {
         "patches",
@@ -217,11 +215,15 @@ THIRD_PARTY: dict[str, set[str]] = {
     "engine": {"torch", "transformers", "peft", "safetensors", "triton"},
     "doctor": set(),
     "bench": {"torch", "transformers"},
-    "recipes": {"numpy", "tokenizers"},
+    "recipes": set(),
     "export": {"atif", "pyarrow"},
     "graders": {"pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
     "tasks": {"pydantic", "pyarrow", "pytest", "_pytest"},
     "model": {"aiohttp"},
+    "tools": {
+        *("aiohttp", "pydantic", "pydantic_core", "rich"),
+        *("bm25s", "lxml", "numpy", "threadpoolctl", "tokenizers", "trafilatura"),
+    },
 }
 """What a package may import from outside; packages not named here may use pydantic, rich and typer."""
 
@@ -325,6 +327,9 @@ HEAVY = {
     "gguf",
     "pyarrow",
     "jinja2",
+    "bm25s",
+    "lxml",
+    "trafilatura",
 }
 
 

@@ -18,6 +18,7 @@ RECIPES: Mapping[str, str] = {
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
     "smollm2": "slipstream.recipes.smollm2:recipe",
+    "research": "slipstream.recipes.research:recipe",
     "swe": "slipstream.recipes.swe:recipe",
     "swe-135m": "slipstream.recipes.swe:small",
     "swe-1.5b": "slipstream.recipes.swe:coder",

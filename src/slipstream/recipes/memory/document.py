@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import slipstream as ss
 from slipstream.recipes.memory.tools import finish, next_with_summary
@@ -59,7 +60,7 @@ def document_task(
     id: str,
     problem: str,
     sections: Sequence[str],
-    grader: ss.GraderLike,
+    grader: Any,  # whatever ss.Task takes as one
     sizes: Sizes,
     system: str = SYSTEM,
     extra: Mapping[str, ss.Json] | None = None,

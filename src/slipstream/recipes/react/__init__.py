@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
+import slipstream as ss
 
 
-def recipe() -> EvalConfig:
-    return EvalConfig(name="react", tasks=TasksConfig(), model=ModelConfig(kind="chat"))
+def recipe() -> ss.EvalConfig:
+    return ss.EvalConfig(name="react", tasks=ss.TasksConfig(), model=ss.ModelConfig(kind="chat"))
