@@ -198,6 +198,15 @@ def test_other_hints_stand_before_the_request_and_the_turn_is_counted() -> None:
     assert [f"{number} turns are left" in text for number, text in zip((13, 12, 10), left, strict=False)] == [True] * 3
 
 
+def test_it_is_not_told_to_come_to_an_end_because_the_window_is_full() -> None:
+    def hints(*, on: bool) -> set[str]:
+        seen = run(reader, AgentConfig(condense=CondenseConfig(on=on, at=0.8), hints=HintRules(on=True)))
+        return {name for turn in seen.turns for message in turn.messages for name in message.hints}
+
+    assert hints(on=False) == {"few_tokens"}
+    assert hints(on=True) - {"few_turns"} == {HINT}
+
+
 def test_it_is_not_asked_again_at_once_where_the_task_itself_fills_the_window() -> None:
     seen = run(reader, AgentConfig(condense=CondenseConfig(on=True, at=0.01)), turns=8)
     assert [HINT in turn.messages[-2].hints for turn in seen.turns] == [False, True] * 4

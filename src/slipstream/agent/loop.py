@@ -132,7 +132,10 @@ class ToolAgent:
     def _adviser(self, brief: Brief) -> Adviser:
         known = self._toolset.tools
         pure = [name for name, tool in known.items() if tool.effect in (Effect.PURE, Effect.STATE)]
-        return Adviser(self._config.hints, tools=known, pure=pure, num_turns=brief.limits.turns)
+        rules = self._config.hints
+        if self._config.condense.on:
+            rules = replace(rules, few_tokens=False)  # a full window is no reason to come to an end
+        return Adviser(rules, tools=known, pure=pure, num_turns=brief.limits.turns)
 
     async def _replay(
         self,
