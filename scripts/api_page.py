@@ -15,9 +15,10 @@ import slipstream
 from slipstream.tools.base import Tool
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks"),
+    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks", "read_rows", "Row"),
     "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "Outcome", "ToolError"),
     "Built-in tools": ("bash", "python", "edit", "search", "read_file", "write_file", "finish"),
+    "Research": ("search_documents", "get_document", "open_page", "make_index", "default_home"),
     "Tools without a model": ("Workbench", "TaskTools"),
     "Graders": ("exact", "f1", "math", "prints", "returns", "passes", "judge", "command", "rubric", "Verdict", "Judge"),
     "Running": ("evaluate", "evaluate_async", "train", "train_async"),

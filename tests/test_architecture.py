@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "render",
         "settings",
+        "tasks",
         "tools",
     },
     "config": GROUND,
@@ -214,10 +215,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bridges": {"torch", "huggingface_hub", "hydra", "omegaconf", "ray", "skyrl", "tinker", "transfer_queue", "verl"},
     "engine": {"torch", "transformers", "peft", "safetensors", "triton"},
     "doctor": set(),
-    "bench": {"torch", "transformers"},
+    "bench": {"aiohttp", "numpy", "tokenizers", "torch", "transformers"},
     "recipes": set(),
     "export": {"atif", "pyarrow"},
-    "graders": {"pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
+    "graders": {"math_verify", "pydantic", "pytest", "_pytest"},  # of the sandbox's own Python, where the reporter runs
     "tasks": {"pydantic", "pyarrow", "pytest", "_pytest"},
     "model": {"aiohttp"},
     "tools": {
@@ -280,6 +281,7 @@ def test_what_runs_inside_a_sandbox_imports_nothing_of_ours() -> None:
     programs = (
         "sandbox/supervisor/program.py",
         "sandbox/supervisor/oci_entry.py",
+        "graders/programs/sandbox_program.py",
         "graders/replay/worker.py",
         "graders/testing/reporter.py",
         "graders/testing/session.py",
@@ -287,6 +289,7 @@ def test_what_runs_inside_a_sandbox_imports_nothing_of_ours() -> None:
         "tasks/factory/replay/recorder.py",
         "tasks/factory/replay/instrument.py",
         "tools/codesearch/sandbox_program.py",
+        "tools/python/program.py",
     )
     offenders = [path for path in programs if any(name.startswith("slipstream") for name in imports_of(SRC / path))]
     assert offenders == []

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         TaskSetConfig,
         TrainConfig,
     )
+    from slipstream.tasks.swe.rows import Row, read_rows
     from slipstream.tools.base import ContextEdit, Effect, Finish, Observation, Outcome, ToolContext
     from slipstream.tools.bash import bash
     from slipstream.tools.codesearch.tool import search
@@ -100,6 +101,7 @@ _HOME = {
         *("DemonstrationsConfig", "DispatchConfig", "EvalConfig"),
         *("ModelConfig", "SandboxConfig", "TaskSetConfig", "TasksConfig", "TrainConfig"),
     ),
+    "slipstream.tasks.swe.rows": ("Row", "read_rows"),
     "slipstream.tools.base": ("ContextEdit", "Effect", "Finish", "Observation", "Outcome", "ToolContext"),
     "slipstream.tools.bash": ("bash",),
     "slipstream.tools.codesearch.tool": ("search",),
@@ -152,6 +154,7 @@ __all__ = [
     "Outcome",
     "Role",
     "Rollout",
+    "Row",
     "Run",
     "SandboxConfig",
     "SandboxLimits",
@@ -201,6 +204,7 @@ __all__ = [
     "prints",
     "python",
     "read_file",
+    "read_rows",
     "replies",
     "reply_text",
     "returns",

@@ -27,8 +27,8 @@ from slipstream.types import Artifact, Grading, Json, Verdict
 MAX_CHARS = 2_000
 """A longer answer is no answer to a question of this kind."""
 MAX_NUMBER_CHARS = 400
-_LIMITS = OffloadLimits(cpu_s=8, memory_bytes=2 << 30, result_bytes=1 << 20)
-"""Importing sympy takes a second or two of them."""
+LIMITS = OffloadLimits(cpu_s=8, memory_bytes=2 << 30, result_bytes=1 << 20)
+"""Of a symbolic comparison, of which importing sympy takes a second or two."""
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LEAD = re.compile(r"^(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*[:=]?\s*", re.IGNORECASE)
 _SPACES = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\s+")
@@ -51,6 +51,9 @@ class MathSpec(GraderSpec):
 
 class MathGrader:
     needs_sandbox = False
+
+    def __init__(self, limits: OffloadLimits = LIMITS) -> None:
+        self._limits = limits
 
     def check(self, spec: Mapping[str, Json]) -> None:
         read = read_spec("math", MathSpec, spec)
@@ -78,7 +81,7 @@ class MathGrader:
         if not spec.symbolic or (number is not None and None not in numbers):
             return Verdict(reward=0.0, detail="not equal")
         try:
-            is_equal = await apart(equal_symbolically, given, answers, limits=_LIMITS)
+            is_equal = await apart(equal_symbolically, given, answers, limits=self._limits)
         except WorkTooLarge as raised:
             return Verdict(reward=0.0, detail=f"the answer is too hard to compare: {raised}")
         return Verdict(reward=float(is_equal), detail="equal as expressions" if is_equal else "not equal")

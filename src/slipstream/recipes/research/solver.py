@@ -36,7 +36,7 @@ def _next(text: str) -> ss.Message:
     assert question is not None, "the script is for the questions of this recipe"
     company, kind = question["company"], question["kind"]
     read = text[question.end() :]
-    found = dict((title, docid) for docid, title in _DOCID.findall(read))
+    found = {title: docid for docid, title in _DOCID.findall(read)}
     if fact := _FACTS[kind].search(read):
         return ss.act("finish", answer=fact[1])
     if founder := _FOUNDER.search(read):
@@ -56,8 +56,9 @@ def _once(read: str, tool: str, **arguments: str) -> ss.Message:
 
 
 def _report(page: str, goal: str) -> str:
-    wanted = {word.rstrip("ed") for word in re.findall(r"[a-z]{4,}", goal)}
-    told = [
-        line for line in re.split(r"(?<=\.)\s+", page) if wanted & {word.rstrip("ed") for word in line.lower().split()}
-    ]
-    return " ".join(told) or "nothing relevant"
+    wanted = _stems(goal)
+    return " ".join(line for line in re.split(r"(?<=\.)\s+", page) if wanted & _stems(line)) or "nothing relevant"
+
+
+def _stems(text: str) -> set[str]:
+    return {word.rstrip("ed") for word in re.findall(r"[a-z]{4,}", text)}

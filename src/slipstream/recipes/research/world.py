@@ -22,7 +22,6 @@ _STARTS = (
     "Lum",
     "Mar",
     "Nor",
-    "Or",
     "Pel",
     "Quin",
     "Ros",

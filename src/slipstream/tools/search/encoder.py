@@ -78,11 +78,11 @@ class TextEncoder:
         hidden += weights["embeddings.position_embeddings.weight"][:num_tokens]
         hidden += weights["embeddings.token_type_embeddings.weight"][0]
         hidden = self._normed(hidden, "embeddings.LayerNorm").reshape(num_rows * num_tokens, -1)
-        blocked = ((1.0 - mask) * -1e9)[:, None, None, :]
+        blocked: Floats = ((1.0 - mask) * -1e9)[:, None, None, :]
         for layer in range(self._num_layers):
             hidden = self._layer(hidden, f"encoder.layer.{layer}", blocked, num_rows, num_tokens)
-        hidden = hidden.reshape(num_rows, num_tokens, -1)
-        means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1)[:, None]
+        rows_of_tokens = hidden.reshape(num_rows, num_tokens, -1)
+        means = (rows_of_tokens * mask[:, :, None]).sum(1) / mask.sum(1)[:, None]
         vectors: Floats = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
         return vectors
 

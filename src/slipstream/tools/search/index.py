@@ -8,6 +8,7 @@ whatever others; an index of another version is refused.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -166,6 +167,7 @@ def import_bm25s() -> Any:
         import bm25s
     except ImportError:
         raise ConfigError("a local index needs bm25s and numpy: pip install 'slipstream[research]'") from None
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step, and asks for all of that to be shown
     return bm25s
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from slipstream.tools.search.base import Hit
-from slipstream.tools.search.index import LocalIndex
 from slipstream.tools.search.threads import one_blas_thread
 
 T = TypeVar("T")
@@ -31,9 +29,17 @@ class _Waiting:
     found: Future[list[Hit]] = field(default_factory=Future)
 
 
+class Answering(Protocol):
+    """What the thread asks: a LocalIndex."""
+
+    def search(self, queries: Sequence[str], *, limit: int, snippet_chars: int) -> list[list[Hit]]: ...
+
+    def text(self, docid: str) -> str | None: ...
+
+
 class IndexRetriever:
-    def __init__(self, folder: Path, *, snippet_chars: int) -> None:
-        self._index = LocalIndex(folder)
+    def __init__(self, index: Answering, *, snippet_chars: int) -> None:
+        self._index = index
         self._snippet_chars = snippet_chars
         self._waiting: deque[_Waiting] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-search")
@@ -66,11 +72,11 @@ class IndexRetriever:
                 batch.append(waiting)
         if not batch:
             return
-        if not self.num_batches:
-            self._stack.enter_context(one_blas_thread())
         self.num_batches += 1
         self.num_queries += len(batch)
         try:
+            if self.num_batches == 1:
+                self._stack.enter_context(one_blas_thread())
             limit = max(waiting.limit for waiting in batch)
             answers = self._index.search(
                 [waiting.query for waiting in batch], limit=limit, snippet_chars=self._snippet_chars

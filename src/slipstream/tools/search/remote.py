@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipstream.bounded import TooLarge, whole
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 16 << 20
 NUM_TRIES, FIRST_PAUSE_S = 4, 0.5
 TIMEOUT_S = 30.0
+CONNECTIONS = 64
+Sleep = Callable[[float], Awaitable[None]]
 _DOCID, _TEXT = ("docid", "id", "_id"), ("snippet", "text", "contents", "content")
 
 
 class JsonClient:
     """POSTs JSON to one server. The HTTP session belongs to the event loop of the first request."""
 
-    def __init__(self, url: str, *, key_env: str = "", key_header: str = "", concurrency: int = 64) -> None:
+    def __init__(self, url: str, *, key_env: str = "", key_header: str = "", sleep: Sleep = asyncio.sleep) -> None:
         self.url = url.rstrip("/")
         self._key_env, self._key_header = key_env, key_header
-        self._concurrency = concurrency
+        self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: Mapping[str, Json]) -> tuple[int, Any]:
@@ -41,14 +43,14 @@ class JsonClient:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._concurrency),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
                 headers=self._key(),
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             )
         problem = ""
         for number in range(NUM_TRIES):
             if number:
-                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
+                await self._sleep(FIRST_PAUSE_S * 2 ** (number - 1))
             try:
                 async with self._session.post(self.url + path, json=dict(body), allow_redirects=False) as response:
                     raw = await whole(response.content.iter_any(), MAX_ANSWER_BYTES, "the answer")
@@ -83,8 +85,8 @@ class JsonClient:
 class HttpRetriever:
     """A server with `POST /search {"query", "k"}` and `POST /get_document {"docid"}`."""
 
-    def __init__(self, url: str, *, snippet_chars: int) -> None:
-        self._client = JsonClient(url)
+    def __init__(self, url: str, *, snippet_chars: int, sleep: Sleep = asyncio.sleep) -> None:
+        self._client = JsonClient(url, sleep=sleep)
         self._snippet_chars = snippet_chars
 
     async def search(self, query: str, *, limit: int) -> list[Hit]:

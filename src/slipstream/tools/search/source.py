@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from slipstream.errors import ConfigError
 from slipstream.tools.search.base import Retriever
-from slipstream.tools.search.index import SNIPPET_CHARS
+from slipstream.tools.search.index import SNIPPET_CHARS, LocalIndex
 from slipstream.tools.search.local import IndexRetriever
 from slipstream.tools.search.remote import SERPER_KEY, SERPER_URL, HttpRetriever, WebSearch
 from slipstream.types import Json
@@ -59,7 +59,7 @@ def read_source(resources: Mapping[str, Json]) -> SearchSource:
 
 def make_retriever(source: SearchSource) -> Retriever:
     if source.index:
-        return IndexRetriever(Path(source.index).expanduser(), snippet_chars=source.snippet_chars)
+        return IndexRetriever(LocalIndex(Path(source.index).expanduser()), snippet_chars=source.snippet_chars)
     if source.url:
         return HttpRetriever(source.url, snippet_chars=source.snippet_chars)
     return WebSearch(url=source.api_url, key_env=source.api_key_env, snippet_chars=source.snippet_chars)
