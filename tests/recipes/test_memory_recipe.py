@@ -84,11 +84,12 @@ def test_training_can_be_run_and_never_sees_what_is_held_out(config: TrainConfig
 def test_every_prompt_of_the_small_models_is_short(tmp_path: Path) -> None:
     for is_window, make in ((False, make_model), (True, make_window_model)):
         folder = make(tmp_path / make.__name__, seed=0)
-        made = demonstrations(folder, num=4, seed=0, quality=0.5, window=is_window)
+        made = demonstrations(folder, num=4, drills=2, seed=0, quality=0.5, window=is_window)
         lengths = [list(one.mask).index(1) for one in made]  # type: ignore[attr-defined]
-        assert len(made) == (4 if is_window else 4 * 6)
+        spoken = [sum(one.mask) for one in made]  # type: ignore[attr-defined]
+        num_long, num_short = (4, 2) if is_window else (4 * 6, 2 * 3)
         assert max(lengths) < MAX_PROMPT_TOKENS
-        assert all(sum(one.mask) == 5 for one in made), "a choice is one token"  # type: ignore[attr-defined]
+        assert spoken == [5] * num_long + [14] * num_short, "a choice is one token"
 
 
 def test_the_teacher_of_the_single_window_reads_what_it_is_shown(tmp_path: Path) -> None:

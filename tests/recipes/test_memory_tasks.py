@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_in_the_document_once_and_hops_come_in_order(kind: 
             assert answer.endswith(f" {word}")
         else:
             found = [[line for line in lines if line.startswith(f"{key} ")] for key in asked]
-            assert answer == ", ".join(line for (line,) in found)
+            assert answer == ",".join(line for (line,) in found)
             assert len(asked) == (3 if kind == "needles" else 1)
 
 
@@ -99,7 +99,7 @@ def test_the_same_arguments_give_the_same_tasks_and_held_out_lines_are_never_tra
         {
             line
             for task in needle_tasks(num=600, seed=1, kind="needles", split=split)
-            for line in expected(task)[0].split(", ")
+            for line in expected(task)[0].split(",")
         }
         for split in ("train", "held_out")
     )

@@ -57,8 +57,8 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         agent=AGENT,
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
-            args={"num": 2_000, "quality": 0.45, "window": window},
-            learning=ss.WarmStartConfig(num_epochs=6, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            args={"num": 1_500, "drills": 1_500, "quality": 0.25, "window": window},
+            learning=ss.WarmStartConfig(num_epochs=3, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
             loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),

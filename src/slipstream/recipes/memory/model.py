@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import slipstream as ss
-from slipstream.recipes.memory.needles import WORDS, Kind, needle_tasks
+from slipstream.recipes.memory.needles import WORDS, needle_tasks
 from slipstream.recipes.memory.policy import reader, window_reader
 
 PIECES = rf" ?(?:{'|'.join(WORDS)})| \?|[0-9]"
@@ -27,10 +27,16 @@ def make_window_model(folder: Path, *, seed: int) -> Path:
 
 
 def demonstrations(
-    folder: Path, *, num: int, seed: int, quality: float, kind: Kind = "needle", window: bool = False
+    folder: Path, *, num: int, drills: int, seed: int, quality: float, window: bool = False
 ) -> Sequence[object]:
-    """Rollouts of the teacher on train tasks, each turn of the memory agent a sample. None is chosen by its reward."""
-    tasks = needle_tasks(num=num, seed=seed, kind=kind, split="train", window=window)
-    teacher = window_reader(quality=quality) if window else reader(quality=quality)
+    """Rollouts on train tasks, each turn of the memory agent a sample, and none chosen by its reward: `num` of a
+    forgetful teacher, on documents as they are trained on, and `drills` of one who makes no mistakes, on documents of a
+    single section, which show how a line is looked up and nothing of how it is kept."""
+    script = window_reader if window else reader
+    long = needle_tasks(num=num, seed=seed, split="train", window=window)
+    short = needle_tasks(num=drills, seed=seed, kind="needles", needles=4, sections=1, split="train", window=window)
     with tempfile.TemporaryDirectory(prefix="slipstream-") as runs:
-        return ss.demonstrations(tasks, teacher, runs=runs, quiet=True).read(folder)
+        return [
+            *ss.demonstrations(long, script(quality=quality), runs=runs, quiet=True).read(folder),
+            *ss.demonstrations(short, script(), runs=runs, quiet=True).read(folder),
+        ]

@@ -4,7 +4,7 @@ Three kinds. `needle`: the line of one key. `needles`: the lines of several keys
 for. `hops`: from the line of a key to that of its value, which is in a later section, and so on.
 
     Find the line of:\nkelp             ->  kelp lotus
-    Find the line of:\nkelp\namber      ->  kelp lotus, amber pearl
+    Find the line of:\nkelp\namber      ->  kelp lotus,amber pearl
     Follow 2 lines from:\nkelp          ->  lotus pearl       after `kelp lotus` in an earlier section
 
 Built for small models: every word is one token, the key of no line that is asked for is there twice, and what has to be
@@ -81,7 +81,7 @@ def needle_tasks(
     for index in range(num):
         chosen = _KINDS[index % len(_KINDS)] if kind == "mixed" else kind
         puzzle = _puzzle(chance, chosen, sections, pairs, needles, split)
-        name = f"{index:05d}-{chosen}-{puzzle.answer.replace(', ', '-').replace(' ', '-')}-of-{sections}"
+        name = f"{index:05d}-{chosen}-{puzzle.answer.replace(',', '-').replace(' ', '-')}-of-{sections}"
         yield _window_task(name, puzzle) if window else _memory_task(name, puzzle)
 
 
@@ -124,7 +124,7 @@ def _puzzle(
     else:
         asked = _separate(chance, num, split)
         problem = "\n".join((FIND, *(pair.key for pair in asked)))
-        answer = ", ".join(map(str, asked))
+        answer = ",".join(map(str, asked))
         places = [chance.randrange(num_sections) for _ in asked]
     keys = {pair.key for pair in asked} | ({asked[-1].value} if kind == "hops" else set())
     others = [word for word in WORDS if word not in keys]

@@ -1,9 +1,9 @@
 """Scripted readers: they know a document only from what their tool showed them.
 
 `reader` makes no mistakes. With a lower quality it is the teacher of `slipstream train memory`: it knows the form of
-every step and has a bad habit. After each section it does the right thing with probability `quality`: it notes the line
-that is asked for, or keeps its note. Otherwise it goes on as if nothing had been found. Below one half, a student that
-imitates it well and takes the likeliest choice solves nothing. Its randomness is the sampling seed of the turn.
+every step and is forgetful. It finds every line that is asked for, and at each later section it keeps what it noted
+with probability `quality`; otherwise it goes on as if nothing had been found. Below one half, a student that imitates
+it well and takes the likeliest choice forgets at once. Its randomness is the sampling seed of the turn.
 """
 
 from __future__ import annotations
@@ -67,12 +67,11 @@ def window_reader(*, quality: float = 1.0) -> Script:
 def _noted(
     problem: re.Match[str], known: Sequence[Pair], section: str, chance: random.Random, quality: float
 ) -> list[Pair]:
-    """What is worth noting after a section."""
-    if chance.random() >= quality:
-        return _nothing(problem)
+    """What is worth noting after a section, in the order in which it was asked for."""
     found = _found(problem, known, _pairs(section))
-    fresh = {pair.key for pair in found}
-    return [pair for pair in known if pair.key not in fresh] + found
+    kept = [pair for pair in known if pair.value != UNKNOWN] if chance.random() < quality else []
+    noted = {pair.key: pair for pair in (*_nothing(problem), *kept, *found)}
+    return list(noted.values())
 
 
 def _nothing(problem: re.Match[str]) -> list[Pair]:
@@ -117,7 +116,7 @@ def _keys(problem: re.Match[str]) -> list[str]:
 
 
 def _written(pairs: Sequence[Pair]) -> str:
-    return ", ".join(map(str, pairs))
+    return ",".join(map(str, pairs))
 
 
 def _pairs(text: str) -> list[Pair]:
