@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.recipes.memory.tools import next_with_summary
 from slipstream.tools import ContextEdit, Toolset
 from slipstream.types import Json, Message, Role, ToolCall
 
+TOOL = "slipstream.recipes.memory.tools:next_with_summary"
 OPENING = (Message(role=Role.SYSTEM, content="Be good."), Message(role=Role.USER, content="Where is it?"))
 DOCUMENT: Mapping[str, Json] = {"sections": ["It was here.", "It is there."], "memory_chars": 20}
 
@@ -19,7 +19,7 @@ def read(*summaries: str, resources: Mapping[str, Json] = DOCUMENT) -> list[tupl
 
     async def main() -> list[tuple[str, Sequence[Message]]]:
         told: list[tuple[str, Sequence[Message]]] = []
-        async with Toolset([next_with_summary]).open(resources=resources, opening=OPENING) as tools:
+        async with Toolset.named([TOOL]).open(resources=resources, opening=OPENING) as tools:
             for number, summary in enumerate(summaries):
                 call = ToolCall(id=f"{number}", name="next_with_summary", arguments={"summary": summary})
                 (result,) = await tools.run([call], [])
