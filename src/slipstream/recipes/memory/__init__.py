@@ -10,6 +10,8 @@ from __future__ import annotations
 import slipstream as ss
 
 STEPS, GROUPS = 48, 16
+NUM_WORDS = 10
+"""Of the vocabulary of the small model: few enough for every line to be a token."""
 EPOCHS, MINIBATCHES = 2, 4
 AGENT = ss.AgentConfig(
     stuck=ss.StuckRules(idle_turns=2, same_turns=0, same_errors=2, alternations=0),
@@ -41,7 +43,7 @@ def window() -> ss.TrainConfig:
 
 
 def _training(name: str, *, window: bool) -> ss.TrainConfig:
-    args: dict[str, ss.Json] = {"sections": 4, "window": window}
+    args: dict[str, ss.Json] = {"sections": 4, "words": NUM_WORDS, "window": window}
     return ss.TrainConfig(
         name=name,
         tasks=ss.TasksConfig(source=_NEEDLES, num=STEPS * GROUPS, args={"seed": 1, "split": "train", **args}),
@@ -57,7 +59,7 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         agent=AGENT,
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
-            args={"num": 1_500, "drills": 1_500, "quality": 0.25, "window": window},
+            args={"num": 1_500, "drills": 1_000, "quality": 0.25, "window": window},
             learning=ss.WarmStartConfig(num_epochs=3, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(

@@ -7,14 +7,15 @@ for. `hops`: from the line of a key to that of its value, which is in a later se
     Find the line of:\nkelp\namber      ->  kelp lotus,amber pearl
     Follow 2 lines from:\nkelp          ->  lotus pearl       after `kelp lotus` in an earlier section
 
-Built for small models: every word is one token, the key of no line that is asked for is there twice, and what has to be
-remembered is a few words at most. The same arguments always give the same tasks. Train and held-out tasks share no line
-that is asked for.
+Built for small models: the vocabulary is closed, the key of no line that is asked for is there twice, and what has to
+be remembered is a few words at most. The same arguments always give the same tasks. Train and held-out tasks share no
+document.
 """
 
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -34,7 +35,7 @@ WORDS = (
     "moss", "nectar", "onyx", "plume", "quill", "reef", "sable", "tundra", "urchin", "violet", "wharf",
 )  # fmt: skip
 FIND, FOLLOW = "Find the line of:", "Follow {} lines from:"
-_NUM_HELD_OUT = 4  # one pair in four
+_NUM_HELD_OUT = 4  # one document in four
 _KINDS: tuple[Literal["needle", "needles", "hops"], ...] = ("needle", "needles", "hops")
 
 
@@ -42,11 +43,6 @@ _KINDS: tuple[Literal["needle", "needles", "hops"], ...] = ("needle", "needles",
 class Pair:
     key: str
     value: str
-
-    @property
-    def is_held_out(self) -> bool:
-        place = WORDS.index(self.key) * len(WORDS) + WORDS.index(self.value)
-        return (place * 2_654_435_761 % 2**32 >> 7) % _NUM_HELD_OUT == 0
 
     def __str__(self) -> str:
         return f"{self.key} {self.value}"
@@ -61,6 +57,14 @@ class Puzzle:
     def texts(self) -> list[str]:
         return ["\n".join(map(str, section)) for section in self.sections]
 
+    @property
+    def digest(self) -> int:
+        return zlib.crc32("\n\n".join(self.texts()).encode())
+
+    @property
+    def split(self) -> Split:
+        return "held_out" if self.digest % _NUM_HELD_OUT == 0 else "train"
+
 
 def needle_tasks(
     *,
@@ -70,18 +74,21 @@ def needle_tasks(
     sections: int = 4,
     pairs: int = 5,
     needles: int = 2,
+    words: int = len(WORDS),
     split: Split = "all",
     window: bool = False,
 ) -> Iterator[ss.Task]:
-    """`num` tasks over documents of `sections` sections with `pairs` pairs each. `needles` is the number of keys, or of
-    hops. `kind=mixed` takes the kinds in turn. With `window` the whole document is in the question, for an agent
-    without a memory."""
-    _check(num=num, sections=sections, pairs=pairs, needles=needles, kind=kind, split=split)
-    chance = random.Random(f"needles {seed} {kind} {sections} {pairs} {needles} {split}")
+    """`num` tasks over documents of `sections` sections with `pairs` lines each. `needles` is the number of keys, or of
+    hops, and `words` the size of the vocabulary. `kind=mixed` takes the kinds in turn. With `window` the whole document
+    is in the question, for an agent without a memory."""
+    _check(num=num, sections=sections, pairs=pairs, needles=needles, words=words, kind=kind, split=split)
+    chance = random.Random(f"needles {seed} {kind} {sections} {pairs} {needles} {words} {split}")
     for index in range(num):
         chosen = _KINDS[index % len(_KINDS)] if kind == "mixed" else kind
-        puzzle = _puzzle(chance, chosen, sections, pairs, needles, split)
-        name = f"{index:05d}-{chosen}-{puzzle.answer.replace(',', '-').replace(' ', '-')}-of-{sections}"
+        puzzle = _puzzle(chance, chosen, sections, pairs, needles, WORDS[:words])
+        while split not in ("all", puzzle.split):
+            puzzle = _puzzle(chance, chosen, sections, pairs, needles, WORDS[:words])
+        name = f"{index:05d}-{chosen}-of-{sections}-{puzzle.digest:08x}"
         yield _window_task(name, puzzle) if window else _memory_task(name, puzzle)
 
 
@@ -114,55 +121,36 @@ def _puzzle(
     num_sections: int,
     num_pairs: int,
     num_needles: int,
-    split: Split,
+    words: Sequence[str],
 ) -> Puzzle:
     num = 1 if kind == "needle" else num_needles
     if kind == "hops":
-        asked = _chain(chance, num, split)
+        asked = [Pair(key=key, value=value) for key, value in pairwise(chance.sample(words, num + 1))]
         problem, answer = f"{FOLLOW.format(num)}\n{asked[0].key}", str(asked[-1])
         places = sorted(chance.sample(range(num_sections), num))  # a hop is found only if it comes after the one before
     else:
-        asked = _separate(chance, num, split)
+        drawn = chance.sample(words, 2 * num)
+        asked = [Pair(key=key, value=value) for key, value in zip(drawn[:num], drawn[num:], strict=True)]
         problem = "\n".join((FIND, *(pair.key for pair in asked)))
         answer = ",".join(map(str, asked))
         places = [chance.randrange(num_sections) for _ in asked]
     keys = {pair.key for pair in asked} | ({asked[-1].value} if kind == "hops" else set())
-    others = [word for word in WORDS if word not in keys]
+    others = [word for word in words if word not in keys]
     filled: list[tuple[Pair, ...]] = []
     for place in range(num_sections):
         own = [pair for pair, at in zip(asked, places, strict=True) if at == place]
         distractors = chance.sample(others, num_pairs - len(own))
-        section = own + [Pair(key=key, value=_other(chance, others, key)) for key in distractors]
+        section = own + [Pair(key=key, value=_other(chance, words, key)) for key in distractors]
         chance.shuffle(section)
         filled.append(tuple(section))
     return Puzzle(problem=problem, answer=answer, sections=tuple(filled))
-
-
-def _separate(chance: random.Random, num: int, split: Split) -> Sequence[Pair]:
-    """Pairs that share no word."""
-    while True:
-        drawn = chance.sample(WORDS, 2 * num)
-        pairs = [Pair(key=key, value=value) for key, value in zip(drawn[:num], drawn[num:], strict=True)]
-        if _fits(pairs, split):
-            return pairs
-
-
-def _chain(chance: random.Random, num: int, split: Split) -> Sequence[Pair]:
-    while True:
-        pairs = [Pair(key=key, value=value) for key, value in pairwise(chance.sample(WORDS, num + 1))]
-        if _fits(pairs, split):
-            return pairs
-
-
-def _fits(pairs: Sequence[Pair], split: Split) -> bool:
-    return split == "all" or all(pair.is_held_out == (split == "held_out") for pair in pairs)
 
 
 def _other(chance: random.Random, words: Sequence[str], key: str) -> str:
     return next(islice((word for word in iter(lambda: chance.choice(words), None) if word != key), 1))
 
 
-def _check(*, num: int, sections: int, pairs: int, needles: int, kind: str, split: str) -> None:
+def _check(*, num: int, sections: int, pairs: int, needles: int, words: int, kind: str, split: str) -> None:
     for name, value in (("num", num), ("sections", sections), ("pairs", pairs), ("needles", needles)):
         if value < 1:
             raise ss.ConfigError(f"{name}={value}: give 1 or more")
@@ -174,6 +162,8 @@ def _check(*, num: int, sections: int, pairs: int, needles: int, kind: str, spli
         raise ss.ConfigError(f"needles={needles}: give 4 or fewer")
     if kind in ("hops", "mixed") and needles > sections:
         raise ss.ConfigError(f"needles={needles} hops do not fit into sections={sections}: each is in one of its own")
-    most = len(WORDS) - 2 * max(needles, 1)
+    if not 2 * needles <= words <= len(WORDS):
+        raise ss.ConfigError(f"words={words}: give at least {2 * needles} and at most {len(WORDS)}")
+    most = words - needles - 1
     if not needles <= pairs <= most:
-        raise ss.ConfigError(f"pairs={pairs}: give at least needles={needles}, and at most {most}")
+        raise ss.ConfigError(f"pairs={pairs}: give at least needles={needles}, and at most {most} of words={words}")
