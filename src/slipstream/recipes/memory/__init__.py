@@ -10,7 +10,7 @@ from __future__ import annotations
 import slipstream as ss
 
 STEPS, GROUPS = 48, 16
-NUM_WORDS = 10
+NUM_WORDS = 8
 """Of the vocabulary of the small model: few enough for every line to be a token."""
 EPOCHS, MINIBATCHES = 2, 4
 AGENT = ss.AgentConfig(
@@ -59,8 +59,8 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         agent=AGENT,
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
-            args={"num": 1_500, "drills": 1_000, "quality": 0.25, "window": window},
-            learning=ss.WarmStartConfig(num_epochs=3, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            args={"num": 800, "drills": 3_000, "quality": 0.25, "window": window},
+            learning=ss.WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
             loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),

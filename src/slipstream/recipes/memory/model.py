@@ -37,10 +37,7 @@ def demonstrations(
     forgetful teacher, on documents as they are trained on, and `drills` of one who makes no mistakes, on documents of a
     single section, which show how a line is looked up and nothing of how it is kept."""
     script = window_reader if window else reader
-    kinds: tuple[dict[str, Any], ...] = (
-        {"num": num},
-        {"num": drills, "kind": "needles", "needles": 4, "sections": 1},
-    )
+    kinds: tuple[dict[str, Any], ...] = ({"num": num}, {"num": drills, "sections": 1})
     long, short = (needle_tasks(split="train", seed=seed, words=NUM_WORDS, window=window, **args) for args in kinds)
     with tempfile.TemporaryDirectory(prefix="slipstream-") as runs:
         return [
