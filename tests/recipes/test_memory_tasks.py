@@ -8,7 +8,7 @@ import pytest
 
 import slipstream as ss
 from slipstream.recipes.memory.document import CHARS_PER_TOKEN, Sizes, document_task, sections_of
-from slipstream.recipes.memory.needles import WORDS, Kind, needle_tasks
+from slipstream.recipes.memory.needles import WORDS, Kind, Split, needle_tasks
 from slipstream.recipes.memory.readers import contains, hotpotqa, musique, ruler
 
 SMALL: dict[str, Any] = {"section_tokens": 10, "memory_tokens": 8}
@@ -98,9 +98,9 @@ def test_the_same_arguments_give_the_same_tasks_and_no_held_out_document_is_trai
     # So few documents are possible that any two seeds draw the same ones.
     small: dict[str, Any] = {"num": 300, "sections": 1, "pairs": 1, "needles": 1, "words": 5}
     every = {tuple(sections(task)) for task in needle_tasks(seed=0, **small)}
+    splits: tuple[tuple[int, Split], ...] = ((1, "train"), (2, "held_out"))
     train, held_out = (
-        {tuple(sections(task)) for task in needle_tasks(seed=seed, split=split, **small)}
-        for seed, split in ((1, "train"), (2, "held_out"))
+        {tuple(sections(task)) for task in needle_tasks(seed=seed, split=split, **small)} for seed, split in splits
     )
     assert train.isdisjoint(held_out)
     assert every == train | held_out
