@@ -92,6 +92,31 @@ def test_returned_values_pass_test_code_elsewhere_and_attacks_earn_nothing() -> 
 
 
 @needs_linux
+def test_a_call_on_what_was_returned_is_made_on_what_the_work_returned() -> None:
+    grading = ss.passes("assert f(f(3)) == 3", entry="f", reference="def f(x):\n    return -x", timeout_s=60)
+    only_the_last = "def f(x):\n    return 3 if x == -3 else 99"
+    other, wrong, endless = graded(
+        grading, ["def f(x):\n    return 10 - x", only_the_last, "import random\ndef f(x):\n    return random.random()"]
+    )
+    assert (other.reward, wrong.reward, endless.reward) == (1.0, 0.0, 0.0)
+
+
+FORGED = (
+    '{"outcomes": [{"value": {"float": "much"}}, 3, null], "failed": ""}',
+    "[" * 100_000,
+    '{"outcomes": {"value": 1}}',
+    '{"outcomes": [1, 2, 3], "failed": {}}',
+    "\xff\xfe",
+)
+
+
+def forged(reply: str) -> str:
+    """Work that replies itself, in place of the program that called it."""
+    tries = f"    try:\n        os.write(fd, {reply.encode()!r})\n    except OSError:\n        pass\n"
+    return f"import os\nfor fd in range(3, 9):\n{tries}os._exit(0)"
+
+
+@needs_linux
 def test_returned_values_are_compared_with_data() -> None:
     calls: list[tuple[list[Json], Json]] = [([[3, 1]], [[1, 3]]), ([{"a": 2.5}], [["a", 2.5]]), ([[]], [])]
     grading = ss.returns("pairs", calls, preamble="from typing import *", timeout_s=60)
@@ -99,7 +124,10 @@ def test_returned_values_are_compared_with_data() -> None:
         "def pairs(items: List[int]):\n    if isinstance(items, dict):\n        return list(items.items())\n"
         "    return [tuple(sorted(items))] * bool(items)"
     )
-    first, none, broken = graded(grading, [right, "def pairs(items):\n    return None", "def pairs(:"])
+    first, none, broken, *attacks = graded(
+        grading, [right, "def pairs(items):\n    return None", "def pairs(:", *map(forged, FORGED)]
+    )
+    assert [verdict.reward for verdict in attacks] == [0.0] * len(FORGED)
     assert first.reward == 1.0
     assert (none.reward, none.components["tests_passed"]) == (0.0, 0.0) and "call 1" in none.detail
     assert broken.reward == 0.0 and "SyntaxError" in broken.detail
@@ -167,6 +195,9 @@ def test_a_tolerance_is_for_numbers() -> None:
         ({"foreign": "Same"}, 1, False),
         ({"list": [1]}, [1, 2], False),
         ("1", 1, False),
+        ({"float": "much"}, 1, False),
+        ({"int": "0xno"}, 1, False),
+        ({"list": 3}, [3], False),
     ],
 )
 def test_values_are_compared_as_data(value: Json, expected: Json, is_same: bool) -> None:
@@ -186,3 +217,10 @@ def test_values_are_compared_as_data(value: Json, expected: Json, is_same: bool)
 def test_a_grading_that_cannot_be_meant_is_refused(spec: dict[str, Json], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ProgramsGrader().check(spec)
+
+
+def test_how_long_a_grading_may_take_does_not_grow_without_end() -> None:
+    many = ss.prints([("", "")] * 1_000, timeout_s=10)
+    assert ProgramsGrader().limit_s(many.spec) == 300
+    assert ProgramsGrader().limit_s(ss.prints(SUMS, timeout_s=10).spec) == 30
+    assert ProgramsGrader().limit_s(ss.passes(CHECK, entry="second", reference=SECOND, timeout_s=10).spec) == 70

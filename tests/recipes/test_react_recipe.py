@@ -146,6 +146,8 @@ def test_without_tasks_the_sample_runs_and_with_tasks_the_recipe_is_the_plain_lo
     assert settings_of("samples=4").samples == 4 and settings_of("samples=4").model.kind == "scripted"
     plain = settings_of("tasks=mine.jsonl")
     assert (plain.model, plain.tasks.source, plain.tasks.sets) == (ModelConfig(kind="chat"), "mine.jsonl", {})
+    assert settings_of("tasks.sets.math.num=2").tasks.sets["math"].num == 2
+    assert len(settings_of("tasks.sets.math.num=2").tasks.sets) == 4
     served = settings_of("model.base_url=http://localhost:1/v1")
     assert served.model == ModelConfig(kind="chat", base_url="http://localhost:1/v1")
     assert served.tasks == sample().tasks

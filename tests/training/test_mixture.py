@@ -1,16 +1,20 @@
 """A run over several task sets: shares by weight, figures by set, the same tasks after a resume."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from train_stage import SETTINGS, TASKS, Run, make_run
 
+from slipstream.errors import ConfigError
 from slipstream.placement.simulated import Plan
 from slipstream.record import MemoryJournal
+from slipstream.settings import ModelConfig, TasksConfig, TaskSetConfig, TrainConfig
 from slipstream.simulate.clock import run_virtual
 from slipstream.tasks.mixture import mixed
 from slipstream.training.held_out import success_by_set
+from slipstream.training.run import feed_of, loop_settings, plan_training
 from slipstream.types import Job
 
 WEIGHTS = {"math": 2.0, "code": 1.0}
@@ -83,3 +87,32 @@ def test_without_a_mixture_there_are_no_figures_of_sets(tmp_path: Path) -> None:
     run = run_virtual(main())
     assert not any(name.startswith("set/") for record in run.journal.steps() for name in record.metrics or {})
     assert run.trainer.set_success == {}
+
+
+def settings(folder: Path, **changed: object) -> TrainConfig:
+    for name, num in (("math", 4), ("code", 1)):
+        lines = [
+            {"id": str(each), "instruction": "?", "grading": {"kind": "exact", "expected": "x"}} for each in range(num)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sets = {
+        "math": TaskSetConfig(source=str(folder / "math.jsonl"), weight=2.0),
+        "code": TaskSetConfig(source=str(folder / "code.jsonl")),
+    }
+    tasks = TasksConfig(sets=sets)
+    config = TrainConfig(name="x", tasks=tasks, held_out=tasks, model=ModelConfig(kind="local", make="a:b"), groups=3)
+    return replace(config, **changed)  # type: ignore[arg-type]
+
+
+def test_a_mixture_is_planned_from_settings(tmp_path: Path) -> None:
+    plan = plan_training(settings(tmp_path))
+    assert plan.train_ids == ("math/0", "code/0", "math/1", "math/2", "math/3")
+    assert len(plan.held_out) == 5 and loop_settings(plan.config).sets == ("math", "code")
+    assert sorted(feed_of(plan.config, plan.train_ids).next_step())[0] == "code/0"
+
+
+def test_a_set_that_is_too_small_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the set code has 1 tasks, and its weight of 1 asks for 2 of the 4"):
+        plan_training(settings(tmp_path, groups=4))
+    with pytest.raises(ConfigError, match=r"held_out\.num is set, and so are held_out\.sets"):
+        plan_training(settings(tmp_path, held_out=replace(settings(tmp_path).held_out, num=2)))

@@ -203,7 +203,8 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
         raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {COMMANDS[type(found)]} {recipe}')
     _refuse_of_other_command(kind, overrides)
     config = apply_overrides(found, overrides)
-    if isinstance(found, EvalConfig) and not config.tasks.are_named:
+    sources = [config.tasks.source, *(each.source for each in config.tasks.sets.values())]
+    if isinstance(found, EvalConfig) and not any(sources):
         names_model = any(pair.startswith("model.") for pair in overrides)
         found = with_sample(recipe, found, keeps_model=names_model)
         return apply_overrides(found, overrides)

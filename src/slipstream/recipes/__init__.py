@@ -29,7 +29,10 @@ RECIPES: Mapping[str, str] = {
 SAMPLES: Mapping[str, str] = {"react": "slipstream.recipes.react:sample"}
 """What a recipe without tasks of its own runs if none are named: a sample that ships with it, and a scripted model."""
 
-TRAINED: Mapping[str, str] = {"memory": "slipstream.recipes.memory:training"}
+TRAINED: Mapping[str, str] = {
+    "memory": "slipstream.recipes.memory:training",
+    "research": "slipstream.recipes.research:lookups",
+}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 

@@ -94,8 +94,7 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     held_out: tuple[Task, ...] = ()
     if config.held_out.are_named:
         held_out = tasks_of(config.held_out, key="held_out")
-    if config.groups > len(tasks):
-        raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    feed_of(config, [task.id for task in tasks])  # refuses more groups than there are tasks
     check_tasks(config, (*tasks, *held_out), phase=TRAIN)
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder without a model or a tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,27 @@ def test_an_index_of_the_same_source_is_reused_and_another_replaced(tmp_path: Pa
     assert len(seen) == num_seen
     write_rows(source, {"d-new": "Something else."})
     assert make_index(source, out, encoder="", reuse=True).num_documents == 1
+
+
+def test_processes_that_want_the_same_index_make_it_once(tmp_path: Path) -> None:
+    source, out = write_rows(tmp_path / "rows.jsonl"), tmp_path / "index"
+    seen: list[BuildProgress] = []
+    with ThreadPoolExecutor(4) as threads:
+        wanted = [
+            threads.submit(make_index, source, out, encoder="", reuse=True, on_progress=seen.append) for _ in "1234"
+        ]
+        assert len({one.result() for one in wanted}) == 1
+    assert sum(each.doing == "reading documents" for each in seen) == 1
+
+
+def test_a_second_maker_is_told_of_the_first(tmp_path: Path) -> None:
+    source, out = write_rows(tmp_path / "rows.jsonl"), tmp_path / "index"
+
+    def make_another(progress: BuildProgress) -> None:
+        with pytest.raises(ConfigError, match=r"another process is making .*index: wait until it is done"):
+            make_index(source, out, encoder="")
+
+    make_index(source, out, encoder="", on_progress=make_another)
 
 
 def test_an_index_of_another_version_is_refused(tmp_path: Path) -> None:

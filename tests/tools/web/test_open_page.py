@@ -172,10 +172,10 @@ def test_a_summariser_on_a_server_of_its_own() -> None:
 
     async def main() -> None:
         async with ModelServer(chat=ScriptedChat(script)) as server, serving(lambda request: "<p>words</p>") as url:
-            call = {"url": f"{url}/a", "goal": "how tall"}
-            (result,) = await called(url, [call], base_url=server.base_url, model="slipstream")
+            call = {"url": "a", "goal": "how tall"}
+            (result,) = await called(url, [call], base=f"{url}/x/", base_url=server.base_url)
             assert result.text == "told by the server"
-            (no_goal,) = await called(url, [{"url": f"{url}/a"}], base_url=server.base_url, model="slipstream")
+            (no_goal,) = await called(url, [{"url": f"{url}/a"}], base_url=server.base_url)
             assert no_goal.is_error and "the goal is empty" in no_goal.text
 
     asyncio.run(main())

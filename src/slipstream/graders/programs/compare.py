@@ -49,7 +49,10 @@ def same_value(outcome: Json, expected: Json, tolerance: float) -> bool:
     lists, since the data sets write both as lists; true is not 1."""
     if not isinstance(outcome, dict) or "value" not in outcome:
         return False
-    return _same(outcome["value"], expected, tolerance)
+    try:
+        return _same(outcome["value"], expected, tolerance)
+    except (ValueError, OverflowError):  # it forged a number that is none
+        return False
 
 
 def _same(given: Json, expected: Json, tolerance: float) -> bool:

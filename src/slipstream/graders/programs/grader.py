@@ -14,6 +14,7 @@ grading; test code that the reference does not pass is a failure of the task.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -35,8 +36,10 @@ from slipstream.types import Artifact, File, Grading, Json, Verdict
 
 PYTHON = "python3"
 PROGRAM = "/tmp/grade_program.py"
-MAX_OUTPUT_BYTES = 16 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 MAX_REMEMBERED = 512
+MAX_ROUNDS = 3
+"""How often the tests are run, if they call the work on values that it returned."""
 _SOURCE = Path(__file__).with_name("sandbox_program.py")
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _LIMITS = OffloadLimits(cpu_s=20)
@@ -72,6 +75,8 @@ class ProgramsSpec(GraderSpec):
     """Numbers may differ by this share; 0: not at all."""
     timeout_s: float = Field(default=10.0, gt=0)
     """For one case; for all calls together."""
+    total_timeout_s: float = Field(default=300.0, gt=0)
+    """For all cases together; those that are not reached in time are failed."""
 
     @model_validator(mode="after")
     def _fits(self) -> ProgramsSpec:
@@ -103,7 +108,9 @@ class ProgramsGrader:
 
     def limit_s(self, spec: Mapping[str, Json]) -> float:
         read = read_spec("programs", ProgramsSpec, spec)
-        return read.timeout_s * (len(read.cases) or (3 if read.tests else 1))
+        if read.cases:
+            return min(read.timeout_s * len(read.cases), read.total_timeout_s)
+        return read.timeout_s * (1 + 2 * MAX_ROUNDS if read.tests else 1)
 
     async def grade(self, grading: Grading, artifact: Artifact, context: GradeContext) -> Verdict:
         spec = read_spec("programs", ProgramsSpec, grading.spec)
@@ -126,13 +133,17 @@ class ProgramsGrader:
 
     async def _by_tests(self, spec: ProgramsSpec, code: str, context: GradeContext) -> _Result:
         calls = await self._calls(spec, context)
-        outcomes, why = await _outcomes(spec, code, calls, context)
-        if why:
-            return _Result(num_passed=0, num=1, detail=why)
-        asked: dict[str, Json] = {"tests": spec.tests, "entry": spec.entry, "outcomes": outcomes}
-        reply = await _trusted(spec, "tests", asked, context)
-        failed = str(reply.get("failed", "there is no result"))
-        return _Result(num_passed=int(not failed), num=1, detail=failed)
+        for _ in range(MAX_ROUNDS):
+            outcomes, why = await _outcomes(spec, code, calls, context)
+            if why:
+                return _Result(num_passed=0, num=1, detail=why)
+            asked: dict[str, Json] = {"tests": spec.tests, "entry": spec.entry, "calls": calls, "outcomes": outcomes}
+            reply = await _trusted(spec, "tests", asked, context)
+            if not (wanted := reply.get("wanted")):
+                failed = str(reply.get("failed", "there is no result"))
+                return _Result(num_passed=int(not failed), num=1, detail=failed)
+            calls = [*calls, wanted]  # a call on a value that the work returned, and the reference does not
+        return _Result(num_passed=0, num=1, detail="the tests call it on too many values that it returned itself")
 
     async def _calls(self, spec: ProgramsSpec, context: GradeContext) -> list[Json]:
         key = hashlib.blake2b(json.dumps([spec.tests, spec.reference, spec.entry, spec.preamble]).encode()).hexdigest()
@@ -169,11 +180,16 @@ def code_of(artifact: Artifact, path: str) -> str:
 
 async def _by_cases(spec: ProgramsSpec, code: str, context: GradeContext) -> _Result:
     num, passed, why = len(spec.cases), 0, ""
+    loop = asyncio.get_running_loop()
     async with _Work(spec, code, context) as work:
+        end_s = loop.time() + spec.total_timeout_s
         for number, case in enumerate(spec.cases, 1):
-            result = await work.run([PYTHON, spec.path], case.input.encode())
-            if isinstance(result, str):
-                return _Result(num_passed=passed, num=num, detail=why or f"case {number}: {result}")
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                why = why or f"case {number}: all cases together took more than {spec.total_timeout_s:g} s"
+                break
+            timeout_s = min(spec.timeout_s, left_s)
+            result = await work.run([PYTHON, spec.path], case.input.encode(), timeout_s=timeout_s)
             failed = await _case_failure(result, case, spec)
             passed += not failed
             why = why or (f"case {number}: {failed}" if failed else "")
@@ -206,9 +222,11 @@ async def _by_calls(spec: ProgramsSpec, code: str, context: GradeContext) -> _Re
     if why:
         return _Result(num_passed=0, num=len(calls), detail=why)
     expected = [call.expected for call in spec.calls]
-    same = await by_size(
-        _same_values, outcomes, expected, spec.tolerance, num_bytes=len(json.dumps(outcomes)), limits=_LIMITS
-    )
+    try:
+        num_bytes = len(json.dumps(outcomes))
+        same = await by_size(_same_values, outcomes, expected, spec.tolerance, num_bytes=num_bytes, limits=_LIMITS)
+    except (WorkTooLarge, RecursionError) as raised:
+        return _Result(num_passed=0, num=len(calls), detail=f"what it returned cannot be compared: {raised}")
     wrong = same.index(False) if False in same else None
     detail = "" if wrong is None else f"call {wrong + 1}: {json.dumps(outcomes[wrong])[:_SHOWN_CHARS]}"
     return _Result(num_passed=sum(same), num=len(calls), detail=detail)
@@ -237,12 +255,11 @@ async def _outcomes(spec: ProgramsSpec, code: str, calls: list[Json], context: G
     """What the work gave for each call; or why there is nothing."""
     asked = {"path": spec.path, "entry": spec.entry, "calls": calls}
     async with _Work(spec, code, context) as work:
-        result = await work.run([PYTHON, PROGRAM, "work"], json.dumps(asked).encode(), program=True)
-        if isinstance(result, str):
-            return [], result
+        data = json.dumps(asked).encode()
+        result = await work.run([PYTHON, PROGRAM, "work"], data, timeout_s=spec.timeout_s, program=True)
         if result.timed_out:
             return [], f"no result after {spec.timeout_s:g} s"
-        reply = _read_reply(result)
+        reply = await _read_reply(result)
         outcomes = reply.get("outcomes")
         if reply.get("failed"):
             return [], str(reply["failed"])[:_SHOWN_CHARS]
@@ -252,13 +269,21 @@ async def _outcomes(spec: ProgramsSpec, code: str, calls: list[Json], context: G
     return [], work.refused
 
 
-def _read_reply(result: ExecResult) -> dict[str, Json]:
+async def _read_reply(result: ExecResult) -> dict[str, Json]:
     """What the program in the sandbox replied; nothing if the work spoiled it."""
+    if result.stdout.num_left_out:
+        return {}
+    data = result.stdout.head + result.stdout.tail
     try:
-        reply = json.loads(result.stdout.text())
-    except (ValueError, RecursionError):
+        reply = await by_size(_loads, data, num_bytes=len(data), limits=_LIMITS)
+    except (ValueError, WorkTooLarge):
         return {}
     return reply if isinstance(reply, dict) else {}
+
+
+def _loads(data: bytes) -> Json:
+    value: Json = json.loads(data)
+    return value
 
 
 class _Work:
@@ -285,7 +310,7 @@ class _Work:
             return True
         return False
 
-    async def run(self, argv: Sequence[str], stdin: bytes, *, program: bool = False) -> ExecResult | str:
+    async def run(self, argv: Sequence[str], stdin: bytes, *, timeout_s: float, program: bool = False) -> ExecResult:
         """Run it on the work, which is written anew: an earlier case may have changed it."""
         assert self._sandbox is not None
         files = {self._spec.path: File(data=f"{self._spec.preamble}\n{self._code}".encode("utf-8", "replace"))}
@@ -296,7 +321,7 @@ class _Work:
             argv,
             stdin=stdin,
             env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
-            timeout_s=self._spec.timeout_s,
+            timeout_s=timeout_s,
             max_output_bytes=MAX_OUTPUT_BYTES,
         )
 
@@ -320,7 +345,7 @@ async def _trusted(spec: ProgramsSpec, what: str, asked: dict[str, Json], contex
         raise SandboxError(f"the tests of {spec.entry} could not be run: {raised}") from raised
     finally:
         await sandbox.aclose()
-    reply = _read_reply(result)
+    reply = await _read_reply(result)
     if "failed" not in reply and what == "tests":
         # Values of the work may make the tests take for ever, or more memory than there is.
         return {"failed": "the tests gave no result on these values"}

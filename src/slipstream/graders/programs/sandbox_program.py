@@ -1,13 +1,13 @@
 """Calls functions for the `programs` grader. A standalone program: standard library only.
 
     sandbox_program.py work < REQUEST > REPLY     {"path", "entry", "calls": [...]} -> {"outcomes": [...], "failed": ""}
-    sandbox_program.py tests < REQUEST > REPLY    {"tests", "entry", "outcomes": [...]} -> {"failed": ""}
+    sandbox_program.py tests < REQUEST > REPLY    {"tests", "entry", "calls", "outcomes"} -> {"failed": "", "wanted"}
     sandbox_program.py record < REQUEST > REPLY   {"tests", "entry", "reference"} -> {"calls": [...], "failed": ""}
 
 `work` runs what the agent wrote: it gets arguments and never what is expected of them. `tests` runs the tests, where
-each call of the function under test is answered with what `work` got, in order; `record` runs them with the
-reference solution and notes the calls. Values travel in a form of plain data, so that no object of the agent's is ever
-among the tests.
+each call of the function under test is answered with what `work` gave for these arguments, and a call on others is what
+is wanted next; `record` runs them with the reference solution and notes the calls. Values travel in a form of plain
+data, so that no object of the agent's is ever among the tests.
 """
 
 from __future__ import annotations
@@ -129,20 +129,31 @@ def work(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class Answered:
-    """Stands for the function under test: answers with outcomes that were had elsewhere, in the order of the calls."""
+    """Stands for the function under test: answers each call with the outcome that was had for it elsewhere."""
 
-    def __init__(self, outcomes: list[dict[str, Any]]) -> None:
-        self._outcomes = iter(outcomes)
+    def __init__(self, calls: list[dict[str, Any]], outcomes: list[dict[str, Any]]) -> None:
+        self._outcomes: dict[str, list[dict[str, Any]]] = {}
+        for call, outcome in zip(calls, outcomes):  # noqa: B905
+            self._outcomes.setdefault(json.dumps(call), []).append(outcome)
+        self.wanted: dict[str, Any] | None = None
+        """The first call that has no outcome: tests may call a function on what it returned."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        outcome = next(self._outcomes, None)
-        if outcome is None:
+        call = call_of(args, kwargs)
+        known = self._outcomes.get(json.dumps(call))
+        if known is None:
+            self.wanted = self.wanted or call
             raise Missing
+        outcome = known.pop(0) if len(known) > 1 else known[0]
         if "raised" in outcome:
             kind: Any = getattr(builtins, outcome["raised"], None)
             is_error = isinstance(kind, type) and issubclass(kind, Exception)
             raise (kind if is_error else RuntimeError)(outcome.get("message", ""))
         return decode(outcome["value"])
+
+
+def call_of(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {"args": encode(list(args)), "kwargs": {name: encode(each) for name, each in sorted(kwargs.items())}}
 
 
 class Recorded:
@@ -155,7 +166,7 @@ class Recorded:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(self.calls) >= MAX_CALLS:
             raise ValueError(f"the tests make more than {MAX_CALLS} calls")
-        self.calls.append({"args": encode(list(args)), "kwargs": {name: encode(each) for name, each in kwargs.items()}})
+        self.calls.append(call_of(args, kwargs))
         return self._function(*args, **kwargs)
 
 
@@ -177,7 +188,9 @@ def failure_of(tests: str, entry: str, function: Any) -> str:
 
 
 def run_tests(asked: dict[str, Any]) -> dict[str, Any]:
-    return {"failed": failure_of(asked["tests"], asked["entry"], Answered(asked["outcomes"]))}
+    answered = Answered(asked["calls"], asked["outcomes"])
+    failed = failure_of(asked["tests"], asked["entry"], answered)
+    return {"failed": failed, "wanted": answered.wanted}
 
 
 def record(asked: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +203,7 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
     failed = failure_of(asked["tests"], asked["entry"], recorded)
     if not failed:  # with the reference's values in place of its function, they must pass too
         outcomes = [outcome_of(function_in(names, asked["entry"]), call) for call in recorded.calls]
-        failed = failure_of(asked["tests"], asked["entry"], Answered(outcomes))
+        failed = failure_of(asked["tests"], asked["entry"], Answered(recorded.calls, outcomes))
     return {"calls": recorded.calls, "failed": failed}
 
 

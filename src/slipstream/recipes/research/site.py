@@ -67,9 +67,15 @@ _sites: dict[int, Site] = {}
 
 def serve(world: World, *, seed: int, port: int) -> Site:
     """Serve the pages of a world at a port of this machine, for as long as this process runs."""
+    site = site_at(port)
+    site.add(world, seed=seed)
+    return site
+
+
+def site_at(port: int) -> Site:
+    """The site of this process at a port, which is started if there is none."""
     if port not in _sites:
         _sites[port] = Site(port)
-    _sites[port].add(world, seed=seed)
     return _sites[port]
 
 

@@ -133,16 +133,8 @@ def _encoder_folder(name: str, on_progress: OnBuild) -> Path:
 def _building(out: Path, wanted: _State, *, waits: bool) -> Iterator[tuple[Path, _State]]:
     """The folder in which the index is made, which stays if the build is stopped, and how far the build had got."""
     folder = out.with_name(f".{out.name}.building")
+    descriptor = _locked(folder, out, waits=waits)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as raised:
-        raise ConfigError(f"{folder} cannot be written ({raised.strerror}): choose another --out") from raised
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except OSError:
-            raise ConfigError(f"another process is making {out}: wait until it is done") from None
         try:
             state = _State(**json.loads((folder / _STATE).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -159,6 +151,28 @@ def _building(out: Path, wanted: _State, *, waits: bool) -> Iterator[tuple[Path,
         yield folder, state
     finally:
         os.close(descriptor)
+
+
+def _locked(folder: Path, out: Path, *, waits: bool) -> int:
+    """The descriptor of the lock of the folder, which is made if it is not there."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # between the two another process was done with the folder
+            continue
+        except OSError as raised:
+            raise ConfigError(f"{folder} cannot be written ({raised.strerror}): choose another --out") from raised
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            if os.path.samestat(os.fstat(descriptor), (folder / _LOCK).stat()):
+                return descriptor
+            os.close(descriptor)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(f"another process is making {out}: wait until it is done") from None
+        except FileNotFoundError:  # the lock is that of a folder that is gone
+            os.close(descriptor)
 
 
 def _kept(folder: Path, state: _State, **changes: object) -> _State:

@@ -93,7 +93,8 @@ class TextEncoder:
             self._linear(hidden, f"{name}.attention.self.{part}").reshape(heads).transpose(0, 2, 1, 3)
             for part in ("query", "key", "value")
         )
-        scores = query @ key.transpose(0, 1, 3, 2)
+        # Any: numpy's types take products for float64.
+        scores: Any = query @ key.transpose(0, 1, 3, 2)
         scores *= 1.0 / math.sqrt(query.shape[-1])
         scores += blocked
         scores -= scores.max(-1, keepdims=True)

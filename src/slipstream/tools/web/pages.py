@@ -77,9 +77,14 @@ class Pages:
         task = self._fetching.get(key)
         if task is None:
             task = self._fetching[key] = asyncio.create_task(self._fetched(url, settings, on_bytes))
-            task.add_done_callback(lambda _: self._fetching.pop(key, None))
+            task.add_done_callback(lambda done: self._is_done(key, done))
         # Shielded: the call that began it may be cancelled while others wait for the page. It ends by its own deadline.
         return await asyncio.shield(task)
+
+    def _is_done(self, key: str, task: asyncio.Task[Page]) -> None:
+        self._fetching.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # read, in case nobody waits for it any more
 
     async def _fetched(self, url: str, settings: PageSettings, on_bytes: Callable[[int], None]) -> Page:
         fetched = await self.fetcher.fetch(url, settings, max_bytes=settings.max_page_bytes, on_bytes=on_bytes)

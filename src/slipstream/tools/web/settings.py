@@ -19,6 +19,8 @@ class PageSettings(BaseModel):
 
     summarise: Literal["model", "none"] = "model"
     """`model`: a model reads the page and reports what serves the goal. `none`: the agent reads the page itself."""
+    base: str = ""
+    """The address that others are relative to: with `http://127.0.0.1:8731/wiki/` an agent may open `paris`."""
     base_url: str = ""
     """Of an OpenAI-compatible server that summarises; empty: the run's own model."""
     model: str = ""

@@ -11,6 +11,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urljoin
 from weakref import WeakKeyDictionary
 
 from slipstream.errors import ContextOverflow, ToolError, ToolFailure, boundary
@@ -57,8 +58,10 @@ class _Shared:
 
     async def aclose(self) -> None:
         async with AsyncExitStack() as stack:
-            for each in (*self.pages.values(), *self.summarisers.values()):
-                stack.push_async_callback(each.aclose)
+            for pages in self.pages.values():
+                stack.push_async_callback(pages.aclose)
+            for summariser in self.summarisers.values():
+                stack.push_async_callback(summariser.aclose)
 
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
@@ -79,7 +82,9 @@ class OpenPage:
         start_s = asyncio.get_running_loop().time()
         with boundary(ToolFailure, "open_page failed"):
             try:
-                page = await shared.pages_for(settings).open(url, settings, on_bytes=spent.add_bytes)
+                page = await shared.pages_for(settings).open(
+                    urljoin(settings.base, url), settings, on_bytes=spent.add_bytes
+                )
             finally:
                 spent.seconds += asyncio.get_running_loop().time() - start_s
             if settings.summarise == "none":
