@@ -16,7 +16,7 @@ DEMONSTRATED = ("semver", "python-slugify")
 """Packages whose tasks `swe-1.5b` is shown before it learns by reward. It is not trained on them by reward."""
 VALIDATION = ("inflection", "jmespath", "schema")
 """Packages that settings are chosen on. Those that no list names are trained on."""
-HELD_OUT = ("humanize", "natsort", "tabulate", "munch", "sqlparse", "boltons", "addict", "voluptuous")
+HELD_OUT = ("munch", "sqlparse", "boltons", "addict", "voluptuous", "webcolors", "isodate", "xmltodict")
 """Packages that a finished model is measured on."""
 AGENT = ss.AgentConfig(prompt="code", hints=ss.HintRules(on=True))
 SHORT = ss.AgentConfig(prompt="code", hints=ss.HintRules(on=True), out_of_turns="failed")
