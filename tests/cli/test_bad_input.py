@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli_stage import refused
 
+from slipstream import recipes
 from slipstream.cli.main import main
 from slipstream.model.scripted import ScriptedChat, replies
 from slipstream.model.server import FixedAnswer, ModelServer
@@ -33,8 +34,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         (
             ["eval"],
-            r"name a recipe \(demo, react, quickstart, smollm2, swe, swe-135m, swe-1.5b, swe-levels\), "
-            "or a run with --resume",
+            rf"name a recipe \({', '.join(recipes.RECIPES)}\), or a run with --resume",
         ),
         (["eval", "dmo"], r'there is no recipe "dmo" \(did you mean "demo"\?\)'),
         (["eval", "samples=3"], r'"samples=3" stands where a recipe belongs'),

@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_hidden_tests_of_livecodebench_are_read_and_no_code_is_unpickled(tmp_pat
 
 
 class _Hostile:
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         import os
 
         return os.system, ("true",)
@@ -182,7 +183,7 @@ def test_the_scripted_agent_solves_the_sample_from_what_it_observes(tmp_path: Pa
 @needs_all
 def test_without_a_tool_it_solves_nothing(tmp_path: Path) -> None:
     module = "slipstream.recipes.react"
-    left_out = {
+    left_out: dict[str, tuple[str, dict[str, Json]]] = {
         "math": ("mathematics:read_math", {"without": "python"}),
         "functions": ("programs:read_programs", {"path": "functions", "without": "python", "num": 2}),
         "programs": ("programs:read_programs", {"path": "programs", "without": "write_file", "num": 2}),

@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+import slipstream as ss
 from slipstream.errors import ConfigError
 from slipstream.patches.apply import Entry, make_patch
 from slipstream.recipes.quickstart.model import make_model
@@ -17,7 +18,6 @@ from slipstream.recipes.swe.demonstrations import demonstrations
 from slipstream.recipes.swe.oracle import demonstration
 from slipstream.render.load import open_renderer
 from slipstream.tasks.factory.building import TINY_TOOLS
-from slipstream.tasks.jsonl import read_tasks
 from slipstream.tasks.source import load_tasks
 
 pytest.importorskip("tokenizers")
@@ -66,7 +66,7 @@ def model() -> Path:
 
 
 def test_a_demonstration_looks_where_its_search_has_found_the_function(folder: Path) -> None:
-    task = read_tasks(folder / "tasks.jsonl")[0]
+    task = ss.load_tasks(folder)[0]
     search, view, edit, run, finish = (line.calls[0] for line in demonstration(task, with_search=True))
     assert "(def|class) total" in str(search.arguments["command"])
     assert view.arguments == {"command": "sed -n 5,45p calc.py"}

@@ -5,9 +5,17 @@ import slipstream as ss
 ss.made_tasks.level_of(task.id), ss.made_tasks.reference_edits(task)
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, cast
+
+from slipstream import types
+from slipstream.api.tasks import Task
+from slipstream.tasks.factory import parts
 from slipstream.tasks.factory.levels import Level, level_of, made_id
 from slipstream.tasks.factory.package.suite import Function, functions_of
-from slipstream.tasks.factory.parts import Part, read_part
+from slipstream.tasks.factory.parts import Part
 from slipstream.tasks.factory.statement import names_in
 from slipstream.tasks.reference_edits import ReferenceEdit, reference_edits
 
@@ -23,3 +31,13 @@ __all__ = [
     "read_part",
     "reference_edits",
 ]
+
+P = ParamSpec("P")
+
+
+def _public(function: Callable[P, Sequence[types.Task]]) -> Callable[P, tuple[Task, ...]]:
+    """The same function; what it makes are the tasks that `slipstream.Task` makes, as type checkers see them too."""
+    return cast("Callable[P, tuple[Task, ...]]", function)
+
+
+read_part = _public(parts.read_part)

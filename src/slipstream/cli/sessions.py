@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slipstream.cli.trust import check_trust
 from slipstream.config import apply_overrides, from_json, to_json
@@ -19,7 +19,7 @@ from slipstream.recipes import RECIPES, find_recipe, with_sample
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.record.copy import copy_jobs
 from slipstream.record.lock import is_being_written
-from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.settings import EvalConfig, TasksConfig, TrainConfig
 from slipstream.settings.header import COMMANDS, run_header
 from slipstream.settings.resume_rules import Change, check_changes
 from slipstream.training.checkpoints import Checkpoints
@@ -203,12 +203,19 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
         raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {COMMANDS[type(found)]} {recipe}')
     _refuse_of_other_command(kind, overrides)
     config = apply_overrides(found, overrides)
-    sources = [config.tasks.source, *(each.source for each in config.tasks.sets.values())]
-    if isinstance(found, EvalConfig) and not any(sources):
-        names_model = any(pair.startswith("model.") for pair in overrides)
-        found = with_sample(recipe, found, keeps_model=names_model)
-        return apply_overrides(found, overrides)
-    return config
+    sample = _sample_of(recipe, found, config.tasks, overrides)
+    with_tasks: Any = None if sample is None else apply_overrides(sample, overrides)  # Any: only `eval` has samples
+    return config if with_tasks is None else with_tasks
+
+
+def _sample_of(
+    recipe: str, found: EvalConfig | TrainConfig, tasks: TasksConfig, overrides: list[str]
+) -> EvalConfig | None:
+    """The recipe on the sample that ships with it, if no tasks are named."""
+    sources = [tasks.source, *(each.source for each in tasks.sets.values())]
+    if not isinstance(found, EvalConfig) or any(sources):
+        return None
+    return with_sample(recipe, found, keeps_model=any(pair.startswith("model.") for pair in overrides))
 
 
 def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:

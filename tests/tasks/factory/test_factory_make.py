@@ -5,11 +5,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tiny_package import SOURCE, fetch_tiny, write_source
 
+import slipstream as ss
 from slipstream.bench.localise import run as localise
 from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
@@ -88,7 +89,7 @@ def test_the_oracle_makes_the_source_what_it_was(tasks: tuple[Task, ...]) -> Non
 
 def test_a_demonstration_uses_the_tasks_own_tools(tasks: tuple[Task, ...]) -> None:
     for task in tasks:
-        lines = demonstration(task, with_search=True)
+        lines = demonstration(cast("ss.Task", task), with_search=True)
         used = [line.calls[0].name for line in lines]
         has_search = "search" in task.brief.tools
         assert used[-1] == "finish" and used[0] == ("search" if has_search else "bash")

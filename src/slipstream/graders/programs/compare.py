@@ -74,9 +74,7 @@ def _same(given: Json, expected: Json, tolerance: float) -> bool:
             number = _number(given)
             if number is None or not isinstance(expected, int | float):
                 return False
-            return number == expected or (
-                isinstance(number, float | int) and _close(_float(number), _float(expected), tolerance)
-            )
+            return number == expected or _close(_float(number), _float(expected), tolerance)
 
 
 def _key(key: Json) -> str:

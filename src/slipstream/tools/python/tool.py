@@ -43,7 +43,7 @@ class Python:
             self._is_there = True
         remaining_s = ctx.remaining_s()
         limit_s = min(TIMEOUT_S, max(remaining_s - KILL_S, remaining_s / 2))
-        asked = {"code": code, "timeout_s": limit_s, "max_bytes": MAX_BYTES}
+        asked: dict[str, Json] = {"code": code, "timeout_s": limit_s, "max_bytes": MAX_BYTES}
         reply = await _ask(sandbox, asked, timeout_s=min(remaining_s, limit_s + KILL_S))
         return _observed(reply, limit_s)
 
