@@ -47,7 +47,7 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
     return ss.TrainConfig(
         name=name,
         tasks=ss.TasksConfig(source=_NEEDLES, num=STEPS * GROUPS, args={"seed": 1, "split": "train", **args}),
-        held_out=ss.TasksConfig(source=_NEEDLES, num=256, args={"seed": 2, "split": "held_out", **args}),
+        held_out=ss.TasksConfig(source=_NEEDLES, num=128, args={"seed": 2, "split": "held_out", **args}),
         model=ss.ModelConfig(
             kind="local",
             make=f"{__name__}.model:{'make_window_model' if window else 'make_model'}",
@@ -60,7 +60,7 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.model:demonstrations",
             args={"num": 800, "drills": 3_000, "quality": 0.25, "window": window},
-            learning=ss.WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            learning=ss.WarmStartConfig(num_epochs=14, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
             loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
@@ -72,7 +72,7 @@ def _training(name: str, *, window: bool) -> ss.TrainConfig:
             max_grad_norm=0.1,
             num_epochs=EPOCHS,
             num_minibatches=MINIBATCHES,
-            num_threads=2,
+            num_threads=1,
         ),
         steps=STEPS,
         groups=GROUPS,
