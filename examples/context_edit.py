@@ -22,7 +22,7 @@ def page(number: int, notes: str) -> ss.Message:
     )
 
 
-@ss.tool
+@ss.tool(effect=ss.Effect.STATE)
 class NextPiece:
     """Read on. Your notes are kept, everything else is forgotten."""
 

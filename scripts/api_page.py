@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "ModelConfig",
         "EngineConfig",
         "AgentConfig",
+        "CondenseConfig",
         "HintRules",
         "StuckRules",
         "SandboxConfig",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from slipstream.agent.config import AgentConfig, HintRules, StuckRules
+    from slipstream.agent.config import AgentConfig, CondenseConfig, HintRules, StuckRules
     from slipstream.api import made_tasks
     from slipstream.api.demonstrations import Demonstration, DemonstrationWriter, DraftDemonstration
     from slipstream.api.imitation import demonstrations, tiny_model
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "slipstream.agent.config": ("AgentConfig", "HintRules", "StuckRules"),
+    "slipstream.agent.config": ("AgentConfig", "CondenseConfig", "HintRules", "StuckRules"),
     "slipstream.api": ("made_tasks",),
     "slipstream.api.demonstrations": ("Demonstration", "DemonstrationWriter", "DraftDemonstration"),
     "slipstream.api.imitation": ("demonstrations", "tiny_model"),
@@ -124,6 +124,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "AgentConfig",
     "AgentLimits",
+    "CondenseConfig",
     "ConfigError",
     "ContextEdit",
     "Deadlines",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from slipstream.agent.answers import NO_CALL
-from slipstream.agent.config import AgentConfig, HintRules
+from slipstream.agent.config import AgentConfig, CondenseConfig, HintRules
 from slipstream.agent.loop import ToolAgent
 from slipstream.dialogue.base import CallContext, Dialogue, TurnLog
 from slipstream.dialogue.chat import ChatDialogue
@@ -20,7 +20,7 @@ from slipstream.render.renderer import Renderer
 from slipstream.render.tokenizers import ByteTokenizer
 from slipstream.sandbox.fake import Answer, Command, FakeProvider, Files, few_programs
 from slipstream.simulate.clock import run_virtual
-from slipstream.tools import ContextEdit, Effect, Hint, Observation, Tool, ToolContext, Toolset, tool
+from slipstream.tools import ContextEdit, Effect, Hint, Observation, Tool, ToolContext, Toolset, class_tool, tool
 from slipstream.tools.base import Finish
 from slipstream.tools.editor import edit
 from slipstream.types import (
@@ -29,6 +29,7 @@ from slipstream.types import (
     Ending,
     EndReason,
     File,
+    ForkReason,
     Image,
     JobKey,
     Message,
@@ -286,18 +287,82 @@ def test_an_external_call_waits_until_its_turn_is_durable() -> None:
     assert happened == ["turn 0", "turn 1", "durable", "sent", "turn 2"]
 
 
-def test_a_rewritten_conversation_does_not_go_on() -> None:
-    @tool(effect=Effect.PURE)
-    async def forget() -> ContextEdit:
-        """Forget."""
-        return ContextEdit(messages=(Message(role=Role.USER, content="Go on."),))
+def pages(wrong: str = "") -> Tool:
+    """A tool that keeps a place, and rewrites the conversation to it."""
 
-    stage = Stage(lambda number, scene: act("finish" if "Go on." in scene.prompt_text else "forget"), tools=(forget,))
-    past = stage.run().taken
-    assert [turn.branch for turn in past] == [0, 1]
-    with pytest.raises(ReplayError, match=r"turn 1 is on a separate branch \(context_edit\)"):
-        stage.run(past)
-    assert stage.run(past[:1]).log == past, "before the rewriting it is a straight conversation"
+    class Page:
+        def __init__(self) -> None:
+            self.number = 0
+
+        async def call(self, notes: str, *, ctx: ToolContext) -> ContextEdit:
+            """Read on."""
+            self.number += 1
+            page = Message(role=Role.USER, content=f"page {self.number}{wrong}, notes {notes}")
+            return ContextEdit(messages=(*ctx.opening, page), note=f"page {self.number}")
+
+    return class_tool(Page, name="read_on", effect=Effect.STATE)
+
+
+def reader(number: int, scene: ScriptedCall) -> Line:
+    """Reads four pages; a command is run on the second, in a turn of its own and then beside the reading on."""
+    text = scene.prompt_text
+    if "page 4" in text:
+        return act("finish", answer="done")
+    if "page 2" in text and "a note" not in text:
+        return act("bash", command="cat /note")
+    if "page 2" in text:
+        return two_calls(("bash", {"command": "echo lost"}), ("read_on", {"notes": "c"}), ("look", {"at": 1}))
+    return act("read_on", notes="n")
+
+
+@pytest.mark.parametrize("kind", ["tokens", "chat"])
+@pytest.mark.parametrize("num_past", range(1, 7))
+def test_a_rewritten_conversation_goes_on_exactly_as_the_unbroken_one(kind: Kind, num_past: int) -> None:
+    stage = Stage(reader, tools=(pages(), look), kind=kind, limits=AgentLimits(turns=6, context_tokens=100_000))
+    whole = stage.run()
+    rest = stage.run(whole.taken[:num_past])
+    assert [turn.branch for turn in whole.taken] == [0, 1, 2, 2, 3, 4]
+    assert rest.log == whole.taken
+    assert rest.asked == whole.asked[num_past:]
+    assert rest.ending == whole.ending == Ending(reason=EndReason.FINISHED, answer="done")
+
+
+def test_another_rewriting_ends_the_attempt() -> None:
+    past = Stage(reader, tools=(pages(), look)).run().taken[:3]
+    with pytest.raises(ReplayError, match="turn 0 rewrote the conversation to something else on replay"):
+        Stage(reader, tools=(pages(wrong="!"), look)).run(past)
+
+    class Stays:
+        async def call(self, notes: str) -> str:
+            """Stay."""
+            return notes
+
+    stays = class_tool(Stays, name="read_on", effect=Effect.STATE)
+    with pytest.raises(ReplayError, match="turn 0 rewrote the conversation before, and does not on replay"):
+        Stage(reader, tools=(stays, look)).run(past)
+
+
+def worker(number: int, scene: ScriptedCall) -> Line:
+    """Prints six pages, and knows how far it came only from what it sees."""
+    page = max((page for page in range(1, 7) if f"page {page}" in scene.prompt_text), default=0)
+    if "window is nearly full" in scene.prompt_text:
+        return f"up to page {page}" + ("" if scene.messages else "<|im_end|>")
+    return act("finish", answer="done") if page == 6 else act("bash", command=f"echo page {page + 1} {'x' * 300}")
+
+
+@pytest.mark.parametrize("kind", ["tokens", "chat"])
+def test_a_condensed_conversation_goes_on_exactly_as_the_unbroken_one(kind: Kind) -> None:
+    limits = AgentLimits(turns=12, context_tokens=5_000 if kind == "tokens" else 700)
+    config = AgentConfig(condense=CondenseConfig(on=True, at=0.5), hints=HintRules(on=True, turns_left=True))
+    stage = Stage(worker, kind=kind, limits=limits, config=config)
+    whole = stage.run()
+    assert [turn.fork for turn in whole.taken].count(ForkReason.CONDENSED) >= 2
+    assert whole.ending == Ending(reason=EndReason.FINISHED, answer="done")
+    for num_past in range(1, len(whole.taken) + 1):
+        rest = stage.run(whole.taken[:num_past])
+        assert rest.log == whole.taken
+        assert rest.asked == whole.asked[num_past:]
+        assert rest.ending == whole.ending
 
 
 def test_a_conversation_beside_it_does_not_go_on() -> None:

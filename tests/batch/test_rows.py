@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from slipstream.batch.advantages import ESTIMATORS, Estimator, dr_grpo, grpo, leave_one_out, reinforce
 from slipstream.batch.rows import make_batch
 from slipstream.errors import ConfigError
-from slipstream.types import EndReason, Group, Rollout, Row, Trust
+from slipstream.types import EndReason, ForkReason, Group, Rollout, Row, Trust
 
 IN_BASELINE = tuple(reason for reason in EndReason if reason.trust.in_baseline)
 NOT_IN_BASELINE = tuple(reason for reason in EndReason if not reason.trust.in_baseline)
@@ -144,3 +144,30 @@ def _by_rollout(rows: tuple[Row, ...]) -> dict[int, list[Row]]:
     for row in rows:
         found.setdefault(row.sample.key.sample, []).append(row)
     return found
+
+
+def test_every_turn_of_a_rewritten_rollout_is_a_row_with_the_advantage_of_the_rollout() -> None:
+    """A memory agent: [1, 2] is the question, which each rewriting keeps; then the memory and a section."""
+    reads = rollout(
+        turn(0, [1, 2], [10]),
+        turn(1, [50, 60], [11, 12], parent=0, kept=2, branch=1, fork=ForkReason.CONTEXT_EDIT),
+        turn(2, [51, 61], [13], parent=1, kept=2, branch=2, fork=ForkReason.CONTEXT_EDIT),
+        turn(3, [7], [14], parent=2, kept=5, branch=2),
+        sample=0,
+        reward=1.0,
+    )
+    batch = make_batch([group(reads, member(1, 0.0), member(2, 0.0))], leave_one_out)
+    own = [row for row in batch.rows if row.sample.key.sample == 0]
+    assert [row.sample.ids.tolist() for row in own] == [
+        [1, 2, 10],
+        [1, 2, 50, 60, 11, 12],
+        [1, 2, 51, 61, 13, 7, 14],
+    ]
+    assert [row.sample.mask.tolist() for row in own] == [
+        [0, 0, 1],
+        [0, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 1, 0, 1],
+    ]
+    assert [(row.advantage, row.in_loss) for row in own] == [(1.0, True)] * 3
+    others = [row.advantage for row in batch.rows if row.sample.key.sample != 0]
+    assert others == [-0.5, -0.5], "the baseline counts rollouts, however many samples each has"

@@ -54,7 +54,7 @@ def test_what_gives_no_settings_is_refused(module: str, name: str, said: str) ->
 
 
 def test_an_unknown_name_says_the_nearest_and_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r'no recipe "demoo" \(did you mean "demo"\?\): use one of demo, react'):
+    with pytest.raises(ConfigError, match=r'no recipe "demoo" \(did you mean "demo"\?\): use one of demo, memory'):
         find_recipe("demoo")
 
 

@@ -18,6 +18,7 @@ from slipstream.errors import (
 )
 from slipstream.simulate.clock import run_virtual
 from slipstream.tools import (
+    TOOLS,
     CallResult,
     ContextEdit,
     Effect,
@@ -59,8 +60,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as raised:
         Toolset.named(("bsh",))
     assert str(raised.value) == (
-        'there is no tool "bsh" (did you mean "bash"?): '
-        "use one of bash, edit, finish, read_file, search, write_file, or package.module:attribute"
+        f'there is no tool "bsh" (did you mean "bash"?): use one of {", ".join(TOOLS)}, or package.module:attribute'
     )
 
 

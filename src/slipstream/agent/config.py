@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from slipstream.errors import ConfigError
 
@@ -70,6 +70,25 @@ class HintRules:
     """Finishing without running anything since the last edit: asks once for confirmation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondenseConfig:
+    MAIN: ClassVar[str] = "on"
+    on: bool = False
+    """When the window is nearly full, ask the agent for a summary and go on from the task and the summary, instead of
+    ending at the limit of tokens. The request and the reply are a turn. (The tool `condense` lets an agent do so by
+    itself.)"""
+    at: float = 0.75
+    """The share of the window from which it is nearly full."""
+    max_tokens: int = 1_024
+    """The longest summary; at most an eighth of the window."""
+    trained: bool = True
+    """Whether the summary is trained on with the rollout's advantage, as the agent's actions are."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.at < 1.0:
+            raise ConfigError.setting("agent.condense.at", self.at, "give a share of the window, between 0 and 1")
+
+
 PROMPTS = ("auto", "none", "code")
 
 
@@ -91,6 +110,8 @@ class AgentConfig:
     off. `failed`: as stuck, so it is trained on."""
     hints: HintRules = HintRules()
     """Advice appended to tool answers, recorded with the turn that reads it."""
+    condense: CondenseConfig = CondenseConfig()
+    """`agent.condense=true`: a full window does not end a rollout."""
 
     def __post_init__(self) -> None:
         if self.prompt.startswith("@"):  # the text is recorded with the run, so that a resumed one needs no file

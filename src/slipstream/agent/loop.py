@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Protocol
 
-from slipstream.agent.answers import answers, with_hints
+from slipstream.agent.answers import answers
+from slipstream.agent.condense import HINT, Condenser, asks
 from slipstream.agent.config import AgentConfig
 from slipstream.agent.hints import Adviser
 from slipstream.agent.nested import NestedDialogue
 from slipstream.agent.prompts import code_prompt
 from slipstream.agent.replay import check_replayable, external_calls, replay_turn
 from slipstream.agent.stuck import StuckWatch
-from slipstream.dialogue.base import Dialogue, Reply
+from slipstream.dialogue.base import Dialogue, Reply, is_rewrite
 from slipstream.errors import ContextOverflow, SandboxBroken
 from slipstream.sandbox.base import Sandbox
-from slipstream.tools.base import ContextEdit, Effect, Finish
-from slipstream.tools.toolset import CallResult, OpenToolset, Toolset
+from slipstream.tools.base import Effect, Finish
+from slipstream.tools.toolset import CallResult, OpenToolset, Toolset, context_edit
 from slipstream.types import Brief, Ending, EndReason, Message, Role, Span, SpanKind, StopReason, Turn
 
 MIN_TOOL_SECONDS = 1.0
@@ -81,6 +81,7 @@ class ToolAgent:
         tool_seconds_left = brief.limits.tool_seconds
         brief = briefed(brief, self._config)
         incoming = opening(brief)
+        condenser = Condenser(self._config.condense, incoming)
         watch = StuckWatch(self._config.stuck)
         adviser = self._adviser(brief)
         past: Reply | None = None
@@ -92,11 +93,16 @@ class ToolAgent:
             sandbox=sandbox,
             model=NestedDialogue(dialogue),
             resources=brief.resources,
+            opening=incoming,
             shows_hints=self._config.hints.from_tools,
         ) as tools:
             tool_seconds_left -= await self._replay(past_turns, tools, watch, adviser, tool_seconds_left, on_span)
             for _ in range(max(0, len(past_turns) - 1), brief.limits.turns):
-                reply, past = past or await dialogue.respond(incoming, tools.specs), None
+                reply, past = past or await condenser.respond(dialogue, incoming, tools.specs), None
+                if asks(dialogue.messages[:-1]):
+                    adviser.recall((), ())
+                    dialogue, incoming = condenser.rewritten(dialogue, reply), ()
+                    continue
                 calls = reply.message.calls
                 if external_calls(calls, self._toolset.tools):
                     await dialogue.settled()  # otherwise a resumed run would not know of it, and repeat it
@@ -116,19 +122,20 @@ class ToolAgent:
                 was_cut = self._config.cut_replies == "cut_off" and cut_before_a_call(reply)
                 if ending := watch.note(results, was_cut=was_cut):
                     return ending
-                told = dialogue.fit(answers(results, was_cut=was_cut), tools.specs)
-                incoming = with_hints(told, hints)
-                for result in results:
-                    if isinstance(result.outcome, ContextEdit):
-                        dialogue, incoming = dialogue.rewrite(result.outcome.messages), ()
-                        break
+                if edit := context_edit(results):
+                    dialogue, incoming = dialogue.rewrite(edit.messages), ()
+                else:
+                    incoming = condenser.fit(dialogue, answers(results, was_cut=was_cut), hints, tools.specs)
         reason = EndReason.TOO_LATE if self._config.out_of_turns == "failed" else EndReason.TURN_LIMIT
         return Ending(reason=reason, detail=f"{brief.limits.turns} turns are used up")
 
     def _adviser(self, brief: Brief) -> Adviser:
         known = self._toolset.tools
-        pure = [name for name, tool in known.items() if tool.effect is Effect.PURE]
-        return Adviser(self._config.hints, tools=known, pure=pure, num_turns=brief.limits.turns)
+        pure = [name for name, tool in known.items() if tool.effect in (Effect.PURE, Effect.STATE)]
+        rules = self._config.hints
+        if self._config.condense.on:
+            rules = replace(rules, few_tokens=False)  # a full window is no reason to come to an end
+        return Adviser(rules, tools=known, pure=pure, num_turns=brief.limits.turns)
 
     async def _replay(
         self,
@@ -143,10 +150,13 @@ class ToolAgent:
         seconds used."""
         messages: tuple[Message, ...] = ()
         left = tool_seconds
-        for turn, after in pairwise(past_turns):
-            messages += turn.messages
+        for before, turn, after in zip((None, *past_turns), past_turns, past_turns[1:], strict=False):
+            messages = turn.messages if before is None or is_rewrite(turn, before) else messages + turn.messages
+            if asks(turn.messages[:-1]):
+                adviser.recall((), ())
+                continue
             replayed = await replay_turn(
-                turn, after, messages, tools, self._toolset.tools, tool_seconds=left, hint_names=adviser.names
+                turn, after, messages, tools, self._toolset.tools, tool_seconds=left, hint_names={*adviser.names, HINT}
             )
             for result in replayed.results:
                 if result.end_s > result.start_s:  # answers that were read back took no time

@@ -3,8 +3,9 @@
 Input: the turns of a stopped attempt, and the open tools of the one that resumes it. Output: the results of the calls
 of each turn except the last, whose calls may never have been run: the agent runs them next. Invariants: a PURE call is
 not run again, its answer is read from the following turn; every other call is run again, in the recorded order, and
-must get the same answer; an EXTERNAL call is never run again. Otherwise a ReplayError is raised; for an EXTERNAL call,
-before any tool is used.
+must get the same answer; where a turn rewrote the conversation, its answers are not on record, so all its calls are run
+again and must rewrite it in the same way; an EXTERNAL call is never run again. Otherwise a ReplayError is raised; for
+an EXTERNAL call, before any tool is used.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.agent.answers import CUT_OFF, answers, without_hints
+from slipstream.dialogue.base import is_rewrite
 from slipstream.dialogue.fitting import is_shortened
 from slipstream.errors import ReplayError, SandboxBroken
 from slipstream.tools.base import Effect, Hint, Observation, Tool
-from slipstream.tools.toolset import CallResult, OpenToolset
+from slipstream.tools.toolset import CallResult, OpenToolset, context_edit
 from slipstream.types import Message, ToolCall, Turn
 
 _MAX_SHOWN_CHARS = 200
@@ -61,8 +63,10 @@ async def replay_turn(
     `messages` is the conversation up to `turn`; `tool_seconds` is the tool time left; `hint_names` are the agent's
     hints, which are read back: hints of a tool come with its answer.
     """
-    recorded, hints = without_hints(after.messages[:-1], hint_names)
     calls = _calls(turn)
+    if is_rewrite(after, turn):
+        return await _replay_edit(turn, after, messages, opened, tool_seconds)
+    recorded, hints = without_hints(after.messages[:-1], hint_names)
     if len(recorded) != max(1, len(calls)):
         raise ReplayError(f"turn {turn.index} made {len(calls)} calls, but {len(recorded)} answers were recorded")
     results: list[CallResult] = []
@@ -76,6 +80,23 @@ async def replay_turn(
     was_cut = all(call.problem is not None for call in calls) and recorded[-1].content.endswith(CUT_OFF)
     _compare(turn, answers(results, was_cut=was_cut), recorded)
     return Replayed(results=tuple(results), hints=hints, was_cut=was_cut)
+
+
+async def _replay_edit(
+    turn: Turn, after: Turn, messages: Sequence[Message], opened: OpenToolset, tool_seconds: float
+) -> Replayed:
+    """A turn whose calls rewrote the conversation: their answers are not on record, so all of them are run again."""
+    deadline_s = asyncio.get_running_loop().time() + tool_seconds
+    try:
+        results = await opened.run(_calls(turn), messages, deadline_s=deadline_s)
+    except SandboxBroken as raised:
+        raise ReplayError(f"turn {turn.index} broke the sandbox on replay: {raised}") from raised
+    edit = context_edit(results)
+    if edit is None:
+        raise ReplayError(f"turn {turn.index} rewrote the conversation before, and does not on replay")
+    if edit.messages != after.messages[:-1]:
+        raise ReplayError(f"turn {turn.index} rewrote the conversation to something else on replay")
+    return Replayed(results=results, hints=(), was_cut=False)
 
 
 def _calls(turn: Turn) -> tuple[ToolCall, ...]:

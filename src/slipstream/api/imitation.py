@@ -23,7 +23,7 @@ from slipstream.api.models import ModelLike
 from slipstream.api.runs import EvalResult, Run, TasksLike, evaluate, recorded_settings
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
-from slipstream.hub.tiny import TINY_SHAPE, TinyShape, make_tiny_model
+from slipstream.hub.tiny import TINY_SHAPE, WORDS, TinyShape, make_tiny_model
 from slipstream.render.formats.chatml import reply_text
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig
 from slipstream.tools import Toolset
@@ -50,6 +50,11 @@ class Demonstrations:
             "thinking": model.thinking,
         }
         return DemonstrationsConfig(source=f"{__name__}:from_run", args=args, learning=self.learning or learning)
+
+    def read(self, folder: str | Path) -> list[Demonstration]:
+        """The demonstrations in the tokens of the model in `folder`: for a function of your own that
+        `DemonstrationsConfig.source` names."""
+        return from_run(Path(folder), seed=0, run=str(self.run), min_reward=self.min_reward)
 
 
 def demonstrations(
@@ -139,14 +144,18 @@ def tiny_model(
     folder: str | Path = "tiny-model",
     seed: int = 0,
     shape: TinyShape = TINY_SHAPE,
+    pieces: str = WORDS,
 ) -> Path:
     """A model of half a million random weights with a tokenizer of your tasks' own words: small enough to learn a
     task on two CPU cores in minutes, and to show that a grader rewards what it should. The teacher does each task
-    once, so that its words are known. It knows its tools by imitation, so prompts say nothing of them."""
+    once, so that its words are known. It knows its tools by imitation, so prompts say nothing of them. What matches
+    `pieces`, a regular expression, is cut apart from what is around it, so that a choice is a token of its own."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as runs:
         result = _teacher_rollouts(list(tasks), teacher, samples=1, runs=runs, quiet=True)
         texts = list(_texts(result.rollouts()))
-    return make_tiny_model(Path(folder), texts, seed=seed, shape=shape, family_args={"show_tools": False})
+    return make_tiny_model(
+        Path(folder), texts, seed=seed, shape=shape, pieces=pieces, family_args={"show_tools": False}
+    )
 
 
 def _texts(rollouts: Iterable[Rollout]) -> Iterator[str]:

@@ -14,7 +14,18 @@ from typing import Protocol
 
 from slipstream.errors import ContextOverflow, ReplayError
 from slipstream.seams import TurnGate, TurnPass
-from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn, turn_seed
+from slipstream.types import (
+    ForkReason,
+    JobKey,
+    Message,
+    SampleParams,
+    Span,
+    SpanKind,
+    StopReason,
+    ToolSpec,
+    Turn,
+    turn_seed,
+)
 
 MIN_WAIT_S = 0.001
 """A shorter delay at the gate does not count as waiting."""
@@ -52,13 +63,18 @@ class CallContext:
         most = self.params.max_tokens if max_tokens is None else min(self.params.max_tokens, max_tokens)
         return replace(self, params=replace(self.params, max_tokens=most), nested=True)
 
-    def params_within(self, num_context_tokens: int, seed: int) -> SampleParams:
+    def params_within(
+        self, num_context_tokens: int, seed: int, *, max_tokens: int | None = None, reserve: int = 0
+    ) -> SampleParams:
         """The sampling parameters for the next call. Raises ContextOverflow if there is no room left."""
         room = self.max_context_tokens - num_context_tokens
         if room <= 0:
             allowed = self.max_context_tokens
             raise ContextOverflow(f"the conversation has {num_context_tokens} tokens, but only {allowed} are allowed")
-        return self.params.of_call(max_tokens=min(self.params.max_tokens, room), seed=seed)
+        if room > reserve:
+            room -= reserve
+        most = self.params.max_tokens if max_tokens is None else min(self.params.max_tokens, max_tokens)
+        return self.params.of_call(max_tokens=min(most, room), seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +92,26 @@ class Dialogue(Protocol):
         ...
 
     @property
+    def max_context_tokens(self) -> int:
+        """The size of its window."""
+        ...
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation so far."""
         ...
 
-    async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
-        """Add messages and let the model reply.
+    async def respond(
+        self,
+        new_messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        trainable: bool = True,
+    ) -> Reply:
+        """Add messages and let the model reply. `max_tokens` limits this reply further; it leaves `reserve` tokens of
+        the window, if there are more; without `trainable` it is never trained on.
 
         Raises ContextOverflow if the conversation no longer fits, ModelError if the model fails.
         """
@@ -95,20 +125,27 @@ class Dialogue(Protocol):
         """The attempt makes no more calls, in any branch. An engine that keeps its cache is notified."""
         ...
 
-    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+    def fit(
+        self, new_messages: Sequence[Message], tools: Sequence[ToolSpec], *, reserve: int = 0
+    ) -> tuple[Message, ...]:
         """The messages to add next, with the longest answers of tools shortened where they would leave the next reply
-        no room. For the chat dialogue an estimate."""
+        no room, or less than `reserve` tokens. For the chat dialogue an estimate."""
+        ...
+
+    def exceeds(self, num_tokens: int, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        """Whether the conversation is longer than `num_tokens` once these messages are added. For the chat dialogue an
+        estimate."""
         ...
 
     def restore(self, turns: Sequence[Turn]) -> None:
         """Before the first call: restore the state after these recorded turns of the same attempt, without model calls.
 
-        Raises ReplayError if they are not one linear conversation.
+        Raises ReplayError if they are not one conversation, rewritten or not.
         """
         ...
 
-    def rewrite(self, messages: Sequence[Message]) -> Dialogue:
-        """A new branch that continues from these messages instead."""
+    def rewrite(self, messages: Sequence[Message], *, fork: ForkReason = ForkReason.CONTEXT_EDIT) -> Dialogue:
+        """A new branch that continues from these messages instead; `fork` says why."""
         ...
 
     def spawn(self, *, trainable: bool, max_tokens: int | None = None) -> Dialogue:
@@ -167,18 +204,31 @@ class TurnLog:
         self._num_seeds = len(turns)
 
 
-def check_straight(turns: Sequence[Turn]) -> None:
-    """Raise ReplayError unless `turns` are one linear conversation from its start: no branches, nothing missing."""
+def is_rewrite(turn: Turn, before: Turn) -> bool:
+    """Whether `turn` goes on from a conversation that was rewritten after `before`, the turn that it follows."""
+    return turn.branch != before.branch
+
+
+def check_restorable(turns: Sequence[Turn]) -> None:
+    """Raise ReplayError unless `turns` are one conversation from its start, rewritten or not: nothing is missing, and
+    nothing was said beside it."""
     for place, turn in enumerate(turns):
-        if turn.branch:
+        branch = 0 if place == 0 else turns[place - 1].branch
+        if turn.branch not in (branch, branch + 1) or (turn.branch != branch and turn.parent is None):
             why = "" if turn.fork is None else f" ({turn.fork})"
             raise ReplayError(
-                f"turn {turn.index} is on a separate branch{why}: only a linear conversation can be resumed"
+                f"turn {turn.index} is on a separate branch{why}: only one conversation at a time can be resumed"
             )
         if (turn.index, turn.parent) != (place, place - 1 if place else None):
             raise ReplayError(
                 f"the recorded turns have turn {turn.index} after turn {turn.parent}; turn {place} was expected"
             )
+
+
+def conversation_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """The messages that the last of these turns ends, of restorable turns."""
+    start = next((place for place in range(len(turns) - 1, 0, -1) if is_rewrite(turns[place], turns[place - 1])), 0)
+    return tuple(message for turn in turns[start:] for message in turn.messages)
 
 
 class ModelCall:

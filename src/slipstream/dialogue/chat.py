@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, check_straight
+from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, check_restorable, conversation_of
 from slipstream.dialogue.fitting import fit, room_beside
 from slipstream.model.base import ChatModel
 from slipstream.types import NO_LIMIT, ForkReason, Message, ToolSpec, Turn
@@ -34,6 +34,10 @@ class ChatDialogue:
         return None
 
     @property
+    def max_context_tokens(self) -> int:
+        return self._context.max_context_tokens
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         return self._messages
 
@@ -45,13 +49,13 @@ class ChatDialogue:
 
     def restore(self, turns: Sequence[Turn]) -> None:
         """The server's token counts are not recorded: counting starts again with the next reply."""
-        check_straight(turns)
+        check_restorable(turns)
         self._log.restore(turns)
-        self._messages = tuple(message for turn in turns for message in turn.messages)
+        self._messages, self._branch = conversation_of(turns), turns[-1].branch
         self._parent, self._extends = turns[-1].index, True
 
-    def rewrite(self, messages: Sequence[Message]) -> ChatDialogue:
-        branch = self._branched(ForkReason.CONTEXT_EDIT)
+    def rewrite(self, messages: Sequence[Message], *, fork: ForkReason = ForkReason.CONTEXT_EDIT) -> ChatDialogue:
+        branch = self._branched(fork)
         branch._parent, branch._messages = self._parent, tuple(messages)
         return branch
 
@@ -65,18 +69,32 @@ class ChatDialogue:
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
-    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+    def fit(
+        self, new_messages: Sequence[Message], tools: Sequence[ToolSpec], *, reserve: int = 0
+    ) -> tuple[Message, ...]:
         context = self._context
         if not self._num_tokens:
             return tuple(new_messages)
-        room = room_beside(context.max_context_tokens, self._num_tokens, context.params.max_tokens)
+        room = room_beside(context.max_context_tokens, self._num_tokens, context.params.max_tokens, reserve)
         return fit(new_messages, room, _estimated_tokens)
 
-    async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
+    def exceeds(self, num_tokens: int, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        num_used = self._num_tokens or _estimated_tokens(self._messages)
+        return num_used + _estimated_tokens(new_messages) > num_tokens
+
+    async def respond(
+        self,
+        new_messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        trainable: bool = True,
+    ) -> Reply:
         context, log = self._context, self._log
         self._messages += tuple(new_messages)
-        params = context.params_within(self._num_tokens, log.next_seed())
-        if context.params.max_tokens == NO_LIMIT:
+        params = context.params_within(self._num_tokens, log.next_seed(), max_tokens=max_tokens, reserve=reserve)
+        if context.params.max_tokens == NO_LIMIT and max_tokens is None:
             params = replace(params, max_tokens=NO_LIMIT)  # the server knows its window better
         async with ModelCall(context, log, self._num_tokens) as counts:
             reply = await self._model.chat(
@@ -101,4 +119,9 @@ class ChatDialogue:
 
 
 def _estimated_tokens(messages: Sequence[Message]) -> int:
-    return sum(len(message.content.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 8 for message in messages)
+    return sum(_num_bytes(message) // BYTES_PER_TOKEN + 8 for message in messages)
+
+
+def _num_bytes(message: Message) -> int:
+    called = sum(len(call.name) + len(str(call.arguments)) for call in message.calls)
+    return len(message.content.encode("utf-8", "replace")) + called

@@ -24,17 +24,21 @@ _LEFT_OUT = "\n[... {} characters left out: the context window is nearly full ..
 _MARK = re.compile(re.escape(_LEFT_OUT).replace(re.escape("{}"), r"(\d+)"))
 
 
-def room_beside(window: int, num_used: int, max_tokens: int) -> int:
-    """The tokens that observations may take, with `num_used` taken and the next reply limited to `max_tokens`."""
-    return window - num_used - min(int(window * RESERVED_SHARE), max_tokens)
+def room_beside(window: int, num_used: int, max_tokens: int, reserve: int = 0) -> int:
+    """The tokens that observations may take, with `num_used` taken and the next reply limited to `max_tokens`; at least
+    `reserve` are left."""
+    return window - num_used - max(min(int(window * RESERVED_SHARE), max_tokens), reserve)
+
+
+def at_most_tokens(messages: Sequence[Message]) -> int:
+    """More tokens than these messages can take, without counting: a token is at least a byte."""
+    return sum(len(message.content.encode("utf-8", "replace")) + _TOKENS_AROUND for message in messages)
 
 
 def fit(messages: Sequence[Message], room: int, count: Callable[[Sequence[Message]], int]) -> tuple[Message, ...]:
     """The messages, cut down to `room` tokens as far as shortening answers can; `count` says how many some take."""
     whole = tuple(messages)
-    if sum(len(message.content.encode("utf-8", "replace")) + _TOKENS_AROUND for message in whole) <= room:
-        return whole  # a token is at least a byte, so there is nothing to count
-    if count(whole) <= room:
+    if at_most_tokens(whole) <= room or count(whole) <= room:
         return whole
     too_long = max((len(message.content) for message in whole if message.role is Role.TOOL), default=0)
     fits = MIN_CHARS

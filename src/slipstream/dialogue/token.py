@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, Window, check_straight
-from slipstream.dialogue.fitting import fit, room_beside
+from slipstream.dialogue.base import CallContext, ModelCall, Reply, TurnLog, Window, check_restorable, conversation_of
+from slipstream.dialogue.fitting import at_most_tokens, fit, room_beside
 from slipstream.errors import ReplayError
 from slipstream.model.base import Completer, SessionKeeper
 from slipstream.render.renderer import Renderer
@@ -42,6 +42,10 @@ class TokenDialogue:
         return Window(num_used=len(self._prompt) + len(self._sampled), num_allowed=self._context.max_context_tokens)
 
     @property
+    def max_context_tokens(self) -> int:
+        return self._context.max_context_tokens
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         return self._messages
 
@@ -53,19 +57,19 @@ class TokenDialogue:
             self._completer.end_session(self._context.session)
 
     def restore(self, turns: Sequence[Turn]) -> None:
-        check_straight(turns)
+        check_restorable(turns)
         prompt, sampled = token_ids(), token_ids()
         for turn in turns:
             if turn.sampled is None:
                 raise ReplayError(f"turn {turn.index} was recorded without its tokens")
             prompt, sampled = (prompt + sampled)[: turn.num_kept] + turn.added, turn.sampled.ids
         self._log.restore(turns)
-        self._messages = tuple(message for turn in turns for message in turn.messages)
+        self._messages, self._branch = conversation_of(turns), turns[-1].branch
         self._parent, self._prompt, self._tail, self._sampled = turns[-1], prompt, prompt, sampled
         self._extends = True
 
-    def rewrite(self, messages: Sequence[Message]) -> TokenDialogue:
-        branch = self._branched(ForkReason.CONTEXT_EDIT)
+    def rewrite(self, messages: Sequence[Message], *, fork: ForkReason = ForkReason.CONTEXT_EDIT) -> TokenDialogue:
+        branch = self._branched(fork)
         branch._parent, branch._prompt, branch._sampled = self._parent, self._prompt, self._sampled
         branch._messages = tuple(messages)
         branch._trainable = self._trainable
@@ -82,17 +86,33 @@ class TokenDialogue:
         branch._branch, branch._fork = self._log.new_branch(), why
         return branch
 
-    def fit(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-        context, num_used = self._context, len(self._prompt) + len(self._sampled)
-        room = room_beside(context.max_context_tokens, num_used, context.params.max_tokens)
+    def fit(
+        self, new_messages: Sequence[Message], tools: Sequence[ToolSpec], *, reserve: int = 0
+    ) -> tuple[Message, ...]:
+        context, num_used = self._context, self.window.num_used
+        room = room_beside(context.max_context_tokens, num_used, context.params.max_tokens, reserve)
         return fit(new_messages, room, lambda some: len(self._next(some, tools).prompt) - num_used)
 
-    async def respond(self, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Reply:
+    def exceeds(self, num_tokens: int, new_messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        if self.window.num_used + at_most_tokens(new_messages) <= num_tokens:
+            return False
+        return len(self._next(new_messages, tools).prompt) > num_tokens
+
+    async def respond(
+        self,
+        new_messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        trainable: bool = True,
+    ) -> Reply:
         context, log = self._context, self._log
         next_ = self._next(new_messages, tools)
         self._messages += tuple(new_messages)
         prompt = next_.prompt
-        params = replace(context.params_within(len(prompt), log.next_seed()), stop_ids=self._renderer.stop_ids)
+        params = context.params_within(len(prompt), log.next_seed(), max_tokens=max_tokens, reserve=reserve)
+        params = replace(params, stop_ids=self._renderer.stop_ids)
         async with ModelCall(context, log, len(prompt)) as counts:
             counts |= {"new": len(prompt) - next_.num_kept, "kept": next_.num_kept, "encoded": next_.num_encoded}
             sampled = await self._completer.complete(
@@ -110,7 +130,7 @@ class TokenDialogue:
             added=prompt[next_.num_kept :],
             sampled=sampled,
             messages=(*(new_messages if self._extends else self._messages), message),
-            trainable=self._trainable,
+            trainable=self._trainable and trainable,
             fork=next_.fork,
         )
         log.take(turn)

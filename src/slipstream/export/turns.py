@@ -14,7 +14,7 @@ from slipstream.types import ForkReason, Message, Rollout, Turn
 ASIDE = frozenset({ForkReason.SUB_AGENT, ForkReason.NESTED})
 """Conversations other than the rollout's own."""
 
-_ANEW = ASIDE | {ForkReason.CONTEXT_EDIT}
+_ANEW = ASIDE | {ForkReason.CONTEXT_EDIT, ForkReason.CONDENSED}
 
 
 def checked_turns(rollout: Rollout) -> dict[int, Turn]:

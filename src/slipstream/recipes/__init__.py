@@ -14,6 +14,8 @@ from slipstream.settings import EvalConfig, TrainConfig
 
 RECIPES: Mapping[str, str] = {
     "demo": "slipstream.recipes.demo:recipe",
+    "memory": "slipstream.recipes.memory:recipe",
+    "memory-window": "slipstream.recipes.memory:window",
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
     "smollm2": "slipstream.recipes.smollm2:recipe",
@@ -27,7 +29,10 @@ RECIPES: Mapping[str, str] = {
 SAMPLES: Mapping[str, str] = {"react": "slipstream.recipes.react:sample"}
 """What a recipe without tasks of its own runs if none are named: a sample that ships with it, and a scripted model."""
 
-TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:training"}
+TRAINED: Mapping[str, str] = {
+    "memory": "slipstream.recipes.memory:training",
+    "research": "slipstream.recipes.research:training",
+}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 

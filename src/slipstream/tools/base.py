@@ -23,8 +23,11 @@ class Effect(StrEnum):
 
     PURE = "pure"
     """None, and the tool keeps no state, in itself or in the rollout: its recorded result is read back."""
+    STATE = "state"
+    """It changes what the tools keep for this rollout (`ToolContext.state`, the tool itself), and nothing else:
+    replayed, and the outcomes compared."""
     SANDBOX = "sandbox"
-    """It reads or changes the sandbox: replayed in a fresh one, and the observations compared."""
+    """It reads or changes the sandbox: replayed in a fresh one, and the outcomes compared."""
     EXTERNAL = "external"
     """It changes something outside: never repeated, so the attempt starts over."""
 
@@ -115,6 +118,9 @@ class ToolContext:
     model: NestedModel | None = None
     resources: Mapping[str, Json] = field(default_factory=dict)
     """What the task gives its tools to work on."""
+    opening: Sequence[Message] = ()
+    """The messages that the rollout began with: the system prompt, if any, and the task. A ContextEdit that continues
+    the same task begins with them."""
 
     def remaining_s(self) -> float:
         return max(0.0, self.deadline_s - asyncio.get_running_loop().time())

@@ -13,6 +13,7 @@ from slipstream.tools.base import Tool
 
 TOOLS: Mapping[str, str] = {
     "bash": "slipstream.tools.bash:bash",
+    "condense": "slipstream.tools.condense:condense",
     "edit": "slipstream.tools.editor:edit",
     "finish": "slipstream.tools.finish:finish",
     "get_document": "slipstream.tools.search.tool:get_document",

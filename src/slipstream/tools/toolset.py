@@ -84,6 +84,11 @@ class CallResult:
         return tuple(hint.name for hint in self.outcome.hints)
 
 
+def context_edit(results: Sequence[CallResult]) -> ContextEdit | None:
+    """The edit among the results of a turn, if there is one: the first."""
+    return next((result.outcome for result in results if isinstance(result.outcome, ContextEdit)), None)
+
+
 class Toolset:
     """Tools by name: `Toolset.named(("bash", "finish"))`, or `Toolset([my_tool, ...])`."""
 
@@ -116,11 +121,12 @@ class Toolset:
         sandbox: Sandbox | None = None,
         model: NestedModel | None = None,
         resources: Mapping[str, Json] | None = None,
+        opening: Sequence[Message] = (),
         call_format: str = CALL_FORMAT,
         shows_hints: bool = True,
     ) -> AsyncIterator[OpenToolset]:
-        """The tools for one rollout. `call_format` is the line that shows a model how to write a call; without
-        `shows_hints`, hints from tools are left out."""
+        """The tools for one rollout, which began with the messages `opening`. `call_format` is the line that shows a
+        model how to write a call; without `shows_hints`, hints from tools are left out."""
         need_sandbox = [name for name, tool in self.tools.items() if tool.effect is Effect.SANDBOX]
         if need_sandbox and sandbox is None:
             raise ConfigError(f"these tools need a sandbox, but there is none: {', '.join(need_sandbox)}")
@@ -129,6 +135,7 @@ class Toolset:
             sandbox=sandbox,
             model=model,
             resources=resources or {},
+            opening=opening,
             call_format=call_format,
             shows_hints=shows_hints,
         )
@@ -152,6 +159,7 @@ class OpenToolset:
         sandbox: Sandbox | None,
         model: NestedModel | None,
         resources: Mapping[str, Json],
+        opening: Sequence[Message],
         call_format: str,
         shows_hints: bool = True,
     ) -> None:
@@ -160,6 +168,7 @@ class OpenToolset:
         self._sandbox = sandbox
         self._model = model
         self._resources = resources
+        self._opening = tuple(opening)
         self._call_format = call_format
         self._shows_hints = shows_hints
         self._loop = asyncio.get_running_loop()  # each look for it asks the system for the process's number
@@ -232,6 +241,7 @@ class OpenToolset:
             messages=messages,
             model=self._model,
             resources=self._resources,
+            opening=self._opening,
         )
         try:
             return await finish_by(deadline_s, _called(tool, call, ctx))

@@ -58,6 +58,8 @@ class ForkReason(StrEnum):
 
     CONTEXT_EDIT = "context_edit"
     """A tool rewrote the conversation."""
+    CONDENSED = "condensed"
+    """The window was nearly full: the conversation goes on from the agent's own summary."""
     SUB_AGENT = "sub_agent"
     """A conversation of its own, trained on with the rollout."""
     NESTED = "nested"

@@ -15,8 +15,8 @@ from slipstream.agent.config import HintRules
 from slipstream.agent.hints import calls, code, finishing, limits
 from slipstream.agent.hints.seen import AnsweredCall, Rule, Situation, Step
 from slipstream.dialogue.base import Window
-from slipstream.tools.base import ContextEdit, Finish, Hint, Observation
-from slipstream.tools.toolset import CallResult
+from slipstream.tools.base import Finish, Hint, Observation
+from slipstream.tools.toolset import CallResult, context_edit
 
 HELD = "Not ended yet."
 """The answer to a call that would end the rollout, if a rule holds it back."""
@@ -76,7 +76,7 @@ class Adviser:
         results, hints = tuple(results), tuple[Hint, ...]()
         if not self._is_on:
             return results, hints
-        if any(isinstance(result.outcome, ContextEdit) for result in results):
+        if context_edit(results):
             pass  # a rewritten conversation has no answer to append a hint to
         elif any(isinstance(result.outcome, Finish) for result in results):
             if hints := self._holding(results, window):
