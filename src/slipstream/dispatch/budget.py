@@ -54,7 +54,7 @@ class TokenBudget:
 
     def num_agents(self) -> float:
         """How many may take part while no limit of tokens is known: few at first, as it takes turns to learn one."""
-        return FIRST_AGENTS * 2.0 ** (self._rates.num_turns / DOUBLED)
+        return float(FIRST_AGENTS * 2.0 ** (self._rates.num_turns / DOUBLED))
 
     def note(self, now_s: float, start_s: float, num_in_flight: int, num_sampled: int = 0) -> None:
         """A turn that began at `start_s` is over, with `num_in_flight` tokens of context in flight."""
