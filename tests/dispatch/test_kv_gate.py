@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.aio import task_group
-from slipstream.dispatch.budget import DOUBLED, FIRST_AGENTS
 from slipstream.dispatch.kv_gate import KvGate
 from slipstream.simulate.clock import run_virtual
 from slipstream.types import EngineLoad, JobKey
@@ -80,12 +79,12 @@ def check_empty(gate: KvGate) -> None:
 def test_where_no_cache_is_known_nobody_is_held() -> None:
     async def main() -> None:
         scene = Scene(KvGate())
-        assert scene.gate.room() == FIRST_AGENTS
+        assert scene.gate.room() is None
         async with task_group() as group:
             for name in "abcde":
                 group.create_task(scene.agent(name, [10_000, 20_000, 30_000]))
         assert all(scene.when(name) == [0, 2, 4] for name in "abcde")
-        assert scene.gate.room() == int(FIRST_AGENTS * 2 ** (15 / DOUBLED))
+        assert scene.gate.room() is None
         check_empty(scene.gate)
 
     run_virtual(main())

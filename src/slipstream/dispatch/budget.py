@@ -2,8 +2,7 @@
 
 If the engine reports its cache, the budget is that, adjusted: while requests wait for cache it shrinks, while none do
 it grows back. If not, the budget is found by its effect: the rate of sampled tokens is remembered for every amount in
-flight, and the budget is a little above the amount with the best rate. Until that is known few agents begin, and more
-with every turn.
+flight, and the budget is a little above the amount with the best rate.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ REMEMBERED = 200
 """Turns of one amount, above which older ones count less."""
 ABOVE = 2.5
 """How far to probe above the amount with the best rate, in powers of `SIZE`."""
-FIRST_AGENTS = 16
-"""That begin where the engine does not say how many contexts it holds."""
-DOUBLED = 64
-"""Turns after which there may be twice as many, until a limit is learnt."""
 
 
 class TokenBudget:
@@ -51,10 +46,6 @@ class TokenBudget:
         if load is None or load.kv_tokens is None:
             return self._rates.best
         return (1.0 - dear * (1.0 - self._share)) * load.kv_tokens
-
-    def num_agents(self) -> float:
-        """How many may take part while no limit of tokens is known: few at first, as it takes turns to learn one."""
-        return float(FIRST_AGENTS * 2.0 ** (self._rates.num_turns / DOUBLED))
 
     def note(self, now_s: float, start_s: float, num_in_flight: int, num_sampled: int = 0) -> None:
         """A turn that began at `start_s` is over, with `num_in_flight` tokens of context in flight."""
@@ -80,12 +71,10 @@ class Rates:
         """A little above the amount with the best rate; None until three amounts are known."""
         self._seen: dict[int, list[float]] = {}
         """Turns, work and seconds by the amount in flight, as the nearest power of `SIZE`."""
-        self.num_turns = 0
         self._last_s: float | None = None
 
     def note(self, now_s: float, num_in_flight: int, work: int) -> None:
         """A turn is over that was so much work."""
-        self.num_turns += 1
         if self._last_s is not None:
             seen = self._seen.setdefault(round(math.log(max(1, num_in_flight)) / math.log(SIZE)), [0.0, 0.0, 0.0])
             for place, value in enumerate((1.0, float(work), now_s - self._last_s)):

@@ -105,10 +105,10 @@ class KvGate:
     # ---------------------------------------------------------------- what the dispatcher asks and tells
 
     def room(self) -> int | None:
-        """How many new agents could start now; None if any number."""
+        """How many new agents could start now; None if any number, as no cache is known."""
         budget = self._tokens()
         if budget is None:
-            return max(0, int(self._budget.num_agents()) - len(self._agents))
+            return None
         if self._asking:
             return 0
         if not self._first.num:
