@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from slipstream.aio import collect_rarely, run_stoppable
-from slipstream.cli.output import OutputRefused
+from slipstream.cli.displays.output import OutputRefused
 from slipstream.cli.sessions import Config, Session, check_tasks
 from slipstream.errors import ConfigError, InfrastructureError, RunError
 from slipstream.progress.display import Display
