@@ -136,6 +136,8 @@ class TurnPass:
     """Turns under way then, itself included."""
     waited_s: float = 0.0
     """How long the gate held it, which a busy machine does not lengthen; infinite if it was never admitted."""
+    num_sampled: int = 0
+    """Set by whoever made the model call: the tokens of its reply."""
 
 
 class TurnGate(Protocol):

@@ -30,7 +30,14 @@ class Scene:
     begun: list[tuple[float, str, int]] = field(default_factory=list)
 
     async def agent(
-        self, name: str, contexts: Sequence[int], *, start_s: float = 0.0, turn_s: float = 1.0, tool_s: float = 1.0
+        self,
+        name: str,
+        contexts: Sequence[int],
+        *,
+        start_s: float = 0.0,
+        turn_s: float = 1.0,
+        tool_s: float = 1.0,
+        reply: int = 0,
     ) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(start_s)
@@ -42,6 +49,7 @@ class Scene:
                     assert passed.waited_s == loop.time() - asked_s
                     check_ledger(self.gate)
                     await asyncio.sleep(turn_s)
+                    passed.num_sampled = reply
                 await asyncio.sleep(tool_s)
         finally:
             self.gate.ended(key(name))
@@ -55,6 +63,7 @@ def check_ledger(gate: KvGate) -> None:
     residents = [agent for agent in gate._agents.values() if agent.is_resident]
     assert gate._num_residents == len(residents)
     assert gate._num_tokens == sum(agent.context for agent in residents)
+    assert gate._num_tokens_of_all == sum(agent.context for agent in gate._agents.values())
     assert sum(num for num, _ in gate._by_turns.values()) == len(residents)
     assert sum(tokens for _, tokens in gate._by_turns.values()) == gate._num_tokens
     assert gate._asking == sorted(gate._asking) and gate._idle == sorted(gate._idle)
@@ -62,8 +71,8 @@ def check_ledger(gate: KvGate) -> None:
 
 
 def check_empty(gate: KvGate) -> None:
-    counters = (gate._num_residents, gate._num_tokens, gate._num_under_way)
-    assert counters == (0, 0, 0)
+    counters = (gate._num_residents, gate._num_tokens, gate._num_tokens_of_all, gate._num_under_way)
+    assert counters == (0, 0, 0, 0)
     assert not gate._agents and not gate._asking and not gate._idle and not gate._by_turns
 
 
@@ -402,6 +411,57 @@ def test_contexts_that_are_rewritten_are_not_expected_to_grow_for_ever() -> None
     growing = run_virtual(rooms([100, 200, 300, 400, 500, 600, 700, 800]))
     rewritten = run_virtual(rooms([100, 200, 300, 100, 200, 300, 100, 200]))
     assert growing == 10_000 // 900 and rewritten == 10_000 // 200, "half-way between 300 and 100"
+
+
+def test_a_reply_counts_once_it_is_there() -> None:
+    async def main() -> list[int]:
+        gate, found = cache(1_000), list[int]()
+        for context in (100, 170):
+            async with gate.turn(key("a"), context) as passed:
+                found.append(gate._num_tokens)
+                passed.num_sampled = 50
+            check_ledger(gate)
+            found.append(gate._num_tokens)
+        assert gate._growth.mean == 70
+        gate.ended(key("a"))
+        check_empty(gate)
+        return found
+
+    assert run_virtual(main()) == [100, 150, 170, 220]
+
+
+@pytest.mark.parametrize(("reply", "second"), [(1, 2.0), (0, 4.0)], ids=["told", "not told"])
+def test_where_replies_are_told_room_is_kept_for_them_and_not_for_all_growth(reply: int, second: float) -> None:
+    async def main() -> list[float]:
+        scene = Scene(cache(120))
+        async with task_group() as group:
+            group.create_task(scene.agent("a", [20, 50], reply=reply))
+            group.create_task(scene.agent("b", [20, 50], reply=reply))
+        check_empty(scene.gate)
+        return scene.when("b")
+
+    assert run_virtual(main()) == [0.0, second]
+
+
+CHEAP, DEAR = (1e9, [10.0, 21.0]), (1.0, [22.0, 33.0])
+
+
+@pytest.mark.parametrize(("prefill_tokens_s", "begun"), [CHEAP, DEAR], ids=["cheap", "dear"])
+def test_more_than_fits_is_admitted_where_it_costs_little_to_compute_it_again(
+    prefill_tokens_s: float, begun: list[float]
+) -> None:
+    """`b` has its first turn while `a` waits for its tool, or when `a` is over."""
+
+    async def main() -> tuple[list[float], list[float]]:
+        load = EngineLoad(running=0, waiting=0, kv_tokens=100, prefill_tokens_s=prefill_tokens_s)
+        scene = Scene(KvGate(lambda: load))
+        async with task_group() as group:
+            group.create_task(scene.agent("a", [60, 60], turn_s=10.0))
+            group.create_task(scene.agent("b", [60, 60], turn_s=10.0, start_s=1.0))
+        return scene.when("a"), scene.when("b")
+
+    first, second = run_virtual(main())
+    assert first == [0.0, 11.0] and second == pytest.approx(begun)
 
 
 # ---------------------------------------------------------------- what is called off

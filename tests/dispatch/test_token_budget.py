@@ -77,6 +77,14 @@ def test_while_requests_wait_it_shrinks_and_then_comes_back() -> None:
     assert budget.tokens() == 1000
 
 
+def test_it_shrinks_the_less_the_less_it_costs_to_be_wrong() -> None:
+    engine = Engine(1000)
+    engine.num_waiting = 3
+    budget = TokenBudget(engine.load)
+    Turns(budget).window(per_s=4)
+    assert [budget.tokens(dear) for dear in (1.0, 0.5, 0.0)] == pytest.approx([1000 * CUT, 500 + 500 * CUT, 1000])
+
+
 def test_it_never_shrinks_to_nothing() -> None:
     engine = Engine(1000)
     engine.num_waiting = 1

@@ -534,6 +534,8 @@ class Doorkeeper(OpenGate):
     def __init__(self, holds_s: float) -> None:
         super().__init__()
         self._holds_s = holds_s
+        self.num_sampled: list[int] = []
+        """As it was told, by turn."""
 
     @asynccontextmanager
     async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
@@ -541,6 +543,7 @@ class Doorkeeper(OpenGate):
         async with super().turn(key, num_context_tokens, nested=nested) as passed:
             passed.waited_s = self._holds_s
             yield passed
+            self.num_sampled.append(passed.num_sampled)
 
 
 class BrokenModel:
@@ -609,6 +612,7 @@ def test_a_turn_is_held_by_the_gate_of_the_runs_own_process_and_says_how_long(ap
             assert wait.end_s - wait.start_s >= 0.19 and wait.end_s == call.start_s
             assert call.counts["concurrent"] == 1
     assert gate.num_turns_under_way == 0
+    assert gate.num_sampled == [span.counts["sampled"] for span in spans[1::2]] != [0, 0]
 
 
 @here_or_apart

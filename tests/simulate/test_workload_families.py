@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.simulate.families import FAMILIES, TUNED_ON, make_family
+from slipstream.simulate.families import FAMILIES, TUNED_ON, UNSEEN, make_family
 from slipstream.simulate.regimes import final_context
 from slipstream.simulate.workload import Workload
 
@@ -26,8 +26,9 @@ def test_every_job_is_there_once_and_the_workload_is_small(of_family: Workload) 
     assert of_family.machine.slots <= of_family.machine.sandbox_cap
 
 
-def test_half_of_at_least_thirty_families_were_not_tuned_on() -> None:
-    assert len(FAMILIES) >= 30 and len(TUNED_ON) == len(FAMILIES) // 2
+def test_half_of_at_least_thirty_families_were_not_tuned_on_and_some_were_never_seen() -> None:
+    assert len(FAMILIES) - len(UNSEEN) >= 30 and len(TUNED_ON) == (len(FAMILIES) - len(UNSEEN)) // 2
+    assert len(UNSEEN) >= 6 and not set(TUNED_ON) & set(UNSEEN)
 
 
 def test_each_family_has_what_it_is_for() -> None:

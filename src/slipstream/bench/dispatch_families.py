@@ -14,7 +14,7 @@ from typing import Any
 from slipstream.bench.dispatch import Contender, figures_of, run_all
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
-from slipstream.simulate.families import FAMILIES, TUNED_ON, make_family
+from slipstream.simulate.families import FAMILIES, TUNED_ON, UNSEEN, make_family
 from slipstream.simulate.workload import Workload
 from slipstream.types import Json
 
@@ -62,6 +62,7 @@ def run_family(workload: Workload, seed: int) -> dict[str, Json]:
     return {
         **figures_of(workload, seed, named, {name: outcomes[one] for name, one in named.items()}),
         "tuned_on": workload.name in TUNED_ON,
+        "unseen": workload.name in UNSEEN,
     }
 
 
@@ -82,14 +83,15 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Json]:
     """How far `adaptive` is from the best setting of each workload, and from the plain policies."""
     over_best = {one["regime"]: one["ratios"]["adaptive_over_best"] for one in found}
     over_plain = {one["regime"]: one["ratios"]["adaptive_over_plain"] for one in found}
-    halves = {
-        name: [over_best[one["regime"]] for one in found if one["tuned_on"] is tuned]
-        for name, tuned in (("tuned_on", True), ("others", False))
+    parts = {
+        "tuned_on": [over_best[one["regime"]] for one in found if one["tuned_on"]],
+        "others": [over_best[one["regime"]] for one in found if not one["tuned_on"] and not one["unseen"]],
+        "unseen": [over_best[one["regime"]] for one in found if one["unseen"]],
     }
     return {
         "families": len(found),
         "adaptive_over_best": {
-            name: round(statistics.geometric_mean(ratios), 3) for name, ratios in halves.items() if ratios
+            name: round(statistics.geometric_mean(ratios), 3) for name, ratios in parts.items() if ratios
         },
         "beyond_goal": {name: ratio for name, ratio in over_best.items() if ratio > GOAL},
         "slower_than_plain": {name: ratio for name, ratio in over_plain.items() if ratio > GOAL},

@@ -260,6 +260,8 @@ class ModelCall:
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         failed = True
+        if self._passed is not None:
+            self._passed.num_sampled = self._counts.get("sampled", 0)
         try:
             await self._turn.__aexit__(kind, raised, trace)
             failed = raised is not None

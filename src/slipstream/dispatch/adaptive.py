@@ -2,8 +2,8 @@
 
 - Agents start when the turn gate has room for them (`kv_gate`): the engine's cache decides, not a number of slots.
   One may always run.
-- Sandboxes are started just far enough ahead: for the room there is, and for the agents that will have ended by the
-  time an initialisation takes.
+- Sandboxes are started just far enough ahead: for the room there is, and for the agents that will end in the time
+  that an initialisation takes, with all the room in use.
 - Initialisations and gradings run side by side as long as that does not slow them down (`Knee`).
 - Tasks that took long go first.
 """
@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from slipstream.dispatch.base import Decision, DispatchLimits, DispatchView, Stage
 from slipstream.dispatch.forecast import Mean
@@ -23,6 +24,8 @@ AHEAD = 1.5
 """Sandboxes started for each one expected to be needed: agents end in bursts."""
 REMEMBERED = 256
 """Durations kept per stage."""
+RECENT = 15
+"""Of these, those that a stage's recent duration is the median of."""
 KNOWN = 8
 """Durations after which a mean is relied on."""
 NO_LIMIT = 1 << 30
@@ -47,8 +50,9 @@ class Knee:
         self._times: deque[float] = deque()
         self._in_order: list[float] = []
         """The same, shortest first."""
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self.seconds = 0.0
-        """Recent duration of the stage."""
+        """Recent duration of the stage: the median, as one that hangs says nothing of the others."""
 
     @property
     def num_seen(self) -> int:
@@ -59,7 +63,8 @@ class Knee:
         insort(self._in_order, seconds)
         if len(self._times) > REMEMBERED:
             del self._in_order[bisect_left(self._in_order, self._times.popleft())]
-        self.seconds = seconds if len(self._times) == 1 else 0.9 * self.seconds + 0.1 * seconds
+        self._recent.append(seconds)
+        self.seconds = median(self._recent)
         if len(self._times) < KNOWN:
             return
         if self.limit == math.inf:
@@ -91,14 +96,17 @@ class Adaptive:
     def start(self, limits: DispatchLimits) -> AdaptiveMemory:
         return AdaptiveMemory()
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: AdaptiveMemory) -> AdaptiveMemory:
+    def observe(
+        self, stage: Stage, seconds: float, inside: int, memory: AdaptiveMemory, *, failed: bool = False
+    ) -> AdaptiveMemory:
         match stage:
-            case Stage.INIT:
-                memory.init.note(seconds, inside)
             case Stage.RUN:
-                memory.run_s.add(seconds)
-            case Stage.GRADE:
-                memory.grade.note(seconds, inside)
+                if not failed:
+                    memory.run_s.add(seconds)
+            case Stage.INIT | Stage.GRADE:
+                knee = memory.init if stage is Stage.INIT else memory.grade
+                if not failed or seconds > knee.seconds:  # it would have taken so long at least
+                    knee.note(seconds, inside)
         return memory
 
     def decide(self, view: DispatchView, memory: AdaptiveMemory) -> tuple[Decision, AdaptiveMemory]:
@@ -116,7 +124,7 @@ class Adaptive:
         known = memory.init.num_seen > 0 and memory.run_s.num >= KNOWN and memory.run_s.mean > 0
         if view.room is None or not known:
             return view.waiting
-        leaving = view.running * (1 - math.exp(-memory.init.seconds / memory.run_s.mean))
+        leaving = (view.running + view.room) * memory.init.seconds / memory.run_s.mean
         wanted = view.room + AHEAD * leaving + 2
         return math.ceil(wanted) - view.ready - view.initialising
 

@@ -155,9 +155,9 @@ class Admission:
         self._all_seen_s.add(seconds)
         self._queues[Stage.INIT].rank_again(task_id)
 
-    def took(self, stage: Stage, seconds: float) -> None:
+    def took(self, stage: Stage, seconds: float, *, failed: bool = False) -> None:
         """An attempt is about to leave a stage, after `seconds`."""
-        self._memory = self._policy.observe(stage, seconds, self._inside[stage], self._memory)
+        self._memory = self._policy.observe(stage, seconds, self._inside[stage], self._memory, failed=failed)
 
     def held_s(self, key: JobKey) -> float:
         """How long the gate has held the agent of a job."""

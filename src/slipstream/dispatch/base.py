@@ -190,8 +190,9 @@ class SchedulingPolicy(Protocol[Memory]):
 
     def decide(self, view: DispatchView, memory: Memory) -> tuple[Decision, Memory]: ...
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: Memory) -> Memory:
-        """A stage of an attempt is over: how long it took, and how many were inside it, itself included."""
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: Memory, *, failed: bool = False) -> Memory:
+        """A stage of an attempt is over: how long it took, and how many were inside it, itself included. `failed`: it
+        would have taken longer, or would have ended otherwise."""
         ...
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:

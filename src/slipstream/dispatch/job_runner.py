@@ -306,7 +306,7 @@ class JobRunner:
             raise self._failed(stage, raised, retry=True) from raised
         finally:
             self._span(_WORK[stage], start_s, counted)
-            self._admission.took(stage, self._loop.time() - start_s)
+            self._admission.took(stage, self._loop.time() - start_s, failed=counted is not counts)
 
     def _name(self, stage: Stage) -> str:
         return f"{stage} of {self._job.key}"

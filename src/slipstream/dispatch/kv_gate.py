@@ -3,10 +3,9 @@
 An agent whose context was evicted from the cache must have all of it computed again. So the contexts of all agents
 that take turns (the residents) have to fit, those waiting for a tool included; and they grow. Three rules:
 
-- A resident that asks for its next turn gets it if all residents fit with what each is expected to grow by until it
-  asks again. If not, the youngest give way: first those waiting for their tools, then whichever asks and is the
-  youngest. The young have the smallest contexts, so coming back costs least; the old are nearest to their end, so
-  they free their room soonest.
+- A resident that asks for its next turn gets it if all residents fit with the replies that are under way. If not, the
+  youngest give way: first those waiting for their tools, then whichever asks and is the youngest. The young have the
+  smallest contexts, so coming back costs least; the old are nearest to their end, so they free their room soonest.
 - A resident that waits for its tool keeps its place only as long as that is cheaper than to compute its context again
   (`rent`). After that it is away: others may have its place, and it comes back as soon as its next turn fits.
 - An agent that is neither, new or held before, is admitted only if all are forecast to fit as far ahead as turn
@@ -32,15 +31,15 @@ from slipstream.seams import TurnPass
 from slipstream.types import EngineLoad, JobKey
 
 SPARE_DEVIATIONS = 2.0
-"""Deviations above the expected growth of all residents within a turn before one gives way."""
+"""Deviations above the expected length of the replies under way before one gives way."""
 CAUTION = 1.5
 """Deviations of margin before a new agent is admitted: agents may run longer than expected."""
 WORTH = 0.5
 """Of the wait for which a place in the cache costs as much as to compute a context again, by the measured rate."""
 QUEUE = 1.125
 """Requests for each slot of an engine: a few wait there, so that no slot is idle while the next turn is on its way."""
-SLACK = 0.3
-"""How much more than the cache holds is admitted where to compute a context again costs nothing, as a share of it."""
+SLACK = 1.0
+"""How much more than the cache holds is admitted where to compute contexts again costs nothing, as a share of it."""
 
 
 @dataclass(order=True, slots=True)
@@ -49,6 +48,9 @@ class _Agent:
     """Lower is older."""
     task_id: str = field(default="", compare=False)
     context: int = field(default=0, compare=False)
+    """Tokens of its last turn, once it is over with the reply."""
+    asked: int = field(default=0, compare=False)
+    """The same without the reply."""
     turns: int = field(default=0, compare=False)
     is_resident: bool = field(default=False, compare=False)
     is_away: bool = field(default=False, compare=False)
@@ -82,10 +84,14 @@ class KvGate:
         self._num_residents = 0
         self._num_tokens = 0
         """Of the residents' contexts."""
+        self._num_tokens_of_all = 0
+        """Of the contexts of all agents."""
         self._num_under_way = 0
         self._first = Mean()
         self._growth = Mean()
         """Of a context, from one turn to the next."""
+        self._replies = Mean()
+        """Tokens of a reply, where that is told."""
         self._full = Mean()
         """Contexts that were rewritten to shorter ones, before"""
         self._rewritten = Mean()
@@ -126,6 +132,7 @@ class KvGate:
         if agent is None:
             return
         self._turn_counts.ended(agent.turns)
+        self._num_tokens_of_all -= agent.context
         if agent.is_resident:
             _take_out(self._idle, agent)
             self._dismiss(agent)
@@ -156,7 +163,7 @@ class KvGate:
             agent = self._agents[key] = _Agent(self._num_agents_ever, key.task_id)
             self._first.add(num_context_tokens)
         else:
-            self._note_growth(agent.context, num_context_tokens)
+            self._note_growth(agent.asked, num_context_tokens)
         self._ask(agent, num_context_tokens)
         agent.is_busy = True
         try:
@@ -166,13 +173,16 @@ class KvGate:
             raise
         self._num_under_way += 1
         start_s = asyncio.get_running_loop().time()
+        passed = TurnPass(num_under_way=self._num_under_way, waited_s=waited_s)
         try:
-            yield TurnPass(num_under_way=self._num_under_way, waited_s=waited_s)
+            yield passed
         finally:
             self._num_under_way -= 1
             agent.is_busy = False
-            self._budget.note(asyncio.get_running_loop().time(), start_s, self._num_tokens)
-            self._rest(agent)
+            self._budget.note(asyncio.get_running_loop().time(), start_s, self._num_tokens, passed.num_sampled)
+            if passed.num_sampled:
+                self._replies.add(passed.num_sampled)
+            self._rest(agent, passed.num_sampled)
 
     def _note_growth(self, before: int, now: int) -> None:
         if now >= before:
@@ -189,7 +199,8 @@ class KvGate:
         if agent.is_resident:
             _take_out(self._idle, agent)
             self._count(agent, -1)
-        agent.context = num_context_tokens
+        self._num_tokens_of_all += num_context_tokens - agent.context
+        agent.context = agent.asked = num_context_tokens
         agent.turns += 1
         self._turn_counts.took(agent.turns)
         if agent.is_resident:
@@ -221,9 +232,13 @@ class KvGate:
             agent.held_s += waited_s
         return waited_s
 
-    def _rest(self, agent: _Agent) -> None:
+    def _rest(self, agent: _Agent, num_sampled: int = 0) -> None:
         """Its turn is over: it keeps its place as long as that is worth it, and may have to give way before."""
         if agent.is_resident:
+            self._count(agent, -1)
+            agent.context += num_sampled
+            self._num_tokens_of_all += num_sampled
+            self._count(agent, 1)
             loop = asyncio.get_running_loop()
             agent.rested_s = loop.time()
             stay_s = self._rent.stay_s(agent.task_id, WORTH * self._recompute_s(agent.context))
@@ -245,13 +260,18 @@ class KvGate:
         return places / load.prefill_tokens_s
 
     def _tokens(self) -> float | None:
-        """Of context that may be resident; None if any number. The margins for growth and long lives are too wide where
-        it costs little if they do not suffice: if the whole cache is computed again within less than a turn."""
-        budget = self._budget.tokens()
-        if budget is None or not self._cycle.num:
-            return budget
-        dear = self._recompute_s(self._first.mean) / self._cycle.mean if self._cycle.mean > 0 else inf
-        return budget * (1.0 + SLACK * max(0.0, 1.0 - dear))
+        """Of context that may be resident; None if any number. More than fits, and no cut, where it costs little that
+        contexts are computed again: what counts there is that requests wait whenever the engine has room."""
+        dear = self._dear()
+        budget = self._budget.tokens(dear)
+        return budget if budget is None else budget * (1.0 + SLACK * (1.0 - dear) ** 2)
+
+    def _dear(self) -> float:
+        """Of the engine's time, how much it would take to compute every context again at every turn; at most 1."""
+        load = self._load()
+        if load is None or not load.prefill_tokens_s or not self._cycle.num or self._cycle.mean <= 0:
+            return 1.0
+        return min(1.0, self._num_tokens_of_all / (load.prefill_tokens_s * self._cycle.mean))
 
     def _num_places(self) -> float:
         """Contexts that the cache holds, however short."""
@@ -290,23 +310,25 @@ class KvGate:
             return self._num_residents == 0 or self._room_for(agent.turns, agent.context, budget) >= 1
         more, places = not agent.is_resident, self._num_places()
         own = more * agent.context
-        while (
-            self._num_tokens + own + self._growth_of(self._num_residents) > budget
-            or self._num_residents + more > places
-        ):
+        while self._num_tokens + own + self._reserve() > budget or self._num_residents + more > places:
             if not self._idle or self._idle[-1].number < agent.number:
                 return self._num_residents + more == 1
             self._dismiss(self._idle.pop())
         return True
 
-    def _growth_of(self, num: int) -> float:
-        """Expected growth of `num` agents by their next turns, with a margin."""
-        return num * self._growth.mean + SPARE_DEVIATIONS * sqrt(num) * self._growth.deviation
+    def _reserve(self) -> float:
+        """Room for the replies under way, with a margin; where the length of replies is not told, for what all
+        residents are expected to grow by until their next turns."""
+        if self._replies.num:
+            num, each = self._num_residents - len(self._idle), self._replies
+        else:
+            num, each = self._num_residents, self._growth
+        return num * each.mean + self._dear() * SPARE_DEVIATIONS * sqrt(num) * each.deviation
 
     def _room_for(self, turns: int, context: float, budget: float) -> float:
         """How many agents with this many turns and this context fit beside the others: now, and as far
         ahead as turn counts are known."""
-        alive = self._turn_counts.alive
+        alive, caution = self._turn_counts.alive, CAUTION * self._dear()
         room, ahead = min(self._num_places() - self._num_residents, self._num_free_slots()), 1
         while ahead == 1 or ahead <= self._turn_counts.longest:
             there = variance = 0.0
@@ -317,7 +339,7 @@ class KvGate:
                 variance += then * then / num * left * (1 - left) + num * left * ahead * self._growth.deviation**2
             each = self._context_after(ahead, context) * (alive(turns, ahead - 1) if ahead > 1 else 1.0)
             if each > 0:
-                room = min(room, (budget - there - CAUTION * sqrt(variance)) / each)
+                room = min(room, (budget - there - caution * sqrt(variance)) / each)
             ahead *= 2
         return max(0.0, room)
 

@@ -18,7 +18,7 @@ class Batch:
     def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         return Decision(init=view.waiting, run=view.ready, grade=view.ended), None
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None, *, failed: bool = False) -> None:
         return None
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
@@ -37,7 +37,7 @@ class Bounded:
     def decide(self, view: DispatchView, memory: None) -> tuple[Decision, None]:
         return Decision(init=self.slots - view.in_flight, run=view.ready, grade=view.ended), None
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None, *, failed: bool = False) -> None:
         return None
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:
@@ -62,7 +62,7 @@ class Pipeline:
         )
         return decision, None
 
-    def observe(self, stage: Stage, seconds: float, inside: int, memory: None) -> None:
+    def observe(self, stage: Stage, seconds: float, inside: int, memory: None, *, failed: bool = False) -> None:
         return None
 
     def rank(self, job: Job, seen_s: float | None, mean_s: float) -> float:

@@ -25,13 +25,13 @@ from typing import Any, TypeAlias, TypeVar
 from slipstream.aio import outlast
 from slipstream.errors import GraderError, InfrastructureError
 from slipstream.link import Link, start_linked, wait_or_kill
-from slipstream.model.base import ChatModel, Completer, Connectable, SessionKeeper
+from slipstream.model.base import ChatModel, ChatReply, Completer, Connectable, SessionKeeper
 from slipstream.placement.journal import HelpersJournal
 from slipstream.placement.messages import AskedTurn, AttemptSpec, Fields, spans_of
 from slipstream.placement.restarts import Restarts
 from slipstream.placement.turns import TurnPermits
 from slipstream.seams import Event, Journal, PastAttempt, RunEnded, TurnGate, TurnPass, TurnTaken
-from slipstream.types import Ending, Job, JobKey, Rollout, Span, Turn
+from slipstream.types import Ending, Job, JobKey, Rollout, Sampled, Span, Turn
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -256,7 +256,9 @@ class Processes:
             passed = None
             try:
                 async with self._gate.turn(turn.key, turn.num_context_tokens, nested=turn.nested) as passed:
-                    return await getattr(model, method)(*arguments, **named), passed
+                    answer = await getattr(model, method)(*arguments, **named)
+                    passed.num_sampled = _num_sampled(answer)
+                    return answer, passed
             except BaseException:
                 if passed is not None:
                     helper.link.tell("let_in", turn.number, passed)
@@ -283,7 +285,7 @@ class Processes:
             "so_far": so_far,
             "end_session": end_session,
             "ask_turn": lambda *asked: helper.permits.ask(*asked),
-            "end_turn": lambda number: helper.permits.end(number),
+            "end_turn": lambda *over: helper.permits.end(*over),
         }
 
     def _see(self, event: Event) -> None:
@@ -398,6 +400,10 @@ class RemoteAttempt:
         result: Rollout | None = await helper.link.call(stage, number, self._to_open)
         self._to_open = None
         return result
+
+
+def _num_sampled(answer: Sampled | ChatReply) -> int:
+    return answer.num_sampled_tokens if isinstance(answer, ChatReply) else len(answer.ids)
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ class PermitGate:
 
     @asynccontextmanager
     async def turn(self, key: JobKey, num_context_tokens: int, *, nested: bool = False) -> AsyncIterator[TurnPass]:
-        number = next(self._numbers)
+        number, passed = next(self._numbers), None
         self._asking[number] = permit = asyncio.get_running_loop().create_future()
         self._link.tell("ask_turn", number, key_fields(key), num_context_tokens, nested)
         try:
@@ -40,7 +40,7 @@ class PermitGate:
                 del self._asking[number]
             yield passed
         finally:
-            self._link.tell("end_turn", number)
+            self._link.tell("end_turn", number, 0 if passed is None else passed.num_sampled)
 
     def let_in(self, number: int, num_under_way: int, waited_s: float) -> None:
         if (permit := self._asking.get(number)) is not None and not permit.done():
@@ -53,7 +53,8 @@ class PermitGate:
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
-    over: asyncio.Future[None]
+    over: asyncio.Future[int]
+    """Once it is over, with the tokens of the reply."""
     task: asyncio.Task[None] = field(init=False)
     is_let_in: bool = False
 
@@ -71,13 +72,13 @@ class TurnPermits:
         self._turns[number] = turn = _Turn(over=loop.create_future())
         turn.task = loop.create_task(self._hold(turn, number, key_of(key), num_context_tokens, nested))
 
-    def end(self, number: int) -> None:
+    def end(self, number: int, num_sampled: int = 0) -> None:
         """The turn is over, or no longer wanted."""
         turn = self._turns.pop(number, None)
         if turn is None:
             return
         if turn.is_let_in:
-            turn.over.set_result(None)
+            turn.over.set_result(num_sampled)
         else:
             turn.task.cancel()
 
@@ -91,6 +92,6 @@ class TurnPermits:
             async with self._gate.turn(key, num_context_tokens, nested=nested) as passed:
                 turn.is_let_in = True
                 self._link.tell("let_in", number, passed.num_under_way, passed.waited_s)
-                await turn.over
+                passed.num_sampled = await turn.over
         except Exception as raised:  # the helper's turn fails, and no other
             self._link.tell("refuse_turn", number, portable(InfrastructureError(f"the turn gate: {raised!r}")))

@@ -168,6 +168,21 @@ def _some_without_verdict(rng: random.Random, job: SimJob) -> SimJob:
     return replace(job, verdict=rng.random() >= 0.3)
 
 
+def _stages_of_two_lengths(rng: random.Random, job: SimJob) -> SimJob:
+    longer = 10.0 if random.Random(job.task).random() < 0.3 else 1.0
+    return replace(
+        job,
+        init=replace(job.init, wait_s=longer * job.init.wait_s),
+        grade=replace(job.grade, wait_s=longer * job.grade.wait_s),
+    )
+
+
+def _grows_faster(rng: random.Random, job: SimJob) -> SimJob:
+    """The later the turn, the longer the tool's answer."""
+    turns = (replace(turn, observed=round(turn.observed * place / 4)) for place, turn in enumerate(job.turns))
+    return replace(job, turns=tuple(turns))
+
+
 _CUT = Deadlines(init_s=300.0, run_s=1_200.0, grade_s=400.0, job_s=36_000.0)
 _HURRY = Deadlines(init_s=600.0, run_s=300.0, grade_s=600.0, job_s=36_000.0)
 _TEN_MINUTES: Mapping[str, float | Range] = {
@@ -177,7 +192,7 @@ _TEN_MINUTES: Mapping[str, float | Range] = {
     "turns": (6, 12),
 }
 
-FAMILIES: Mapping[str, Family] = {
+_EARLIER: Mapping[str, Family] = {
     "ordinary": Family(about="software engineering on a small scale"),
     "long_tools": Family(
         about="tools of ten minutes, contexts of 40,000 to 70,000 tokens",
@@ -286,8 +301,46 @@ FAMILIES: Mapping[str, Family] = {
     "no_verdict": Family(about="three of ten rollouts are not graded", change=_some_without_verdict),
     "hurry": Family(about="runs that a deadline cuts", deadlines=_HURRY, cap=(1.5, 2.5)),
 }
-TUNED_ON = tuple(FAMILIES)[::2]
+FAMILIES: Mapping[str, Family] = {
+    **_EARLIER,
+    "two_lengths": Family(
+        about="a third of the tasks takes ten times as long to initialise and to grade", change=_stages_of_two_lengths
+    ),
+    "long_prompts": Family(
+        about="prompts of 20,000 to 60,000 tokens, few turns, quick tools",
+        shape={"prompt": (20_000, 60_000), "turns": (3, 6), "tool_s": (0.2, 2)},
+    ),
+    "chatty": Family(
+        about="thirty to sixty short turns",
+        shape={"turns": (30, 60), "max_turns": 90, "sampled": (30, 90), "observed": (30, 120), "tool_s": (0.1, 1)},
+    ),
+    "large_model": Family(
+        about="a slow engine with room for many agents",
+        agents=(30, 60),
+        cap=(1.3, 2.5),
+        jobs=(3.0, 5.0),
+        engine={"step_s": (0.06, 0.12), "row_s": (0.000_1, 0.000_6), "prefill_tokens_s": (4_000, 15_000)},
+    ),
+    "pair_of_slots": Family(
+        about="two engines that answer a fixed number at once", engines=2, slots=0.6, agents=(8, 16)
+    ),
+    "accelerating": Family(
+        about="tool answers that get longer with every turn", change=_grows_faster, shape={"turns": (8, 16)}
+    ),
+    "single_samples": Family(
+        about="one rollout of each task, and lengths that differ much",
+        shape={"samples": 1, "turns_spread": (0.7, 1.0), "stage_spread": (0.5, 1.0)},
+    ),
+    "flaky_slow_init": Family(
+        about="long initialisations, of which one in ten fails",
+        shape={"init_s": (150, 400), "fault_share": 0.1},
+        deadlines=Deadlines(init_s=1_200.0, run_s=1_200.0, grade_s=400.0, job_s=36_000.0),
+    ),
+}
+TUNED_ON = tuple(_EARLIER)[::2]
 """The families to tune policies on; the others are to be measured only."""
+UNSEEN = tuple(name for name in FAMILIES if name not in _EARLIER)
+"""Those written down after the last change to the policies, and run for the first time after that."""
 
 
 def make_family(name: str, seed: int) -> Workload:

@@ -127,6 +127,7 @@ class WorkloadAttempt:
             cached = await self._sim.engine.complete(
                 session, context=context, sampled=turn.sampled, kept=turn.kept, shared=self._script.shared
             )
+            passed.num_sampled = turn.sampled
             counts = {"concurrent": passed.num_under_way, "sampled": turn.sampled, "cached": cached}
             self._span(SpanKind.MODEL, start_s, {**counts, "new": context - kept, "kept": kept})
 
