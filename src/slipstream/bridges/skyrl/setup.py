@@ -29,6 +29,8 @@ class SlipstreamSection(BaseConfig):  # type: ignore[misc]  # skyrl is not typed
     """Changes to its settings: `slipstream.set='[dispatch.slots=64]'`."""
     folder: Optional[str] = None  # noqa: UP045
     """Where its runs are recorded, a folder for each session; by default runs/skyrl-NAME."""
+    observe: Optional[str] = None  # noqa: UP045
+    """A file that gets, for each step, what the trainer computed beside what it was given."""
 
 
 @dataclass
@@ -45,6 +47,11 @@ def check_config(cfg: Any) -> None:
         raise ConfigError(
             "trainer.algorithm.use_kl_in_reward=true: advantages that are passed through have no reward to take it "
             "from, so use trainer.algorithm.use_kl_loss=true"
+        )
+    if cfg.trainer.algorithm.advantage_batch_normalize:
+        raise ConfigError(
+            "trainer.algorithm.advantage_batch_normalize=true: its mean counts rollouts that are not learnt from, so "
+            "set it to false"
         )
     sampling = cfg.generator.sampling_params
     if sampling.logprobs is None:
