@@ -2,8 +2,8 @@
 
     python -m slipstream.bridges.step_report FOLDER
 
-prints one JSON object. FOLDER is that of runs of verl or SkyRL-train with the setup `one_gpu`: it has `steps.jsonl`, the
-run stores in `rollouts`, and the trainer's checkpoints. Nothing of a trainer or of torch is imported here.
+prints one JSON object. FOLDER is that of runs of verl or SkyRL-train with the setup `one_gpu`: it has `steps.jsonl`,
+the run stores in `rollouts`, and the trainer's checkpoints. Nothing of a trainer or of torch is imported here.
 """
 
 from __future__ import annotations

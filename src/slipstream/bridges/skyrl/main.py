@@ -3,6 +3,7 @@
     python -m slipstream.bridges.skyrl.main config=swe_32b slipstream.tasks=tasks.jsonl
     python -m slipstream.bridges.skyrl.main slipstream.recipe=quickstart trainer.policy.model.path=MODEL ...
 
+With `--plan` everything is checked and nothing is started, which needs no GPU.
 Settings are SkyRL-train's, over those of a file: `config` is its path, or a name in `config/`; `${...}` is another
 setting that is given. Data files are written from the recipe's tasks unless `data.train_data` names some.
 """
@@ -21,6 +22,7 @@ from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_mo
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.utils import validate_cfg
 from skyrl.train.utils.utils import initialize_ray
+from skyrl.utils.tok import get_tokenizer
 
 from slipstream.bridges.driven import PASS_THROUGH, write_prompts
 from slipstream.bridges.skyrl.advantage import register
@@ -118,8 +120,27 @@ def _parsed(value: str) -> Any:
     return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]))["value"]
 
 
+def plan(cfg: Any) -> str:
+    """What a checked configuration will do. Loads tasks and tokenizer, and starts nothing."""
+    tokenizer = get_tokenizer(cfg.trainer.policy.model.path, trust_remote_code=True)
+    placement, engine = cfg.trainer.placement, cfg.generator.inference_engine
+    training = placement.policy_num_nodes * placement.policy_num_gpus_per_node
+    per_engine = engine.tensor_parallel_size * engine.pipeline_parallel_size * engine.data_parallel_size
+    sampling = engine.num_engines * per_engine
+    gpus = f"{training}, which sample too" if placement.colocate_all else f"{training}, and {sampling} that sample"
+    return (
+        f"{make_generator(cfg, tokenizer, None).driver.plan}\n"
+        f"SkyRL-train: {cfg.trainer.train_batch_size} prompts of {cfg.generator.n_samples_per_prompt} rollouts a step; "
+        f"GPUs that train: {gpus}"
+    )
+
+
 def main() -> None:
-    cfg = read_config(sys.argv[1:])
+    arguments = [argument for argument in sys.argv[1:] if argument != "--plan"]
+    cfg = read_config(arguments)
+    if len(arguments) < len(sys.argv) - 1:
+        sys.stdout.write(plan(cfg) + "\n")
+        return
     initialize_ray(cfg)
     ray.get(entrypoint.remote(cfg))
 

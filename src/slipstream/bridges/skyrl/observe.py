@@ -3,8 +3,8 @@
 `slipstream.observe=FILE` starts it. FILE gets a line for each step: the trainer's logprobs against those that the
 tokens were sampled with, its advantages row by row, what the update changed, the engine's logprobs under the new
 weights against the trainer's, and SkyRL-train's own figures. `step_report` compares the lines with the run store.
-Invariants: nothing of what SkyRL-train computes or trains on is changed. A step takes two more passes over its rows, one
-of the trainer's and one of the engine's.
+Invariants: nothing of what SkyRL-train computes or trains on is changed. A step takes two more passes over its rows,
+one of the trainer's and one of the engine's.
 """
 
 from __future__ import annotations
@@ -76,11 +76,17 @@ class ObservedTrainer(SlipstreamTrainer):
         self._line |= {
             "rows": [
                 described_row(
-                    task_id=task_id, sample=sample, row=row, mask=before.mask[place], advantages=before.advantages[place]
+                    task_id=task_id,
+                    sample=sample,
+                    row=row,
+                    mask=before.mask[place],
+                    advantages=before.advantages[place],
                 )
                 for place, (task_id, sample, row) in enumerate(self._places)
             ],
-            "trainer_against_passed": difference([(before.trained(before.old, row), before.trained(before.passed, row)) for row in rows]),
+            "trainer_against_passed": difference(
+                [(before.trained(before.old, row), before.trained(before.passed, row)) for row in rows]
+            ),
             "update_moved": difference([(before.trained(before.old, row), before.trained(after, row)) for row in rows]),
         }
         self._rows = [

@@ -1,8 +1,8 @@
 """SkyRL-train's trainer, whose loss counts rollouts where it counts rows.
 
-SkyRL-train scales a batch's advantages so that the sum over its tokens is the mean that `loss_reduction` names. Its means
-over sequences divide by rows, so rollouts that are masked, and rollouts of several rows, would make every gradient
-smaller. Here the scale is that of the embedded learner: a rollout counts once, and only if it is learnt from.
+SkyRL-train scales a batch's advantages so that the sum over its tokens is the mean that `loss_reduction` names. Its
+means over sequences divide by rows, so rollouts that are masked, and rollouts of several rows, would make every
+gradient smaller. Here the scale is that of the embedded learner: a rollout counts once, and only if it is learnt from.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class SlipstreamTrainer(RayPPOTrainer):  # type: ignore[misc]  # skyrl is not ty
         scaled = data["advantages"] * 0
         for start, end in mini_batch_boundaries:
             num_tokens = [int(number) for number in data["loss_mask"][start:end].sum(dim=-1)]
-            scales = row_scales(
-                rollouts[start:end], num_tokens, normaliser, fixed_length=algorithm.max_seq_len or 1
-            )
+            scales = row_scales(rollouts[start:end], num_tokens, normaliser, fixed_length=algorithm.max_seq_len or 1)
             scaled[start:end] = data["advantages"][start:end] * scaled.new_tensor(scales).unsqueeze(-1)
         data["advantages"] = scaled
         return data
