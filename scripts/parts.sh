@@ -77,19 +77,18 @@ pack_trainer() {
 add_flash_attn() {
   version=2.8.3.post2
   sha256=d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b
-  $pip download --no-deps --no-build-isolation --no-binary flash-attn --dest "$work/flash" "flash-attn==$version" \
-    2> /dev/null || true
-  if [ ! -f "$work/flash/flash_attn-$version.tar.gz" ]; then
-    url=$("$python" - "$version" <<'PROGRAM'
-import re, sys, urllib.request
-page = urllib.request.urlopen("https://pypi.org/simple/flash-attn/").read().decode()
-print(re.search(rf'href="([^"#]*/flash_attn-{re.escape(sys.argv[1])}\.tar\.gz)', page)[1])
+  mkdir -p "$work/flash"
+  # Not with pip, which would run its setup.
+  "$python" - "$version" "$work/flash/flash_attn-$version.tar.gz" <<'PROGRAM'
+import re
+import sys
+import urllib.request
+
+version, path = sys.argv[1:]
+with urllib.request.urlopen("https://pypi.org/simple/flash-attn/") as page:
+    url = re.search(rf'href="([^"#]*/flash_attn-{re.escape(version)}\.tar\.gz)', page.read().decode())[1]
+urllib.request.urlretrieve(url, path)
 PROGRAM
-)
-    mkdir -p "$work/flash"
-    "$python" -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$url" \
-      "$work/flash/flash_attn-$version.tar.gz"
-  fi
   echo "$sha256  $work/flash/flash_attn-$version.tar.gz" | sha256sum --check --quiet
   tar -C "$work/flash" -xzf "$work/flash/flash_attn-$version.tar.gz"
   mkdir -p "$1/flash_attn/ops/triton"
