@@ -17,8 +17,9 @@ from transformers import AutoTokenizer
 from bridges_skyrl.skyrl_stage import RECIPE, STEP, make_input, serving
 from slipstream.batch.advantages import dr_grpo, leave_one_out
 from slipstream.batch.rows import make_batch
-from slipstream.bridges.skyrl.main import read_config
-from slipstream.bridges.skyrl.setup import make_generator
+from slipstream.bridges.driven import check_version
+from slipstream.bridges.skyrl.main import plan, read_config
+from slipstream.bridges.skyrl.setup import SEAM, make_generator
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.record import RunStore
 from slipstream.types import Group, JobKey, Rollout, Row
@@ -122,6 +123,7 @@ def wanted_rows(rows: Sequence[Row]) -> dict[JobKey, list[Row]]:
 
 def test_this_is_skyrl_0_4_0() -> None:
     assert metadata.version("skyrl") == "0.4.0"
+    check_version("skyrl", "0.0.1", SEAM)  # what the bridge uses of it is there
 
 
 def test_what_arrives_is_what_batch_made_and_so_are_skyrls_advantages(folder: Path, tmp_path: Path) -> None:
@@ -255,6 +257,12 @@ def test_an_engine_without_logprobs_is_refused(folder: Path, tmp_path: Path) -> 
 def test_settings_that_cannot_work_are_refused(folder: Path, tmp_path: Path, change: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make_cfg(folder, tmp_path, change)
+
+
+def test_a_plan_says_what_would_be_done(folder: Path, tmp_path: Path) -> None:
+    said = plan(make_cfg(folder, tmp_path, *of_prompts(2)))
+    assert said.startswith("stage: 4 tasks from ") and f"recorded in {tmp_path}" in said
+    assert said.endswith("SkyRL-train: 2 prompts of 4 rollouts a step; GPUs that train: 1, which sample too")
 
 
 def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:

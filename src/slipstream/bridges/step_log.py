@@ -57,16 +57,17 @@ def kept_rows(rows: Sequence[ScoredRow], answered: Sequence[Sequence[float]]) ->
 
 
 def described_row(
-    *, task_id: str, sample: int, row: int, mask: Sequence[int], advantages: Sequence[float]
+    *, task_id: str, sample: int, row: int, mask: Sequence[int], advantages: Sequence[float], outside: bool
 ) -> dict[str, Any]:
-    """Which row of which rollout it is, and the advantages that the trainer gave its tokens."""
+    """Which row of which rollout it is, and the advantages that the trainer gave its trained tokens. `outside`: it gave
+    one where nothing may have any."""
     return {
         "task_id": task_id,
         "sample": sample,
         "row": row,
         "num_trained": sum(mask),
         "advantages": sorted(set(where(advantages, mask))),
-        "outside": any(where(advantages, [1 - bit for bit in mask])),
+        "outside": outside,
     }
 
 

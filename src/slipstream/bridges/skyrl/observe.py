@@ -81,6 +81,7 @@ class ObservedTrainer(SlipstreamTrainer):
                     row=row,
                     mask=before.mask[place],
                     advantages=before.advantages[place],
+                    outside=before.outside[place],
                 )
                 for place, (task_id, sample, row) in enumerate(self._places)
             ],
@@ -162,6 +163,8 @@ class _Columns:
         ]
         self.mask: list[list[int]] = [[int(bit) for bit in row] for row in self.of_responses(data["loss_mask"])]
         self.advantages = self.of_responses(data["advantages"])
+        """SkyRL-train gives one to every token of a response: its loss applies the mask."""
+        self.outside = [bool(row.any()) for row in (data["advantages"] * (1 - data["response_mask"]))[:num]]
         self.old = self.of_responses(data["action_log_probs"])
         """The trainer's logprobs before the update."""
         self.passed = self.of_responses(data["rollout_logprobs"])

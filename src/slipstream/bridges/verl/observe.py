@@ -150,12 +150,14 @@ class _Columns:
 
     def described(self, place: int) -> dict[str, Any]:
         _, sample, row = self._keys[place].rsplit("_", 2)
+        mask, advantages = self.mask[place], self._advantages[place]
         return described_row(
             task_id=self._info[place]["task_id"],
             sample=int(sample),
             row=int(row),
-            mask=self.mask[place],
-            advantages=self._advantages[place],
+            mask=mask,
+            advantages=advantages,
+            outside=any(where(advantages, [1 - bit for bit in mask])),
         )
 
 
