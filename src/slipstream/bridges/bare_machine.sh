@@ -29,15 +29,17 @@ fi
 # Ray and vLLM start processes of their own, which find packages and settings by these.
 export PYTHONPATH="$work/packages:$PWD/src" PYTHONUNBUFFERED=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0
-export SLIPSTREAM_HOME="$work/home" TRITON_CACHE_DIR="$work/triton" VLLM_CACHE_ROOT="$work/vllm" HYDRA_FULL_ERROR=1
+export SLIPSTREAM_HOME="$work/home" HF_HOME="$work/hf" TRITON_CACHE_DIR="$work/triton" VLLM_CACHE_ROOT="$work/vllm"
+export HYDRA_FULL_ERROR=1
 # A machine without a network has the loopback interface alone.
 export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo VLLM_HOST_IP=127.0.0.1 RAY_agent_register_timeout_ms=300000
 unset RAY_ADDRESS
 case "$trainer" in
   # verl 0.9.1 was made for vLLM 0.24, whose model runner this is: it sets weights and masks logits inside it.
   verl) export VLLM_USE_V2_MODEL_RUNNER=0 ;;
-  # SkyRL-train writes to a file of its own what its workers and vLLM say, unless this is set.
-  skyrl) export SKYRL_DUMP_INFRA_LOG_TO_STDOUT=1 ;;
+  # SkyRL-train writes to a file of its own what its workers and vLLM say, unless this is set, and leaves it to Ray how
+  # much memory its object store takes.
+  skyrl) export SKYRL_DUMP_INFRA_LOG_TO_STDOUT=1 RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES=4000000000 ;;
 esac
 
 # start NAME STEPS SETTING...: train up to so many steps.
