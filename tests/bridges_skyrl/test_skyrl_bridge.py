@@ -73,9 +73,7 @@ def generate(
     return asyncio.run(main())
 
 
-def trained_on(
-    folder: Path, cfg: Any, output: dict[str, Any], uids: list[str], kind: type[RayPPOTrainer] = RayPPOTrainer
-) -> Any:
+def trained_on(folder: Path, cfg: Any, output: dict[str, Any], uids: list[str], kind: Any = RayPPOTrainer) -> Any:
     """What SkyRL-train's own trainer makes from it: its post-processing, its padding, its advantages."""
     trainer = kind.__new__(kind)
     trainer.cfg = cfg
