@@ -61,9 +61,11 @@ lock-bridges: .venv/.installed  ## the same for `make bridges`; torch is left ou
 	    --universal --python-version $${pair#*:} --generate-hashes --no-emit-index-url --no-header \
 	    --no-annotate --upgrade --output-file requirements-$${pair%:*}.txt || exit 1; \
 	done
-	$(BIN)/uv pip compile pyproject.toml requirements-verl-gpu.in --python-version 3.12 \
-	  --python-platform x86_64-manylinux_2_34 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade \
-	  --output-file requirements-verl-gpu.txt
+	for name in verl skyrl; do \
+	  $(BIN)/uv pip compile pyproject.toml requirements-$$name-gpu.in --python-version 3.12 \
+	    --python-platform x86_64-manylinux_2_34 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	    --upgrade --output-file requirements-$$name-gpu.txt || exit 1; \
+	done
 
 clean:
 	rm -rf .venv .venv-bridges .venv-tinker .venv-verl .venv-skyrl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

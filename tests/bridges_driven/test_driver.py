@@ -193,11 +193,17 @@ def test_a_task_that_is_not_there_is_refused(folder: Path, tmp_path: Path) -> No
         driving(folder, tmp_path, work)
 
 
-def test_another_version_of_a_trainer_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"pytest .* is installed, and this bridge is for 0\.0\.1"):
-        check_version("pytest", "0.0.1")
+def test_another_version_of_a_trainer_is_refused_where_it_lacks_what_the_bridge_uses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(ConfigError, match="pip install no-such-trainer==1"):
-        check_version("no-such-trainer", "1")
+        check_version("no-such-trainer", "1", {})
+    there = {"json:dumps": ("obj", "indent"), f"{__name__}:PromptRequest": ("task_id", "num")}
+    check_version("pytest", "0.0.1", there)
+    assert "this bridge was tested with 0.0.1" in caplog.text
+    for lacking in ({"json:dumps": ("obj", "colour")}, {"json:paint": ("colour",)}, {"jsony:dumps": ("colour",)}):
+        with pytest.raises(ConfigError, match=r"has no colour: this bridge is for pytest==0\.0\.1"):
+            check_version("pytest", "0.0.1", {**there, **lacking})
 
 
 def test_the_trainers_window_holds_where_it_is_smaller(folder: Path) -> None:

@@ -159,6 +159,12 @@ def test_a_server_without_logprobs_is_refused_at_the_start() -> None:
         asyncio.run(learner_on(FakeServer(has_logprobs=False)).start())
 
 
+def test_a_server_that_cannot_be_sampled_from_is_refused_at_the_start() -> None:
+    """As SkyRL's cannot with an SDK from 0.29 on."""
+    with pytest.raises(ConfigError, match=r"the server of this test cannot be sampled from.*: no such adapter"):
+        asyncio.run(learner_on(FakeServer(has_lost_it=True)).start())
+
+
 def test_a_server_that_does_not_sample_from_what_it_trains_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not sample from what it trains"):
         asyncio.run(learner_on(FakeServer(off_by=3.0)).start())

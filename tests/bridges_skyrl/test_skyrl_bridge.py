@@ -17,8 +17,9 @@ from transformers import AutoTokenizer
 from bridges_skyrl.skyrl_stage import RECIPE, STEP, make_input, serving
 from slipstream.batch.advantages import dr_grpo, leave_one_out
 from slipstream.batch.rows import make_batch
-from slipstream.bridges.skyrl.main import read_config
-from slipstream.bridges.skyrl.setup import make_generator
+from slipstream.bridges.driven import check_version
+from slipstream.bridges.skyrl.main import plan, read_config
+from slipstream.bridges.skyrl.setup import SEAM, make_generator
 from slipstream.errors import BridgeError, ConfigError
 from slipstream.record import RunStore
 from slipstream.types import Group, JobKey, Rollout, Row
@@ -72,18 +73,17 @@ def generate(
     return asyncio.run(main())
 
 
-def trained_on(folder: Path, cfg: Any, output: dict[str, Any], uids: list[str]) -> Any:
+def trained_on(folder: Path, cfg: Any, output: dict[str, Any], uids: list[str], kind: Any = RayPPOTrainer) -> Any:
     """What SkyRL-train's own trainer makes from it: its post-processing, its padding, its advantages."""
-    named = SimpleNamespace(
-        cfg=cfg,
-        all_metrics={},
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        dispatch=SimpleNamespace(get_lcm_dp_size=lambda: 1),
-    )
-    output, uids = RayPPOTrainer.postprocess_generator_output(named, dict(output), uids)
-    data = RayPPOTrainer.convert_to_training_input(named, output, uids)
+    trainer = kind.__new__(kind)
+    trainer.cfg = cfg
+    trainer.all_metrics = {}
+    trainer.tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    output, uids = trainer.postprocess_generator_output(dict(output), uids)
+    data = trainer.convert_to_training_input(output, uids)
     data["values"] = None
-    return RayPPOTrainer.compute_advantages_and_returns(named, data)
+    return trainer.compute_advantages_and_returns(data)
 
 
 def recorded(runs: Path) -> list[Rollout]:
@@ -121,6 +121,7 @@ def wanted_rows(rows: Sequence[Row]) -> dict[JobKey, list[Row]]:
 
 def test_this_is_skyrl_0_4_0() -> None:
     assert metadata.version("skyrl") == "0.4.0"
+    check_version("skyrl", "0.0.1", SEAM)  # what the bridge uses of it is there
 
 
 def test_what_arrives_is_what_batch_made_and_so_are_skyrls_advantages(folder: Path, tmp_path: Path) -> None:
@@ -246,12 +247,20 @@ def test_an_engine_without_logprobs_is_refused(folder: Path, tmp_path: Path) -> 
         ("trainer.algorithm.use_kl_in_reward=true", "use_kl_loss=true"),
         ("slipstream.recipe=", "name a recipe"),
         ("generator.merge_stepwise_output=true", "merged already"),
-        ("config=none", "those that ship are swe_32b"),
+        ("trainer.algorithm.advantage_batch_normalize=true", "so set it to false"),
+        ("config=none", "those that ship are one_gpu, swe_32b"),
+        ("trainer.run_name=${trainer.project_name}", "refers to another that is not given"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(folder: Path, tmp_path: Path, change: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make_cfg(folder, tmp_path, change)
+
+
+def test_a_plan_says_what_would_be_done(folder: Path, tmp_path: Path) -> None:
+    said = plan(make_cfg(folder, tmp_path, *of_prompts(2)))
+    assert said.startswith("stage: 4 tasks from ") and f"recorded in {tmp_path}" in said
+    assert said.endswith("SkyRL-train: 2 prompts of 4 rollouts a step; GPUs that train: 1, which sample too")
 
 
 def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -283,3 +292,11 @@ def test_the_configuration_for_swe_at_32b_is_one_that_skyrl_takes(folder: Path, 
     assert (cfg.trainer.train_batch_size, cfg.generator.n_samples_per_prompt) == (64, 8)
     assert cfg.trainer.policy.optimizer_config.lr == 1e-6
     assert cfg.data.train_data == [str(tmp_path / "data" / "train.jsonl")]
+
+
+def test_the_configuration_for_one_gpu_keeps_all_in_one_folder(folder: Path, tmp_path: Path) -> None:
+    cfg = read_config(["config=one_gpu", f"trainer.policy.model.path={folder}", f"trainer.export_path={tmp_path}"])
+    assert cfg.slipstream.observe == str(tmp_path / "steps.jsonl")
+    assert cfg.trainer.ckpt_path == str(tmp_path / "checkpoints")
+    assert cfg.data.train_data == [str(tmp_path / "rollouts" / "data" / "train.jsonl")]
+    assert cfg.generator.inference_engine.engine_init_kwargs["logprobs_mode"] == "processed_logprobs"

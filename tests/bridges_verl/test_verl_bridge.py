@@ -26,9 +26,10 @@ import slipstream.bridges.verl.config
 from bridges_verl.verl_stage import RECIPE, VERSION, make_client, make_config
 from slipstream.batch.advantages import dr_grpo, leave_one_out
 from slipstream.batch.rows import make_batch
-from slipstream.bridges.verl.main import prepare
+from slipstream.bridges.driven import check_version
+from slipstream.bridges.verl.main import plan, prepare
 from slipstream.bridges.verl.manager import SlipstreamManager
-from slipstream.bridges.verl.setup import check_config, make_driver
+from slipstream.bridges.verl.setup import SEAM, check_config, make_driver
 from slipstream.errors import ConfigError
 from slipstream.record import RunStore
 from slipstream.types import Batch, Group, Rollout, Row
@@ -162,6 +163,15 @@ def expected_rows(made: Batch, uids: Sequence[str]) -> dict[str, Row]:
 
 def test_this_is_verl_0_9_1() -> None:
     assert metadata.version("verl") == "0.9.1"
+    check_version("verl", "0.0.1", SEAM)  # what the bridge uses of it is there
+
+
+def test_a_plan_says_what_would_be_done(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path)
+    prepare(config)
+    said = plan(config)
+    assert said.startswith("stage: 4 tasks from ") and f"recorded in {tmp_path}" in said
+    assert "rollouts a step, on " in said
 
 
 def test_what_arrives_in_verls_queue_is_what_batch_made_and_so_are_its_advantages(passing: Trainer) -> None:

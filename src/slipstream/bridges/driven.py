@@ -13,6 +13,8 @@ trainer repeats the steps after its checkpoint, with new rollouts.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
 import json
 import logging
 from collections import Counter
@@ -20,7 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from slipstream.aio import outlast, task_group
 from slipstream.batch.advantages import ESTIMATORS, Estimator
@@ -96,6 +100,17 @@ class Driver:
     def estimator(self) -> Estimator:
         """The recipe's, for a trainer that passes advantages through."""
         return ESTIMATORS[self.config.advantages]
+
+    @property
+    def plan(self) -> str:
+        """What a trainer will ask for, in a sentence or two."""
+        config = self.config
+        held_out = f", held out: {config.held_out.source}" if config.held_out.source else ""
+        return (
+            f"{config.name}: {len(self.tasks)} tasks from {config.tasks.source}{held_out}; a window of "
+            f"{config.model.context_tokens or 'the model'} tokens, advantages {config.advantages}, at most "
+            f"{config.dispatch.slots} rollouts at once; recorded in {self.folder}"
+        )
 
     @property
     def run_folder(self) -> Path:
@@ -312,14 +327,35 @@ def _write_rows(config: TrainConfig, path: Path, *, held_out: bool) -> Path:
 # ---------------------------------------------------------------- checks
 
 
-def check_version(package: str, wanted: str) -> None:
-    """Refuse any version of a trainer except the one its bridge was tested with."""
+def check_version(package: str, tested: str, seam: Mapping[str, Sequence[str]]) -> None:
+    """Warn of a version of a trainer that its bridge was not tested with, and refuse one without what the bridge uses.
+
+    `seam` names that: by `module:name`, the arguments of a function, or the fields of a class.
+    """
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:
-        raise ConfigError(f"{package} is not installed: pip install {package}=={wanted}") from None
-    if found != wanted:
-        raise ConfigError(f"{package} {found} is installed, and this bridge is for {wanted}: install that version")
+        raise ConfigError(f"{package} is not installed: pip install {package}=={tested}") from None
+    if found == tested:
+        return
+    for place, names in seam.items():
+        missing = sorted(set(names) - _names_at(place))
+        if missing:
+            raise ConfigError(
+                f"{package} {found} is installed, whose {place} has no {', '.join(missing)}: this bridge is for "
+                f"{package}=={tested}, so install that version"
+            )
+    logger.warning("%s %s is installed, and this bridge was tested with %s", package, found, tested)
+
+
+def _names_at(place: str) -> set[str]:
+    """Empty if there is nothing at that place."""
+    module, _, path = place.partition(":")
+    try:
+        part: Any = attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return set()
+    return set(get_type_hints(part) if isinstance(part, type) else inspect.signature(part).parameters)
 
 
 def _check_tokenizer(config: TrainConfig, ours: list[int], theirs: list[int]) -> None:

@@ -3,8 +3,9 @@
     python -m slipstream.bridges.skyrl.main config=swe_32b slipstream.tasks=tasks.jsonl
     python -m slipstream.bridges.skyrl.main slipstream.recipe=quickstart trainer.policy.model.path=MODEL ...
 
-Settings are SkyRL-train's, over those of a file: `config` is its path, or a name in `config/`. Data files are written
-from the recipe's tasks unless `data.train_data` names some.
+With `--plan` everything is checked and nothing is started, which needs no GPU.
+Settings are SkyRL-train's, over those of a file: `config` is its path, or a name in `config/`; `${...}` is another
+setting that is given. Data files are written from the recipe's tasks unless `data.train_data` names some.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Any
 
 import ray
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.utils import validate_cfg
 from skyrl.train.utils.utils import initialize_ray
+from skyrl.utils.tok import get_tokenizer
 
 from slipstream.bridges.driven import PASS_THROUGH, write_prompts
 from slipstream.bridges.skyrl.advantage import register
+from slipstream.bridges.skyrl.observe import ObservedTrainer
 from slipstream.bridges.skyrl.setup import (
     SlipstreamTrainConfig,
     check_config,
@@ -30,6 +34,7 @@ from slipstream.bridges.skyrl.setup import (
     runs_folder,
     settings_of,
 )
+from slipstream.bridges.skyrl.trainer import SlipstreamTrainer
 from slipstream.errors import ConfigError
 
 CONFIGS = Path(__file__).parent / "config"
@@ -55,6 +60,9 @@ class SlipstreamExp(BasePPOExp):  # type: ignore[misc]  # skyrl is not typed
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
         return make_generator(cfg, tokenizer, inference_engine_client, model=resolve_policy_model_name(cfg))
 
+    def get_trainer(self, *given: Any, **named: Any) -> Any:
+        return (ObservedTrainer if self.cfg.slipstream.observe else SlipstreamTrainer)(*given, **named)
+
 
 @ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]
 def entrypoint(cfg: Any) -> None:
@@ -71,7 +79,7 @@ def read_config(arguments: Sequence[str]) -> Any:
             raise ConfigError(f'"{argument}" is not a setting: write key=value')
         given |= dict(_flat(_read(value))) if key == "config" else {key: _parsed(value)}
     names_data = "data.train_data" in given
-    cfg = SlipstreamTrainConfig.from_cli_overrides(given)
+    cfg = SlipstreamTrainConfig.from_cli_overrides(_resolved(given))
     check_config(cfg)
     register()
     if not names_data:
@@ -90,6 +98,16 @@ def _read(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))
 
 
+def _resolved(given: dict[str, Any]) -> dict[str, Any]:
+    settings = OmegaConf.create()
+    for key, value in given.items():
+        OmegaConf.update(settings, key, value)
+    try:
+        return dict(_flat(OmegaConf.to_container(settings, resolve=True)))
+    except InterpolationResolutionError as raised:
+        raise ConfigError(f"a setting refers to another that is not given: {str(raised).splitlines()[0]}") from raised
+
+
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, dict):
@@ -102,8 +120,27 @@ def _parsed(value: str) -> Any:
     return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]))["value"]
 
 
+def plan(cfg: Any) -> str:
+    """What a checked configuration will do. Loads tasks and tokenizer, and starts nothing."""
+    tokenizer = get_tokenizer(cfg.trainer.policy.model.path, trust_remote_code=True)
+    placement, engine = cfg.trainer.placement, cfg.generator.inference_engine
+    training = placement.policy_num_nodes * placement.policy_num_gpus_per_node
+    per_engine = engine.tensor_parallel_size * engine.pipeline_parallel_size * engine.data_parallel_size
+    sampling = engine.num_engines * per_engine
+    gpus = f"{training}, which sample too" if placement.colocate_all else f"{training}, and {sampling} that sample"
+    return (
+        f"{make_generator(cfg, tokenizer, None).driver.plan}\n"
+        f"SkyRL-train: {cfg.trainer.train_batch_size} prompts of {cfg.generator.n_samples_per_prompt} rollouts a step; "
+        f"GPUs that train: {gpus}"
+    )
+
+
 def main() -> None:
-    cfg = read_config(sys.argv[1:])
+    arguments = [argument for argument in sys.argv[1:] if argument != "--plan"]
+    cfg = read_config(arguments)
+    if len(arguments) < len(sys.argv) - 1:
+        sys.stdout.write(plan(cfg) + "\n")
+        return
     initialize_ray(cfg)
     ray.get(entrypoint.remote(cfg))
 

@@ -18,6 +18,30 @@ from slipstream.settings import TrainConfig
 
 VERSION = "0.4.0"
 
+SEAM = {
+    "skyrl.train.generators.base:GeneratorInput": ("trajectory_ids", "env_extras", "batch_metadata", "sampling_params"),
+    "skyrl.train.generators.base:GeneratorOutput": (
+        "prompt_token_ids",
+        "response_ids",
+        "rewards",
+        "loss_masks",
+        "stop_reasons",
+        "rollout_logprobs",
+        "trajectory_ids",
+        "is_last_step",
+    ),
+    "skyrl.backends.skyrl_train.inference_servers.base:InferenceEngineInput": (
+        "prompt_token_ids",
+        "session_ids",
+        "sampling_params",
+        "cache_salt",
+    ),
+    "skyrl.train.trainer:RayPPOTrainer.convert_to_training_input": ("generator_output", "uids"),
+    "skyrl.train.trainer:RayPPOTrainer._normalize_advantages": ("data", "mini_batch_boundaries", "prompt_boundaries"),
+    "skyrl.train.trainer:RayPPOTrainer.train_critic_and_policy": ("data",),
+}
+"""What of SkyRL-train the bridge gives, takes and overrides."""
+
 
 @dataclass
 class SlipstreamSection(BaseConfig):  # type: ignore[misc]  # skyrl is not typed
@@ -29,6 +53,8 @@ class SlipstreamSection(BaseConfig):  # type: ignore[misc]  # skyrl is not typed
     """Changes to its settings: `slipstream.set='[dispatch.slots=64]'`."""
     folder: Optional[str] = None  # noqa: UP045
     """Where its runs are recorded, a folder for each session; by default runs/skyrl-NAME."""
+    observe: Optional[str] = None  # noqa: UP045
+    """A file that gets, for each step, what the trainer computed beside what it was given."""
 
 
 @dataclass
@@ -38,13 +64,18 @@ class SlipstreamTrainConfig(SkyRLTrainConfig):  # type: ignore[misc]
 
 def check_config(cfg: Any) -> None:
     """Refuse settings of SkyRL-train's that cannot work with this bridge."""
-    check_version("skyrl", VERSION)
+    check_version("skyrl", VERSION, SEAM)
     if not cfg.slipstream.recipe:
         raise ConfigError("slipstream.recipe is not set: name a recipe, or file.py:function")
     if cfg.trainer.algorithm.advantage_estimator == PASS_THROUGH and cfg.trainer.algorithm.use_kl_in_reward:
         raise ConfigError(
             "trainer.algorithm.use_kl_in_reward=true: advantages that are passed through have no reward to take it "
             "from, so use trainer.algorithm.use_kl_loss=true"
+        )
+    if cfg.trainer.algorithm.advantage_batch_normalize:
+        raise ConfigError(
+            "trainer.algorithm.advantage_batch_normalize=true: its mean counts rollouts that are not learnt from, so "
+            "set it to false"
         )
     sampling = cfg.generator.sampling_params
     if sampling.logprobs is None:

@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ from slipstream.bridges.tinker.protocols import AdamStep, Adapter, Loss, PassRes
 from slipstream.bridges.tinker.schedule import minibatches, warm_steps
 from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
 from slipstream.engine.training.step_plan import Masked
-from slipstream.errors import BridgeError, ConfigError
+from slipstream.errors import BridgeError, ConfigError, ModelError
 from slipstream.types import Batch, SampleParams, UpdateResult, token_ids
 
 T = TypeVar("T")
@@ -300,7 +301,10 @@ class TinkerLearner:
     async def _check_server(self, adapter: Adapter, sampler: Sampler) -> None:
         """Sample a little and run the loss on it, so that what does not work fails now."""
         asked = SampleParams(max_tokens=8, seed=0, stop_ids=(self._probe_ids[0],))
-        sampled = await sampler.sample(self._probe_ids, asked)
+        try:
+            sampled = await sampler.sample(self._probe_ids, asked)
+        except ModelError as raised:
+            raise ConfigError(f"{self._service.where} cannot be sampled from{_with_sdk()}: {raised}") from raised
         if sampled.logprobs is None:
             raise ConfigError(
                 f"{self._service.where} samples without logprobs, which training needs: use another server"
@@ -332,6 +336,14 @@ class TinkerLearner:
         except BaseException:
             self._is_lost = True
             raise
+
+
+def _with_sdk() -> str:
+    try:
+        found = metadata.version("tinker")
+    except metadata.PackageNotFoundError:
+        return ""
+    return f" with the SDK tinker {found} (SkyRL's server 0.4.0 needs tinker 0.25 to 0.28)"
 
 
 def _probe(prompt_ids: Sequence[int], sampled_ids: Sequence[int], logprobs: Sequence[float]) -> Datum:

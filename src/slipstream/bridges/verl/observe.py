@@ -2,7 +2,7 @@
 
 `slipstream.observe=FILE` starts it. FILE gets a line for each step: the trainer's logprobs against those that the
 tokens were sampled with, its advantages row by row, what the update changed, the engine's logprobs under the new
-weights against the trainer's, and verl's own figures. `report` compares the lines with the run store.
+weights against the trainer's, and verl's own figures. `step_report` compares the lines with the run store.
 Invariants: nothing of what verl computes or trains on is changed. A step takes two more passes over its rows, one of
 the trainer's and one of the engine's.
 """
@@ -10,9 +10,7 @@ the trainer's and one of the engine's.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,9 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_from_nested
 
-NUM_KEPT = 8
-"""Rows whose logprobs are kept in FILE, to be computed again after a restart."""
+from slipstream.bridges.step_log import ScoredRow, StepLog, described_row, difference, kept_rows, of_prompt, where
 
-_FIGURES = ("actor/", "training/rollout", "training/global_step", "rollout_corr/", "timing_s/", "perf/max_memory")
+_FIGURES = ("actor/", "training/rollout", "training/global_step", "rollout_corr/", "perf/max_memory")
 
 
 class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not typed
@@ -34,22 +31,18 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
     def on_init_end(self) -> None:
         super().on_init_end()
         self._line: dict[str, Any] = {}
-        self._rows: list[_Row] = []
-        self._file = Path(self.config.slipstream.observe)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        kept = [json.loads(line) for line in lines]
-        self._kept = next((each for each in reversed(kept) if each["step"] == self.global_steps), None)
+        self._rows: list[ScoredRow] = []
+        self._log = StepLog(Path(self.config.slipstream.observe))
+        self._kept = self._log.kept_of(self.global_steps)
 
     def on_step_begin(self) -> None:
         super().on_step_begin()
-        if self._kept is not None:
+        if self._kept:
             # The first step after a restart: are the engine's logprobs still those of the checkpoint's weights?
-            kept = [_Row(**row) for row in self._kept["kept"]]
-            answered = self._ask_engine(kept)
-            pairs = [(row.logprobs, said) for row, said in zip(kept, answered, strict=True)]
-            self._line["engine_after_restart"] = _difference(pairs)
-            self._kept = None
+            answered = self._ask_engine(self._kept)
+            pairs = [(row.logprobs, said) for row, said in zip(self._kept, answered, strict=True)]
+            self._line["engine_after_restart"] = difference(pairs)
+            self._kept = []
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         out = super()._update_actor(batch, metrics)
@@ -68,8 +61,8 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
         seen = _Columns(batch)
         self._line |= {
             "rows": [seen.described(place) for place in seen.places],
-            "trainer_against_passed": _difference([(seen.old(place), seen.passed(place)) for place in seen.places]),
-            "update_moved": _difference([(seen.old(place), seen.new(place)) for place in seen.places]),
+            "trainer_against_passed": difference([(seen.old(place), seen.passed(place)) for place in seen.places]),
+            "update_moved": difference([(seen.old(place), seen.new(place)) for place in seen.places]),
         }
         self._rows = [seen.row(place) for place in seen.places if any(seen.mask[place])]
         return out
@@ -78,25 +71,22 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
         super().on_step_end()
         answered = self._ask_engine(self._rows)
         pairs = [(row.logprobs, said) for row, said in zip(self._rows, answered, strict=True)]
-        figures = {name: float(value) for name, value in self._metrics.items() if name.startswith(_FIGURES)}
         self._line |= {
             "step": self.global_steps,
-            "engine_after_sync": _difference(pairs),
-            "figures": figures | {f"timing_s/{name}": float(value) for name, value in self.timing_raw.items()},
-            "kept": [
-                {"ids": row.ids, "mask": row.mask, "logprobs": said}
-                for row, said in list(zip(self._rows, answered, strict=True))[:NUM_KEPT]
-            ],
+            "engine_after_sync": difference(pairs),
+            "grad_norm": float(self._metrics.get("actor/grad_norm", 0.0)),
+            "seconds": {name: float(value) for name, value in self.timing_raw.items() if "/" not in name},
+            "figures": {name: float(value) for name, value in self._metrics.items() if name.startswith(_FIGURES)},
+            "kept": kept_rows(self._rows, answered),
         }
-        with self._file.open("a") as file:
-            file.write(json.dumps(self._line) + "\n")
+        self._log.append(self._line)
         self._line = {}
 
-    def _ask_engine(self, rows: Sequence[_Row]) -> list[list[float]]:
+    def _ask_engine(self, rows: Sequence[ScoredRow]) -> list[list[float]]:
         """The engine's logprobs of the tokens that were learnt from, by verl's own client."""
         client = self.get_llm_client()
 
-        async def ask(number: int, row: _Row) -> list[float]:
+        async def ask(number: int, row: ScoredRow) -> list[float]:
             output = await client.generate(
                 f"observe-{self.global_steps}-{number}",
                 prompt_ids=row.ids,
@@ -104,7 +94,7 @@ class ObservedTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl is not type
             )
             said = [each[0] for each in output.extra_fields["prompt_logprobs"]]
             # The first of them is of the second token, and the last of none.
-            return _where(said[len(row.ids) - len(row.mask) - 1 : -1], row.mask)
+            return of_prompt([None, *said[:-1]], row)
 
         async def ask_all() -> list[list[float]]:
             return await asyncio.gather(*(ask(number, row) for number, row in enumerate(rows)))
@@ -118,15 +108,6 @@ class ObservedRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[misc]  #
     def run(self, config: Any) -> None:
         TRAINER_REGISTRY["sync"] = ObservedTrainer
         super().run(config)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    ids: list[int]
-    mask: list[int]
-    """Of the response, the last part of `ids`."""
-    logprobs: list[float]
-    """Where the mask is 1."""
 
 
 class _Columns:
@@ -156,40 +137,30 @@ class _Columns:
 
     def old(self, place: int) -> list[float]:
         """The trainer's logprobs before the update, of what is learnt from."""
-        return _where(self._old[place], self.mask[place])
+        return where(self._old[place], self.mask[place])
 
     def passed(self, place: int) -> list[float]:
-        return _where(self._passed[place], self.mask[place])
+        return where(self._passed[place], self.mask[place])
 
     def new(self, place: int) -> list[float]:
-        return _where(self._new[place], self.mask[place])
+        return where(self._new[place], self.mask[place])
 
-    def row(self, place: int) -> _Row:
-        return _Row(ids=self._ids[place], mask=self.mask[place], logprobs=self.new(place))
+    def row(self, place: int) -> ScoredRow:
+        return ScoredRow(ids=self._ids[place], mask=self.mask[place], logprobs=self.new(place))
 
     def described(self, place: int) -> dict[str, Any]:
         _, sample, row = self._keys[place].rsplit("_", 2)
         mask, advantages = self.mask[place], self._advantages[place]
-        return {
-            "task_id": self._info[place]["task_id"],
-            "sample": int(sample),
-            "row": int(row),
-            "num_trained": sum(mask),
-            "advantages": sorted(set(_where(advantages, mask))),
-            "outside": any(_where(advantages, [1 - bit for bit in mask])),
-        }
+        return described_row(
+            task_id=self._info[place]["task_id"],
+            sample=int(sample),
+            row=int(row),
+            mask=mask,
+            advantages=advantages,
+            outside=any(where(advantages, [1 - bit for bit in mask])),
+        )
 
 
 def _lists(rows: Any) -> list[Any]:
     """Of a nested tensor, or of a column of plain values."""
     return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-
-
-def _where(values: Sequence[float], mask: Sequence[int]) -> list[float]:
-    return [float(value) for value, bit in zip(values, mask, strict=True) if bit]
-
-
-def _difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> dict[str, float]:
-    """Of logprobs, in nats: over all tokens."""
-    found = [abs(one - other) for ones, others in pairs for one, other in zip(ones, others, strict=True)]
-    return {"tokens": len(found), "mean": sum(found) / max(1, len(found)), "max": max(found, default=0.0)}

@@ -15,13 +15,31 @@ from slipstream.settings import TrainConfig
 
 VERSION = "0.9.1"
 
+SEAM = {
+    "verl.experimental.agent_loop.agent_loop:AgentLoopOutput": (
+        "prompt_ids",
+        "response_ids",
+        "response_mask",
+        "response_logprobs",
+        "reward_score",
+        "extra_fields",
+    ),
+    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ.__ray_actor_class__._agent_loop_postprocess": (
+        "validate",
+        "kwargs",
+    ),
+    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ.generate_sequences": ("prompts",),
+    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync._update_actor": ("batch", "metrics"),
+}
+"""What of verl the bridge gives, takes and overrides."""
+
 SEVERAL_ROWS = (PASS_THROUGH, "grpo")
 """Estimators that count a rollout once, however many rows it has."""
 
 
 def check_config(config: Any) -> None:
     """Refuse settings of verl's that cannot work with this bridge. (Any: an omegaconf DictConfig.)"""
-    check_version("verl", VERSION)
+    check_version("verl", VERSION, SEAM)
     rollout = config.actor_rollout_ref.rollout
     if not rollout.calculate_log_probs:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The report on steps of verl: a run store of the scripted stage, and lines by hand as `observe` writes them."""
+"""The report on steps of a trainer: a run store of the scripted stage, and lines by hand as `observe` writes them."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from driven_stage import HERE, Served, make_folder
 
 from slipstream.bridges.client import ClientAnswer, ClientCompleter, Request
 from slipstream.bridges.driven import TRAIN, Driver, PromptRequest, driven_settings
-from slipstream.bridges.verl.report import report
+from slipstream.bridges.step_report import report
 from slipstream.types import StopReason
 
 STEP = 1
@@ -22,7 +22,7 @@ ADVANTAGES = [2 / 3, -2 / 3, 2 / 3, -2 / 3]
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four rollouts of one task, recorded as verl's manager records them."""
+    """Four rollouts of one task, recorded as a trainer's manager records them."""
     folder = tmp_path_factory.mktemp("run")
     model = make_folder(tmp_path_factory.mktemp("model") / "model")
     served = Served(model)
@@ -57,7 +57,8 @@ def line(**changed: Any) -> dict[str, Any]:
         "trainer_against_passed": SAME,
         "update_moved": {"tokens": 9, "mean": 0.1, "max": 0.3},
         "engine_after_sync": SAME,
-        "figures": {"actor/grad_norm": 0.5, "timing_s/gen": 1.25},
+        "grad_norm": 0.5,
+        "seconds": {"gen": 1.25},
     }
     return {**told, **changed}
 
@@ -93,7 +94,7 @@ ROWS = line()["rows"]
         ({"engine_after_sync": FAR}, "engine_logprobs"),
         ({"engine_after_restart": FAR}, "restart_has_the_weights"),
         ({"update_moved": SAME}, "update_moved_logprobs"),
-        ({"figures": {"actor/grad_norm": 0.0}}, "gradient"),
+        ({"grad_norm": 0.0}, "gradient"),
         ({"rows": [{**ROWS[0], "advantages": [0.667]}, *ROWS[1:]]}, "advantages"),
         ({"rows": [{**ROWS[0], "outside": True}, *ROWS[1:]]}, "advantages"),
         ({"rows": [{**ROWS[0], "sample": 7}, *ROWS[1:]]}, "all_rows_arrived"),

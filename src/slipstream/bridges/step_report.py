@@ -1,9 +1,9 @@
-"""Whole steps of verl's trainer, checked: what `observe` wrote against the run store and the checkpoints.
+"""Whole steps of a trainer that drives, checked: what `step_log` has against the run store and the checkpoints.
 
-    python -m slipstream.bridges.verl.report FOLDER
+    python -m slipstream.bridges.step_report FOLDER
 
-prints one JSON object. FOLDER is `trainer.default_local_dir` of runs with `+setup=one_gpu`. Nothing of verl or torch is
-imported here.
+prints one JSON object. FOLDER is that of runs of verl or SkyRL-train with the setup `one_gpu`: it has `steps.jsonl`,
+the run stores in `rollouts`, and the trainer's checkpoints. Nothing of a trainer or of torch is imported here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_LOGPROB_DIFFERENCE = 0.02
 """In nats, the mean over the tokens of a step."""
 
 Line: TypeAlias = Mapping[str, Any]
-"""What `observe` wrote of a step, as `json.loads` returns it."""
+"""What an observed trainer wrote of a step, as `json.loads` returns it."""
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _step(line: Line, stored: Mapping[int, _StoredStep], weights: Mapping[int, s
         "update_moved_logprobs": line["update_moved"]["max"] > 0,
         "checkpoint_has_other_weights": number in weights and weights[number] != weights.get(number - 1),
         "restart_has_the_weights": restart is None or restart["mean"] <= MAX_LOGPROB_DIFFERENCE,
-        "gradient": line["figures"].get("actor/grad_norm", 0.0) > 0,
+        "gradient": line["grad_norm"] > 0,
     }
     return {
         "step": number,
@@ -78,13 +78,9 @@ def _step(line: Line, stored: Mapping[int, _StoredStep], weights: Mapping[int, s
         "update_moved": line["update_moved"],
         "engine_after_sync": sync,
         "engine_after_restart": restart,
-        "grad_norm": line["figures"].get("actor/grad_norm"),
+        "grad_norm": line["grad_norm"],
         "weights": weights.get(number),
-        "seconds": {
-            name.removeprefix("timing_s/"): round(value, 2)
-            for name, value in line["figures"].items()
-            if name.startswith("timing_s/") and "/" not in name.removeprefix("timing_s/")
-        },
+        "seconds": {name: round(value, 2) for name, value in line["seconds"].items()},
         "failed": [name for name, holds in checks.items() if not holds],
         "passed": all(checks.values()),
     }
@@ -134,9 +130,10 @@ def _config(reader: RunReader) -> TrainConfig:
 
 
 def _weights(folder: Path) -> Iterator[tuple[int, str]]:
-    """A digest of the weights of each checkpoint."""
-    for path in folder.glob("global_step_*/actor/huggingface/*.safetensors"):
-        yield int(path.parents[2].name.removeprefix("global_step_")), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """A digest of the weights of each checkpoint, which both trainers keep below a folder `global_step_N`."""
+    for path in sorted(folder.rglob("global_step_*/**/*.safetensors")):
+        step = next(part for part in path.parts if part.startswith("global_step_"))
+        yield int(step.removeprefix("global_step_")), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _place(row: Line) -> tuple[str, int, int]:
