@@ -17,9 +17,8 @@ other samples. The first ones stay on record, in no plan.
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from slipstream.aio import task_group
@@ -35,12 +34,13 @@ from slipstream.tasks.jobs import make_job
 from slipstream.training.arrivals import Arrivals
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
+from slipstream.training.held_out import HELD_OUT, Interval, held_out_metrics, recorded_success
 from slipstream.training.learner import Learner
 from slipstream.training.signal import WARN_AFTER, advice, num_flat_at_end
 from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
 from slipstream.types import Group, Job, JobKey, Rollout, Task
 
-HELD_OUT = "held_out"
+REWARD = "reward/mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,10 @@ class TrainProgress:
     """Of the last step."""
     held_out: Mapping[int, float]
     """Success on the held-out tasks, by version."""
+    intervals: Mapping[int, Interval] = field(default_factory=dict)
+    """Of that success: 95 % intervals over the tasks."""
+    rewards: Mapping[int, float] = field(default_factory=dict)
+    """The mean reward of each step's rollouts."""
 
 
 class Trainer:
@@ -142,10 +146,10 @@ class Trainer:
         """Steps for which the feed has no replacements left."""
         self._metrics: Mapping[str, float] = {}
         self._told: TrainProgress | None = None
-        self.success: dict[int, float] = {
-            step: metrics["success"] for (step, kind), metrics in store.measured().items() if kind == HELD_OUT
-        }
+        self.success, self.intervals = recorded_success(store)
         """On the held-out tasks, by version."""
+        self.rewards = {step: each.metrics[REWARD] for step, each in self._steps.items() if each.metrics is not None}
+        """The mean reward of each step's rollouts."""
 
     async def run(self) -> None:
         """Train from where the learner and the store are to the last step."""
@@ -349,6 +353,7 @@ class Trainer:
         result = await self._learner.update(batch)
         self._record_work(LearnerWork.UPDATE, step, start_s)
         self._metrics = {**batch.metrics, **result.metrics}
+        self.rewards[step] = self._metrics[REWARD]
         if is_new:
             await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
             self._warn_if_flat()
@@ -406,14 +411,9 @@ class Trainer:
         await self._submit(jobs, version)
         rollouts = await self._arrivals.take(keys)
         check_graded(rollouts, f"the held-out tasks at version {version}")
-        rewards = _rewards(rollouts)
-        solved = [float(reward >= self._settings.solved_at) for reward in rewards]
-        self.success[version] = statistics.fmean(solved)
-        metrics = {
-            "success": self.success[version],
-            "reward": statistics.fmean(rewards),
-            "rollouts": float(len(rewards)),
-        }
+        metrics = held_out_metrics(rollouts, solved_at=self._settings.solved_at)
+        self.success[version] = metrics["success"]
+        self.intervals[version] = metrics["success/low"], metrics["success/high"]
         await self._record(Measured(step=version, kind=HELD_OUT, metrics=metrics))
         self._tell("evaluated")
 
@@ -431,6 +431,8 @@ class Trainer:
             view=self._dispatcher.view(),
             metrics=self._metrics,
             held_out=dict(self.success),
+            intervals=dict(self.intervals),
+            rewards=dict(self.rewards),
         )
         self._on_progress(self._told)
 
