@@ -12,9 +12,9 @@ _FORMS = (
     re.compile(r"[ ]*(\d{1,7})\|(?: |$)"),
     re.compile(r"[ ]*(\d{1,7})\|"),
     re.compile(r"[ ]*(\d{1,7})\t"),
-    re.compile(r"[ ]*(\d{1,7}):"),
+    re.compile(r"[ ]*(\d{1,7})[:-]"),
 )
-"""Ours, ours without its blank, and those of `cat -n` and `grep -n`."""
+"""Ours, ours without its blank, and those of `cat -n` and of `grep -n`, which has `-` beside lines around a match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def report(folder: Path) -> Iterator[FactoryReport]:
         provider = LocalProvider()
         try:
             return await make_tasks(
-                [str(source)], folder / "set", provider=provider, seed=3, per_package=3, fetcher=fetch_tiny
+                [str(source)], folder / "set", provider=provider, seed=5, per_package=3, fetcher=fetch_tiny
             )
         finally:
             await provider.aclose()
@@ -161,7 +161,7 @@ def test_a_package_that_the_folder_holds_is_not_made_again(report: FactoryReport
         provider = LocalProvider()
         try:
             return await make_tasks(
-                [str(folder / "tinypack-1.2"), "none-such==1"], folder / "set", provider=provider, seed=3,
+                [str(folder / "tinypack-1.2"), "none-such==1"], folder / "set", provider=provider, seed=5,
                 per_package=per_package, fetcher=refuse, **settings,
             )  # fmt: skip
         finally:

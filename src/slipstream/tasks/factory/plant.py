@@ -101,19 +101,21 @@ class _Search:
 
     def singles(self) -> Iterator[Mutant]:
         """Mutants with one mistake each, visiting every function once before any a second time."""
-        columns: list[list[Mutant]] = []
         functions = [one for one in self._suite.touched if not one.name.endswith(("__repr__", "__del__"))]
         self._rng.shuffle(functions)
-        for function in functions:
-            text = self._package.text(function.path)
-            edits = _shuffled(edits_of(text, function.body_line, function.last_line), self._rng)
-            sound = (edit for edit in edits if not self._is_linted(function.path, text, edit))
-            chosen = islice(sound, TRIES_PER_FUNCTION)
-            columns.append([Mutant(edits={function: (edit,)}) for edit in chosen])
+        columns = [self._of_function(function, self._rng.getrandbits(64)) for function in functions]
         for row in zip_longest(*columns):
             for mutant in row:
                 if mutant is not None and self._has_room(mutant.functions[0]):
                     yield mutant
+
+    def _of_function(self, function: Function, seed: int) -> Iterator[Mutant]:
+        """Looked for when they are asked for: a module of thousands of lines takes long to lint."""
+        text = self._package.text(function.path)
+        edits = _shuffled(edits_of(text, function.body_line, function.last_line), random.Random(seed))
+        sound = (edit for edit in edits if not self._is_linted(function.path, text, edit))
+        for edit in islice(sound, TRIES_PER_FUNCTION):
+            yield Mutant(edits={function: (edit,)})
 
     def _is_linted(self, path: str, text: str, edit: Edit) -> bool:
         """Whether a linter would find the mistake."""

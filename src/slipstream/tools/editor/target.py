@@ -1,8 +1,8 @@
 """The change that a call of an edit tool means: finds the text to replace, or says what it is closest to.
 
 Input: the bytes of a file and the arguments of a call. Output: an Edited, or a ToolError for the model. Invariants: a
-text is replaced only if it is in the file exactly once, or once where its own line numbers say; line numbers that were
-copied from a view are not written into the file.
+text is replaced only if it is in the file exactly once, or once where its own line numbers say, or once if all its
+lines are indented by as much more or less; line numbers that were copied from a view are not written into the file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from slipstream.errors import ToolError
 from slipstream.tools.editor.closest import Near, closest
+from slipstream.tools.editor.indent import by_indent
 from slipstream.tools.editor.show import numbered
 from slipstream.tools.editor.text import (
     Change,
@@ -79,6 +80,8 @@ def replaced(path: str, data: bytes, old: str, new: str, words: EditWords) -> Ed
     if not places and (meant := _by_numbers(file.folded, old, words.max_places + 1)):
         old, places = meant
         notes.append(words.old)
+    if not places and (shifted := by_indent(file.folded, fold(old), fold(new))):
+        return _spliced(path, file, replacement(file, shifted.place, shifted.old, shifted.new), words, shifted=True)
     if not places:
         raise _miss(path, file, old, new, words)
     if len(places) > 1:
@@ -139,7 +142,9 @@ def _written_bare(new: str, first: int, last: int, *, is_certain: bool) -> str:
 # ---------------------------------------------------------------- changes
 
 
-def _spliced(path: str, file: TextFile, change: Change, words: EditWords, numbered_: Sequence[str] = ()) -> Edited:
+def _spliced(
+    path: str, file: TextFile, change: Change, words: EditWords, numbered_: Sequence[str] = (), *, shifted: bool = False
+) -> Edited:
     try:
         after = file.splice(change.start, change.end, change.new)
     except UnicodeEncodeError as unfit:
@@ -152,8 +157,10 @@ def _spliced(path: str, file: TextFile, change: Change, words: EditWords, number
         raise ToolError(f"{words.prefix}nothing would change: the file already has this text there")
     head, new = fold(file.text[: change.start]), fold(change.new)
     folded = head + new + fold(file.text[change.end :])
-    notes = (f"[without the line numbers in {' and '.join(numbered_)}]",) if numbered_ else ()
-    return Edited(data=after, folded=folded, start=len(head), end=len(head) + len(new), notes=notes)
+    notes = [f"[without the line numbers in {' and '.join(numbered_)}]"] if numbered_ else []
+    if shifted:
+        notes.append(f"[{words.new} was indented as the file is]")
+    return Edited(data=after, folded=folded, start=len(head), end=len(head) + len(new), notes=tuple(notes))
 
 
 # ---------------------------------------------------------------- what to say if it is not there once
