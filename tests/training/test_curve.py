@@ -118,7 +118,7 @@ def test_a_run_has_its_curve_while_it_goes_on(tmp_path: Path) -> None:
     assert has_curve and all(has_curve)
     picture = (tmp_path / "run" / "curve.svg").read_text()
     assert SUCCESS in picture and REWARD in picture
-    success, intervals = recorded_success(RunStore.read(tmp_path / "run"))
+    success, intervals = recorded_success(RunStore.read(tmp_path / "run").measured())
     assert success.keys() == intervals.keys() == {0, 1}
     assert all(low <= success[version] <= high for version, (low, high) in intervals.items())
 

@@ -30,7 +30,7 @@ class CurveFile:
             nonlocal drawn
             if (there := (len(progress.held_out), len(progress.rewards))) != drawn:
                 drawn = there
-                self.draw(run_curves(progress.held_out, progress.intervals, progress.rewards))
+                self.draw(run_curves(progress.held_out, progress.intervals, progress.rewards, progress.held_out_sets))
             on_progress(progress)
 
         return watched
@@ -45,10 +45,18 @@ class CurveFile:
 
 
 def run_curves(
-    success: Mapping[int, float], intervals: Mapping[int, tuple[float, float]], rewards: Mapping[int, float]
+    success: Mapping[int, float],
+    intervals: Mapping[int, tuple[float, float]],
+    rewards: Mapping[int, float],
+    sets: Mapping[str, Mapping[int, float]],
 ) -> dict[str, Curve]:
-    """Success and its intervals by version; rewards by step, which is the version that earned them."""
-    return {SUCCESS: success_curve(success, intervals), REWARD: Curve(points=sorted(rewards.items()), is_faint=True)}
+    """Success and its intervals by version, that of each set of a mixture too; rewards by step, which is the version
+    that earned them."""
+    return {
+        SUCCESS: success_curve(success, intervals),
+        REWARD: Curve(points=sorted(rewards.items()), is_faint=True),
+        **{name: success_curve(by_version, {}) for name, by_version in sets.items()},
+    }
 
 
 def success_curve(success: Mapping[int, float], intervals: Mapping[int, tuple[float, float]]) -> Curve:

@@ -34,7 +34,7 @@ from slipstream.tasks.jobs import make_job
 from slipstream.training.arrivals import Arrivals
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
-from slipstream.training.held_out import HELD_OUT, Interval, held_out_metrics, recorded_success
+from slipstream.training.held_out import HELD_OUT, Interval, held_out_figures, recorded_success, success_by_set
 from slipstream.training.learner import Learner
 from slipstream.training.signal import WARN_AFTER, advice, num_flat_at_end
 from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
@@ -65,6 +65,8 @@ class LoopSettings:
     """Groups of a step that may be replaced because their rewards are all equal."""
     shuffle_rewards: bool = False
     """A control: rewards are shuffled among the rollouts of a batch, so there is nothing to learn."""
+    sets: tuple[str, ...] = ()
+    """Of a mixture: each has figures of its own."""
 
 
 class TrainStore(Journal, Protocol):
@@ -97,6 +99,8 @@ class TrainProgress:
     """Of that success: 95 % intervals over the tasks."""
     rewards: Mapping[int, float] = field(default_factory=dict)
     """The mean reward of each step's rollouts."""
+    held_out_sets: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """The same for each set of a mixture."""
 
 
 class Trainer:
@@ -146,10 +150,11 @@ class Trainer:
         """Steps for which the feed has no replacements left."""
         self._metrics: Mapping[str, float] = {}
         self._told: TrainProgress | None = None
-        self.success, self.intervals = recorded_success(store)
+        self.success, self.intervals = recorded_success(store.measured())
         """On the held-out tasks, by version."""
         self.rewards = {step: each.metrics[REWARD] for step, each in self._steps.items() if each.metrics is not None}
         """The mean reward of each step's rollouts."""
+        self.set_success = success_by_set(store.measured())
 
     async def run(self) -> None:
         """Train from where the learner and the store are to the last step."""
@@ -349,6 +354,7 @@ class Trainer:
             max_tokens=settings.max_sample_tokens,
             solved_at=settings.solved_at,
             version=self._learner.version,
+            sets=settings.sets,
         )
         result = await self._learner.update(batch)
         self._record_work(LearnerWork.UPDATE, step, start_s)
@@ -411,9 +417,10 @@ class Trainer:
         await self._submit(jobs, version)
         rollouts = await self._arrivals.take(keys)
         check_graded(rollouts, f"the held-out tasks at version {version}")
-        metrics = held_out_metrics(rollouts, solved_at=self._settings.solved_at)
+        metrics = held_out_figures(rollouts, solved_at=self._settings.solved_at, sets=self._settings.sets)
         self.success[version] = metrics["success"]
         self.intervals[version] = metrics["success/low"], metrics["success/high"]
+        self.set_success = success_by_set({**self._store.measured(), (version, HELD_OUT): metrics})
         await self._record(Measured(step=version, kind=HELD_OUT, metrics=metrics))
         self._tell("evaluated")
 
@@ -433,6 +440,7 @@ class Trainer:
             held_out=dict(self.success),
             intervals=dict(self.intervals),
             rewards=dict(self.rewards),
+            held_out_sets=self.set_success,
         )
         self._on_progress(self._told)
 

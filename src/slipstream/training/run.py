@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from slipstream.feed import Feed
 from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
-from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.tasks.source import digest_of
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.curve_file import CurveFile, run_curves, success_curve
 from slipstream.training.disk import check_disk
@@ -38,6 +38,7 @@ from slipstream.wiring.attempts import check_sandboxes, make_provider
 from slipstream.wiring.checks import check_prompts, check_tasks
 from slipstream.wiring.models import make_renderer, model_folder
 from slipstream.wiring.run import OpenStore, start_run
+from slipstream.wiring.task_sets import tasks_of, weights_of
 
 WARM_UP, TIMES = "warm_up", "times"
 WARM_FOLDER = "warm_start"
@@ -74,6 +75,8 @@ class TrainReport:
     """The mean reward of each step's rollouts."""
     num_flat: int = 0
     """Steps that had nothing to learn from: all their advantages were 0."""
+    success_by_set: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Success on the held-out tasks of each set of a mixture, by version."""
     success_sft_only: float | None = None
     success_shuffled_reward: float | None = None
 
@@ -91,12 +94,11 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     check_settings(config)
     if config.tensorboard:
         check_tensorboard()
-    tasks = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    tasks = tasks_of(config.tasks)
     held_out: tuple[Task, ...] = ()
-    if config.held_out.source:
-        held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
-    if config.groups > len(tasks):
-        raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    if config.held_out.are_named:
+        held_out = tasks_of(config.held_out, key="held_out")
+    feed_of(config, [task.id for task in tasks])  # refuses more groups than there are tasks
     check_tasks(config, (*tasks, *held_out), phase=TRAIN)
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder without a model or a tokenizer
@@ -164,11 +166,12 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     seconds = clock.seconds
     store.append(clock.times())
     await store.flush()
-    curve.draw(run_curves(trainer.success, trainer.intervals, trainer.rewards))
+    curve.draw(run_curves(trainer.success, trainer.intervals, trainer.rewards, trainer.set_success))
     return TrainReport(
         steps=config.steps,
         seconds=seconds,
         success=dict(trainer.success),
+        success_by_set=trainer.set_success,
         trained=trained,
         curve=curve.path,
         intervals=dict(trainer.intervals),
@@ -236,7 +239,7 @@ async def _loop(
                 learner=policy.learner,
                 dispatcher=run.dispatcher,
                 store=store,
-                feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
+                feed=feed_of(config, plan.train_ids),
                 tasks=plan.tasks,
                 held_out=plan.held_out,
                 checkpoints=checkpoints,
@@ -250,6 +253,16 @@ async def _loop(
                 await trainer.run()
                 telling.cancel()
     return trainer
+
+
+def feed_of(config: TrainConfig, task_ids: Sequence[str]) -> Feed:
+    return Feed(
+        task_ids,
+        num_per_step=config.groups,
+        seed=config.seed,
+        solve_rate=config.solve_rate,
+        weights=weights_of(config.tasks),
+    )
 
 
 async def _tell_often(tell: Callable[[], None]) -> None:
@@ -274,6 +287,7 @@ def loop_settings(config: TrainConfig) -> LoopSettings:
         carry=config.carry,
         replace_flat=config.replace_flat,
         shuffle_rewards=config.shuffle_rewards,
+        sets=tuple(dict.fromkeys((*config.tasks.sets, *config.held_out.sets))),
     )
 
 
@@ -337,8 +351,8 @@ async def _control(
 ) -> ControlResult:
     own = folder / "controls" / name
     if RunStore.exists(own):
-        past = RunStore.read(own)
-        if (plan.config.steps, HELD_OUT) in past.measured():
+        past = RunStore.read(own).measured()
+        if (plan.config.steps, HELD_OUT) in past:
             success, intervals = recorded_success(past)
             return ControlResult(success=success, intervals=intervals)
     own.mkdir(parents=True, exist_ok=True)
