@@ -60,4 +60,4 @@ def run_curves(
 
 
 def success_curve(success: Mapping[int, float], intervals: Mapping[int, tuple[float, float]]) -> Curve:
-    return Curve(points=sorted(success.items()), intervals=dict(intervals))
+    return Curve(points=sorted(success.items()), intervals={float(at): each for at, each in intervals.items()})
