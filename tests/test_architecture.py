@@ -101,6 +101,21 @@ ALLOWED: dict[str, set[str]] = {
         "tools",
     },
     "evaluation": GROUND | {"batch", "settings", "wiring", "dispatch", "model", "record", "tasks"},
+    "experiment": GROUND
+    | {
+        "config",
+        "dispatch",
+        "engine",
+        "evaluation",
+        "model",
+        "recipes",
+        "record",
+        "settings",
+        "tasks",
+        "tools",
+        "training",
+        "wiring",
+    },
     "progress": GROUND | {"dispatch", "evaluation", "hub", "tools", "training"},
     "api": GROUND
     | {
@@ -170,6 +185,7 @@ ALLOWED: dict[str, set[str]] = {
         "batch",
         "bench",
         "doctor",
+        "experiment",
         "export",
         "hub",
         "model",
@@ -215,6 +231,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bridges": {"torch", "huggingface_hub", "hydra", "omegaconf", "ray", "skyrl", "tinker", "transfer_queue", "verl"},
     "engine": {"torch", "transformers", "peft", "safetensors", "triton"},
     "doctor": set(),
+    "experiment": set(),
     "bench": {"aiohttp", "numpy", "tokenizers", "torch", "transformers"},
     "recipes": set(),
     "export": {"atif", "pyarrow"},

@@ -233,7 +233,7 @@ async def _run_missing(plan: EvalPlan, run: LiveRun, on_progress: Callable[[Eval
     totals = _Totals(plan, before)
     dispatcher = run.dispatcher
     async with dispatcher, task_group() as group:
-        group.create_task(_submit(dispatcher, [job for job in plan.jobs if job.key not in done]))
+        group.create_task(submit_all(dispatcher, [job for job in plan.jobs if job.key not in done]))
         ticking = group.create_task(_report_progress(lambda: on_progress(totals.progress(dispatcher.view()))))
         async for rollout in dispatcher.finished():
             totals.add(rollout)
@@ -265,7 +265,8 @@ class _Totals:
         )
 
 
-async def _submit(dispatcher: Dispatcher, jobs: Iterable[Job]) -> None:
+async def submit_all(dispatcher: Dispatcher, jobs: Iterable[Job]) -> None:
+    """Submit these jobs, and no others after them."""
     try:
         for job in jobs:
             await dispatcher.submit(job)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from slipstream.aio import collecting_rarely
 from slipstream.api.models import ModelLike, choose_model
 from slipstream.config import apply_overrides, from_json
 from slipstream.engine.training.config import WarmStartConfig
@@ -289,11 +290,12 @@ train = _sync(train_async)
 
 def run_to_end(main: Coroutine[Any, Any, T]) -> T:
     """asyncio.run; beside a loop that is already running, as in a notebook, in a thread of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main)
-    return _run_in_thread(main)
+    with collecting_rarely():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(main)
+        return _run_in_thread(main)
 
 
 def _run_in_thread(main: Coroutine[Any, Any, T]) -> T:

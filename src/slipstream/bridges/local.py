@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slipstream.atomic import write_synced
 from slipstream.engine.inference.engine import TorchEngine
@@ -25,6 +27,9 @@ from slipstream.engine.training.thread import LearnerHost, LearnerThread, OnWarm
 from slipstream.errors import LearnerError, ModelError, boundary
 from slipstream.settings import ModelConfig
 from slipstream.types import Batch, Sample, UpdateResult
+
+if TYPE_CHECKING:
+    from slipstream.engine.training.process import LearnerProcess
 
 
 class LocalLearner:
@@ -97,25 +102,30 @@ class LocalLearner:
 
 
 async def open_local(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LocalLearner:
-    """The learner and the engine over the model in a folder."""
-    context_tokens = model.engine.context_tokens or model.context_tokens
-    settings = replace(model.engine, context_tokens=context_tokens)
-    engine = await asyncio.to_thread(TorchEngine.from_folder, folder, settings)
-    try:
-        return LocalLearner(await _open_host(folder, model, config, seed=seed), engine)
-    except BaseException:
-        await engine.aclose()
-        raise
-
-
-async def _open_host(folder: Path, model: ModelConfig, config: LearnerConfig, *, seed: int) -> LearnerHost:
+    """The learner and the engine over the model in a folder. A learner in a process of its own imports what it needs
+    while the engine is loaded."""
     device, num_threads = model.engine.device, config.num_threads or model.engine.num_threads
-    if config.has_own_process_on(find_device(device).type):
-        from slipstream.engine.training.process import LearnerProcess
+    apart = await _start_apart() if config.has_own_process_on(find_device(device).type) else None
+    async with AsyncExitStack() as stack:
+        if apart is not None:
+            stack.push_async_callback(apart.aclose)
+        settings = replace(model.engine, context_tokens=model.engine.context_tokens or model.context_tokens)
+        engine = await asyncio.to_thread(TorchEngine.from_folder, folder, settings)
+        stack.push_async_callback(engine.aclose)
+        if apart is not None:  # after the engine: it sees what memory is left
+            await apart.load(folder, config, device=device, seed=seed, num_threads=num_threads)
+            learner = LocalLearner(apart, engine)
+        else:
+            torch_learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
+            learner = LocalLearner(LearnerThread(torch_learner, num_threads=num_threads), engine)
+        stack.pop_all()
+        return learner
 
-        return await LearnerProcess.open(folder, config, device=device, seed=seed, num_threads=num_threads)
-    learner = await asyncio.to_thread(TorchLearner, folder, config, device=device, seed=seed)
-    return LearnerThread(learner, num_threads=num_threads)
+
+async def _start_apart() -> LearnerProcess:
+    from slipstream.engine.training.process import LearnerProcess
+
+    return await LearnerProcess.start()
 
 
 def _put_together(folder: Path, learner: Path, version: int) -> None:

@@ -103,6 +103,10 @@ class TrainProgress:
     """The same for each set of a mixture."""
 
 
+class _Stopped(Exception):
+    """Raised to leave the loop between two steps; what is under way is cancelled, and done again on resume."""
+
+
 class Trainer:
     def __init__(
         self,
@@ -119,10 +123,12 @@ class Trainer:
         on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
         on_status: Callable[[str], None] = lambda status: None,
         times: Callable[[], Measured] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_figures` gets the figures of each step and evaluation, once they are in the store. What `times` returns
-        is stored with them, and with the learner's work, so that a kill does not lose it. `on_status` gets messages
-        for the user."""
+        """`should_stop` is asked before every step; if true, `run` ends with a checkpoint of what was learnt so far,
+        and can be resumed. `on_figures` gets the figures of each step and evaluation, once they are in the store. What
+        `times` returns is stored with them, and with the learner's work, so that a kill does not lose it. `on_status`
+        gets messages for the user."""
         self._settings = settings
         self._learner = learner
         self._dispatcher = dispatcher
@@ -135,6 +141,7 @@ class Trainer:
         self._on_figures = on_figures
         self._on_status = on_status
         self._times = times
+        self._should_stop = should_stop
         self._arrivals = Arrivals()
         self._advanced = asyncio.Condition()
         self._steps = {record.step: record for record in store.steps()}
@@ -167,13 +174,18 @@ class Trainer:
                 f"steps={reached}",
             )
         await self._catch_up()
-        async with self._dispatcher, task_group() as group:
-            group.create_task(self._route())
-            group.create_task(self._produce())
-            await self._evaluate_if_due()
-            while self._learner.version < self._settings.steps:
-                await self._step(self._learner.version)
-            self._dispatcher.close()
+        try:
+            async with self._dispatcher, task_group() as group:
+                group.create_task(self._route())
+                group.create_task(self._produce())
+                await self._evaluate_if_due()
+                while self._learner.version < self._settings.steps:
+                    if self._should_stop():
+                        raise _Stopped
+                    await self._step(self._learner.version)
+                self._dispatcher.close()
+        except _Stopped:
+            await self.save()
 
     # ---------------------------------------------------------------- making batches
 

@@ -180,6 +180,25 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     )
 
 
+async def train_from(
+    plan: TrainPlan,
+    store: RunStore,
+    policy: PolicyModel,
+    start: Path,
+    listener: Listener,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Train a policy that is open already, from the newest checkpoint of the run, or in a new run from the checkpoint
+    `start`. `should_stop`: see Trainer. No model folder is written."""
+    checkpoints = Checkpoints.of_run(store.folder, keep=plan.config.keep_checkpoints)
+    newest = await checkpoints.load_newest(policy.learner, otherwise=start)
+    if newest is not None:
+        listener.on_status(f"resuming from version {newest}")
+    clock = _RunClock(store)
+    await _loop(plan, store, policy, checkpoints, listener, times=clock.times, should_stop=should_stop)
+
+
 class _RunClock:
     """How long a run has taken, earlier sessions included; of a killed session, up to its last recorded step."""
 
@@ -228,6 +247,7 @@ async def _loop(
     listener: Listener,
     *,
     times: Callable[[], Measured] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Trainer:
     config = plan.config
     async with start_run(
@@ -247,6 +267,7 @@ async def _loop(
                 on_figures=on_figures,
                 on_status=listener.on_status,
                 times=times,
+                should_stop=should_stop,
             )
             async with task_group() as group:
                 telling = group.create_task(_tell_often(trainer.tell_counts), name="telling the display")

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch.multiprocessing import reductions
 
+from slipstream.aio import collect_rarely
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
 from slipstream.engine.training.thread import LearnerThread, OnWarmStep, Weights, ignore_step
@@ -49,17 +50,29 @@ class LearnerProcess:
         return self._linked.pid
 
     @staticmethod
-    async def open(
-        folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
-    ) -> LearnerProcess:
-        """Raises what making a TorchLearner raises."""
+    async def start() -> LearnerProcess:
+        """The process, which begins with its imports. `load` comes next."""
         tells: dict[str, Callable[..., None]] = {}
         link = Link(calls={}, tells=tells, peer="the learner's process")
         process = await start_linked(__name__, link)
         learner = LearnerProcess(link, process)
         tells["warm_step"] = learner._warm_step
+        return learner
+
+    async def load(
+        self, folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
+    ) -> None:
+        """Raises what making a TorchLearner raises."""
+        await self._linked.call("open", folder, config, device, seed, num_threads)
+
+    @staticmethod
+    async def open(
+        folder: Path, config: LearnerConfig, *, device: str, seed: int, num_threads: int | None
+    ) -> LearnerProcess:
+        """Started and loaded."""
+        learner = await LearnerProcess.start()
         try:
-            await learner._linked.call("open", folder, config, device, seed, num_threads)
+            await learner.load(folder, config, device=device, seed=seed, num_threads=num_threads)
         except BaseException:
             await learner.aclose()
             raise
@@ -159,4 +172,5 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     asyncio.run(_serve())

@@ -11,14 +11,14 @@ import torch
 
 from slipstream.errors import ConfigError
 
-_WEIGHT = "weight"
+WEIGHT = "weight"
 
 
 def state_tensors(
     parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
     """`weight/NAME` for each parameter, then `KEY/NAME` for what the optimiser keeps of it, such as `exp_avg`."""
-    kept: dict[str, torch.Tensor] = {f"{_WEIGHT}/{name}": parameter.detach() for name, parameter in parameters.items()}
+    kept: dict[str, torch.Tensor] = {f"{WEIGHT}/{name}": parameter.detach() for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             kept[f"{key}/{name}"] = value
@@ -43,12 +43,12 @@ def put_state(
             raise ConfigError(f"{what} has {name} as {shapes}: use the model it was made with")
         state.setdefault(name, {})[key] = tensor
     for name in parameters:
-        if _WEIGHT not in state.get(name, {}):
+        if WEIGHT not in state.get(name, {}):
             raise ConfigError(f"{what} lacks {name}: use the model it was made with")
     optimizer.state.clear()
     with torch.no_grad():
         for name, parameter in parameters.items():
             own = {key: tensor.to(parameter.device) for key, tensor in state[name].items()}
-            parameter.copy_(own.pop(_WEIGHT))
+            parameter.copy_(own.pop(WEIGHT))
             if own:
                 optimizer.state[parameter] = own

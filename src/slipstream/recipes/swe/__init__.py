@@ -87,12 +87,17 @@ _ON_GPU = ss.DispatchConfig(
 )
 
 
+def measured(part: str) -> ss.TasksConfig:
+    """The tasks of a part, each at every level."""
+    return _part(part, tier=_TIERS, levels={"shown": 1, "named": 1, "search": 1})
+
+
 def levels() -> ss.EvalConfig:
     """Qwen2.5-Coder-1.5B on the validation packages, each task at every level: `tasks.args.path=DIR`. Outcomes by
     level: `slipstream tasks outcomes RUN`."""
     return ss.EvalConfig(
         name="swe-levels",
-        tasks=_part("validation", tier=_TIERS, levels={"shown": 1, "named": 1, "search": 1}),
+        tasks=measured("validation"),
         model=_CODER,
         agent=SHORT,
         dispatch=_ON_GPU,

@@ -98,7 +98,7 @@ def _compared(rows: Sequence[tuple[str, float, float]]) -> dict[str, ss.Json]:
     packages: dict[str, list[float]] = defaultdict(list)
     for task, before, after in rows:
         packages[ss.made_tasks.made_id(task).rsplit("-", 2)[0]].append(after - before)
-    low, high = _interval(list(packages.values()))
+    low, high = package_interval(list(packages.values()))
     return {
         "tasks": len(rows),
         "packages": len(packages),
@@ -111,7 +111,7 @@ def _compared(rows: Sequence[tuple[str, float, float]]) -> dict[str, ss.Json]:
     }
 
 
-def _interval(packages: Sequence[Sequence[float]]) -> tuple[float, float]:
+def package_interval(packages: Sequence[Sequence[float]]) -> tuple[float, float]:
     """95 % of the mean over tasks, by resampling packages, and tasks within each."""
     chance = random.Random(0)
 

@@ -9,7 +9,7 @@ as the agent finds it. The grading is that of the made task.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -48,9 +48,19 @@ def made_id(task_id: str) -> str:
     return task_id.partition(_MARK)[0]
 
 
+def at_levels(task: Task, levels: Iterable[Level]) -> list[Task]:
+    """The task at each of these levels that is possible for it."""
+    wanted = list(levels)
+    functions = [] if set(wanted) <= {Level.SEARCH} else faulty_functions(task)
+    return [made for level in wanted if (made := _at_level(task, level, functions)) is not None]
+
+
 def at_level(task: Task, level: Level) -> Task | None:
     """None where the level is impossible: the place is in no function, or the function is too long to be shown."""
-    functions = faulty_functions(task)
+    return next(iter(at_levels(task, [level])), None)
+
+
+def _at_level(task: Task, level: Level, functions: list[Function]) -> Task | None:
     if level is not Level.SEARCH and not functions:
         return None
     if level is Level.SHOWN and any(one.last_line - one.first_line >= MAX_SHOWN_LINES for one in functions):

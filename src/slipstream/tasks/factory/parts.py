@@ -20,7 +20,7 @@ from typing import Literal
 from slipstream.errors import ConfigError
 from slipstream.names import did_you_mean
 from slipstream.tasks.factory.difficulty import tier_named
-from slipstream.tasks.factory.levels import Level, at_level, made_id
+from slipstream.tasks.factory.levels import Level, at_levels, made_id
 from slipstream.tasks.factory.package.sources import normal_name
 from slipstream.tasks.gate import file_of
 from slipstream.tasks.jsonl import read_tasks
@@ -109,7 +109,7 @@ def _shares(levels: Mapping[str, float] | None) -> dict[Level, float]:
 
 def _at_levels(task: Task, shares: Mapping[Level, float]) -> list[Task]:
     wanted = [level for level, share in shares.items() if _lot(f"{task.id} {level}") < share * 2**64]
-    return [made for level in wanted if (made := at_level(task, level)) is not None]
+    return at_levels(task, wanted)
 
 
 def _lot(text: str) -> int:

@@ -60,6 +60,8 @@ def functions_of(path: str, text: str) -> list[Function]:
 
     def visit(node: ast.AST, names: tuple[str, ...]) -> None:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # most of a tree, and no function is defined in one
             inner = names
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 inner = (*names, child.name)
