@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 
 from slipstream.aio import task_group
 from slipstream.batch.drift import Drift, drift
+from slipstream.batch.intervals import bootstrap_interval
 from slipstream.dispatch.base import DispatchView
 from slipstream.dispatch.dispatcher import Dispatcher
 from slipstream.errors import ConfigError
@@ -373,16 +373,6 @@ class _SetTotals:
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
     """The chance that k of these samples, drawn without replacement, include one that solved the task."""
     return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)
-
-
-def bootstrap_interval(
-    means: Sequence[float], *, num_resamples: int = 2_000, coverage: float = 0.95
-) -> tuple[float, float]:
-    """A percentile interval for the mean over tasks: rollouts of one task are not independent, tasks are."""
-    chance = random.Random(0)
-    resampled = sorted(statistics.fmean(chance.choices(means, k=len(means))) for _ in range(num_resamples))
-    tail = (1.0 - coverage) / 2
-    return resampled[int(tail * num_resamples)], resampled[min(num_resamples - 1, int((1 - tail) * num_resamples))]
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -74,6 +74,17 @@ def test_the_json_has_what_was_promised() -> None:
     assert told["success"] == {"0": 0.25, "10": 0.5, "20": 0.9375}
 
 
+def test_intervals_and_the_rewards_of_steps_are_in_the_json_and_intervals_in_the_table() -> None:
+    report = replace(REPORT, intervals={0: (0.1875, 0.3125), 20: (0.875, 1.0)}, rewards={0: 0.25, 1: 0.5})
+    told = json.loads(report_json(report, Path("runs/x")))
+    assert told["intervals"] == {"0": [0.1875, 0.3125], "20": [0.875, 1.0]}
+    assert told["rewards"] == {"0": 0.25, "1": 0.5}
+    text = io.StringIO()
+    print_training(Console(file=text, width=40), report, Path("runs/x"))
+    assert "before         0.250 (0.188 to 0.312) of the held-out tasks solved\n" in text.getvalue()
+    assert "after          0.938 (0.875 to 1.000) of the held-out tasks solved\n" in text.getvalue()
+
+
 def test_the_table_says_before_after_and_how_to_look_at_it() -> None:
     text = io.StringIO()
     print_training(Console(file=text, width=40), REPORT, Path("runs/x"))

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from slipstream.evaluation import bootstrap_interval, pass_at_k, report
+from slipstream.batch.intervals import bootstrap_interval
+from slipstream.evaluation import pass_at_k, report
 from slipstream.settings import EvalConfig, ModelConfig, PricesConfig, TasksConfig
 from slipstream.types import (
     Ending,

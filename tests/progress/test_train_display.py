@@ -33,6 +33,11 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_a_step() -> None:
     assert lines == ["step 0/20", "step 0/20; held-out success 0.500", "step 1/20: reward 0.25, entropy 1"]
 
 
+def test_an_evaluation_tells_its_interval() -> None:
+    evaluated = replace(PROGRESS, held_out={0: 0.5}, intervals={0: (0.4375, 0.5625)})
+    assert shown(terminal=False, progresses=[evaluated]) == "step 0/20; held-out success 0.500 (0.438 to 0.562)\n"
+
+
 def test_the_warm_start_shows_its_step_its_loss_and_the_time_left() -> None:
     first = WarmProgress(step=1, steps=90, loss=3.25, seconds_left=None)
     last = WarmProgress(step=90, steps=90, loss=0.5, seconds_left=0.0)
@@ -58,7 +63,7 @@ def test_a_terminal_gets_a_table_of_the_last_steps() -> None:
 
 
 def test_a_long_step_says_now_and_then_what_it_is_doing() -> None:
-    text, clock = io.StringIO(), iter([0.0, 1.0, 20.0, 31.5, 40.0, 62.0])
+    text, clock = io.StringIO(), iter([0.0, 1.0, 8.0, 11.5, 15.0, 22.0])
     with TrainDisplay(Console(file=text, width=140), now=lambda: next(clock)) as display:
         for running in (0, 1, 2, 3, 4):
             display.show(replace(PROGRESS, view=replace(NOTHING, running=running)))

@@ -20,7 +20,7 @@ from slipstream.experiment.comparison import (
     success,
     success_interval,
 )
-from slipstream.training.curve import draw_curves
+from slipstream.training.curve import Curve, draw_curves
 
 Cells = Sequence[str]
 
@@ -43,15 +43,17 @@ def page(studies: Sequence[Study]) -> str:
 def pictures(studies: Sequence[Study]) -> dict[str, str]:
     """SVGs by file name."""
     found = {}
-    rewards = {study.label: _rewards(study) for study in studies if study.steps}
+    rewards = {study.label: Curve(points=_rewards(study)) for study in studies if study.steps}
     if rewards:
         found["training.svg"] = draw_curves("reward of a step's rollouts", rewards, x_label="step")
     for part in sorted({part for study in studies for part in study.parts}):
-        curves = {study.label: points for study in studies if (points := _by_version(study, part))}
+        curves = {study.label: Curve(points=points) for study in studies if (points := _by_version(study, part))}
         if curves:
             found[f"{part}.svg"] = draw_curves(f"success on {part} (pass@1)", curves, x_label="version")
     levels = {
-        f"{study.label}, {level}": points for study in studies for level, points in _levels_by_step(study).items()
+        f"{study.label}, {level}": Curve(points=points)
+        for study in studies
+        for level, points in _levels_by_step(study).items()
     }
     if levels:
         found["levels.svg"] = draw_curves("reward of a step's rollouts by level", levels, x_label="step")

@@ -27,7 +27,7 @@ SHOWN: Mapping[str, str] = {
 }
 """The metrics of a step that are shown, and their labels."""
 NUM_STEPS_SHOWN = 12
-SILENT_S = 30.0
+SILENT_S = 10.0
 """Without a terminal: a step that takes longer says what it is doing, this often."""
 
 
@@ -59,7 +59,7 @@ class TrainDisplay(Display):
             f"{label} {figure(progress.metrics[name])}" for name, label in SHOWN.items() if name in progress.metrics
         )
         held_out = progress.held_out.get(progress.version)
-        solved = "" if held_out is None else f"; held-out success {held_out:.3f}"
+        solved = "" if held_out is None else f"; held-out success {held_out:.3f}{_between(progress)}"
         self.say(f"step {progress.version}/{progress.steps}{': ' if figures else ''}{figures}{solved}")
 
     def show_warm(self, progress: WarmProgress) -> None:
@@ -97,6 +97,11 @@ class TrainDisplay(Display):
 
 def figure(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
+
+
+def _between(progress: TrainProgress) -> str:
+    interval = progress.intervals.get(progress.version)
+    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
 
 
 def _counts(view: DispatchView) -> str:

@@ -6,6 +6,7 @@ The legend stands above the frame, so it never covers a curve.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 _WIDTH, _FRAME_HEIGHT = 720, 300
 _LEFT, _RIGHT, _TITLE_HEIGHT, _LEGEND_ROW, _BOTTOM = 60, 20, 40, 22, 52
@@ -13,11 +14,22 @@ _COLOURS = ("#1f6feb", "#d1242f", "#8250df", "#9a6700", "#1a7f37", "#bf3989", "#
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SWATCH, _CHARACTER, _GAP = 18, 7.2, 24
 """Widths in a legend: the coloured square with its margin, one character of text, the space between two names."""
+_CAP = 4
+"""Half the width of an interval's ends."""
 
 
-def draw_curves(title: str, curves: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    points: Sequence[tuple[float, float]]
+    intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    """By x: the lowest and highest value that the point there stands for."""
+    is_faint: bool = False
+    """A thin line without dots: for noisy values at every step, behind the other curves."""
+
+
+def draw_curves(title: str, curves: Mapping[str, Curve], *, x_label: str) -> str:
     """Lines between 0 and 1, each with a name, over a shared axis from 0."""
-    most = max((x for points in curves.values() for x, _ in points), default=1.0) or 1.0
+    most = max((x for curve in curves.values() for x, _ in curve.points), default=1.0) or 1.0
     places = _legend_places(list(curves))
     top = _TITLE_HEIGHT + _LEGEND_ROW * (1 + max((row for _, row in places), default=-1)) + 10
     height = top + _FRAME_HEIGHT + _BOTTOM
@@ -38,10 +50,13 @@ def draw_curves(title: str, curves: Mapping[str, Sequence[tuple[float, float]]],
         parts.append(_text(_LEFT - 8, y + 4, f"{tick:g}", anchor="end"))
     for x in _marks(most):
         parts.append(_text(at(x, 0)[0], top + _FRAME_HEIGHT + 20, f"{x:g}"))
-    for number, ((name, points), (x, row)) in enumerate(zip(curves.items(), places, strict=True)):
-        colour = _COLOURS[number % len(_COLOURS)]
+    coloured = [(curve, _COLOURS[number % len(_COLOURS)]) for number, curve in enumerate(curves.values())]
+    for name, (_, colour), (x, row) in zip(curves, coloured, places, strict=True):
         parts += _legend(name, colour, x, _TITLE_HEIGHT + _LEGEND_ROW * row)
-        parts += _curve([at(*point) for point in points], colour)
+    for curve, colour in sorted(coloured, key=lambda each: not each[0].is_faint):
+        for x, (low, high) in sorted(curve.intervals.items()):
+            parts.append(_interval(at(x, low), at(x, high), colour))
+        parts += _curve([at(*point) for point in curve.points], colour, is_faint=curve.is_faint)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -65,12 +80,17 @@ def _legend(name: str, colour: str, x: float, y: float) -> list[str]:
     ]
 
 
-def _curve(points: Sequence[tuple[float, float]], colour: str) -> list[str]:
+def _curve(points: Sequence[tuple[float, float]], colour: str, *, is_faint: bool) -> list[str]:
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return [
-        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points),
-    ]
+    look = 'stroke-width="1" stroke-opacity="0.6"' if is_faint else 'stroke-width="2"'
+    dots = [] if is_faint else [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    return [f'<polyline points="{line}" fill="none" stroke="{colour}" {look}/>', *dots]
+
+
+def _interval(low: tuple[float, float], high: tuple[float, float], colour: str) -> str:
+    x, bottom, top = low[0], low[1], high[1]
+    ends = "".join(f"M{x - _CAP:.1f},{y:.1f}h{2 * _CAP}" for y in (bottom, top))
+    return f'<path d="M{x:.1f},{bottom:.1f}V{top:.1f}{ends}" fill="none" stroke="{colour}"/>'
 
 
 def _marks(most: float) -> list[float]:

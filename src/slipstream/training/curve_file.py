@@ -1,4 +1,4 @@
-"""The learning curve of a run as a file, redrawn after every evaluation."""
+"""The learning curve of a run as a file, redrawn after every step and every evaluation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from slipstream.training.curve import draw_curves
+from slipstream.training.curve import Curve, draw_curves
 from slipstream.training.loop import TrainProgress
 
 log = logging.getLogger(__name__)
+
+SUCCESS, REWARD = "held-out success, 95 % interval", "mean reward of each step"
 
 
 class CurveFile:
@@ -21,22 +23,41 @@ class CurveFile:
         self._name = name
 
     def watching(self, on_progress: Callable[[TrainProgress], None]) -> Callable[[TrainProgress], None]:
-        """`on_progress`, plus a redraw whenever there is a new evaluation on the held-out tasks."""
-        num_drawn = 0
+        """`on_progress`, plus a redraw whenever there is a new step or a new evaluation on the held-out tasks."""
+        drawn = (0, 0)
 
         def watched(progress: TrainProgress) -> None:
-            nonlocal num_drawn
-            if len(progress.held_out) > num_drawn:
-                num_drawn = len(progress.held_out)
-                self.draw({"held-out success": progress.held_out, **progress.held_out_sets})
+            nonlocal drawn
+            if (there := (len(progress.held_out), len(progress.rewards))) != drawn:
+                drawn = there
+                self.draw(run_curves(progress.held_out, progress.intervals, progress.rewards, progress.held_out_sets))
             on_progress(progress)
 
         return watched
 
-    def draw(self, curves: Mapping[str, Mapping[int, float]]) -> None:
-        """Draw the success by version of each of `curves`; those without a point are left out."""
-        points = {label: sorted(success.items()) for label, success in curves.items() if success}
+    def draw(self, curves: Mapping[str, Curve]) -> None:
+        """Draw all curves that have a point."""
+        with_points = {label: curve for label, curve in curves.items() if curve.points}
         try:
-            self.path.write_text(draw_curves(f"{self._name}: success on held-out tasks", points, x_label="step"))
+            self.path.write_text(draw_curves(self._name, with_points, x_label="step"))
         except OSError as raised:
             log.warning("the curve cannot be written to %s: %s", self.path, raised)
+
+
+def run_curves(
+    success: Mapping[int, float],
+    intervals: Mapping[int, tuple[float, float]],
+    rewards: Mapping[int, float],
+    sets: Mapping[str, Mapping[int, float]],
+) -> dict[str, Curve]:
+    """Success and its intervals by version, that of each set of a mixture too; rewards by step, which is the version
+    that earned them."""
+    return {
+        SUCCESS: success_curve(success, intervals),
+        REWARD: Curve(points=sorted(rewards.items()), is_faint=True),
+        **{name: success_curve(by_version, {}) for name, by_version in sets.items()},
+    }
+
+
+def success_curve(success: Mapping[int, float], intervals: Mapping[int, tuple[float, float]]) -> Curve:
+    return Curve(points=sorted(success.items()), intervals={float(at): each for at, each in intervals.items()})

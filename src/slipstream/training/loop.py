@@ -34,11 +34,13 @@ from slipstream.tasks.jobs import make_job
 from slipstream.training.arrivals import Arrivals
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
-from slipstream.training.held_out import HELD_OUT, held_out_figures, success_by_set
+from slipstream.training.held_out import HELD_OUT, Interval, held_out_figures, recorded_success, success_by_set
 from slipstream.training.learner import Learner
 from slipstream.training.signal import WARN_AFTER, advice, num_flat_at_end
 from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
 from slipstream.types import Group, Job, JobKey, Rollout, Task
+
+REWARD = "reward/mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,10 @@ class TrainProgress:
     """Of the last step."""
     held_out: Mapping[int, float]
     """Success on the held-out tasks, by version."""
+    intervals: Mapping[int, Interval] = field(default_factory=dict)
+    """Of that success: 95 % intervals over the tasks."""
+    rewards: Mapping[int, float] = field(default_factory=dict)
+    """The mean reward of each step's rollouts."""
     held_out_sets: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """The same for each set of a mixture."""
 
@@ -151,10 +157,10 @@ class Trainer:
         """Steps for which the feed has no replacements left."""
         self._metrics: Mapping[str, float] = {}
         self._told: TrainProgress | None = None
-        self.success: dict[int, float] = {
-            step: metrics["success"] for (step, kind), metrics in store.measured().items() if kind == HELD_OUT
-        }
+        self.success, self.intervals = recorded_success(store.measured())
         """On the held-out tasks, by version."""
+        self.rewards = {step: each.metrics[REWARD] for step, each in self._steps.items() if each.metrics is not None}
+        """The mean reward of each step's rollouts."""
         self.set_success = success_by_set(store.measured())
 
     async def run(self) -> None:
@@ -365,6 +371,7 @@ class Trainer:
         result = await self._learner.update(batch)
         self._record_work(LearnerWork.UPDATE, step, start_s)
         self._metrics = {**batch.metrics, **result.metrics}
+        self.rewards[step] = self._metrics[REWARD]
         if is_new:
             await self._record(StepDone(step=step, version=result.version, metrics=self._metrics))
             self._warn_if_flat()
@@ -424,6 +431,7 @@ class Trainer:
         check_graded(rollouts, f"the held-out tasks at version {version}")
         metrics = held_out_figures(rollouts, solved_at=self._settings.solved_at, sets=self._settings.sets)
         self.success[version] = metrics["success"]
+        self.intervals[version] = metrics["success/low"], metrics["success/high"]
         self.set_success = success_by_set({**self._store.measured(), (version, HELD_OUT): metrics})
         await self._record(Measured(step=version, kind=HELD_OUT, metrics=metrics))
         self._tell("evaluated")
@@ -442,6 +450,8 @@ class Trainer:
             view=self._dispatcher.view(),
             metrics=self._metrics,
             held_out=dict(self.success),
+            intervals=dict(self.intervals),
+            rewards=dict(self.rewards),
             held_out_sets=self.set_success,
         )
         self._on_progress(self._told)

@@ -25,10 +25,10 @@ from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
 from slipstream.tasks.source import digest_of
 from slipstream.training.checkpoints import Checkpoints
-from slipstream.training.curve_file import CurveFile
+from slipstream.training.curve_file import CurveFile, run_curves, success_curve
 from slipstream.training.disk import check_disk
 from slipstream.training.grouping import TRAIN
-from slipstream.training.held_out import HELD_OUT
+from slipstream.training.held_out import HELD_OUT, Interval, recorded_success
 from slipstream.training.loggers import check_tensorboard, figures_log
 from slipstream.training.loop import LoopSettings, Trainer, TrainProgress
 from slipstream.training.policy import OnWarm, PolicyModel, export_trained, make_policy_folder, open_policy, warm_up
@@ -69,10 +69,14 @@ class TrainReport:
     trained: Path
     """The folder of the trained model."""
     curve: Path
+    intervals: Mapping[int, Interval] = field(default_factory=dict)
+    """Of the success: 95 % intervals over the tasks, by version."""
+    rewards: Mapping[int, float] = field(default_factory=dict)
+    """The mean reward of each step's rollouts."""
     num_flat: int = 0
     """Steps that had nothing to learn from: all their advantages were 0."""
     success_by_set: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    """The same for each set of a mixture."""
+    """Success on the held-out tasks of each set of a mixture, by version."""
     success_sft_only: float | None = None
     success_shuffled_reward: float | None = None
 
@@ -152,6 +156,7 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
         check_model(model)
         free_bytes = shutil.disk_usage(folder).free
         listener.on_status(check_disk(config, model, folder, free_bytes=free_bytes))
+        listener.on_status("loading the engine and the learner")
     async with open_policy(config, folder) as policy:
         await _begin(policy, config, store, checkpoints, clock, listener)
         curve = CurveFile(folder / "curve.svg", config.name)
@@ -161,7 +166,7 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     seconds = clock.seconds
     store.append(clock.times())
     await store.flush()
-    curve.draw({"held-out success": trainer.success, **trainer.set_success})
+    curve.draw(run_curves(trainer.success, trainer.intervals, trainer.rewards, trainer.set_success))
     return TrainReport(
         steps=config.steps,
         seconds=seconds,
@@ -169,6 +174,8 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
         success_by_set=trainer.set_success,
         trained=trained,
         curve=curve.path,
+        intervals=dict(trainer.intervals),
+        rewards=dict(trainer.rewards),
         num_flat=sum(is_flat(record.metrics) for record in store.steps() if record.metrics is not None),
     )
 
@@ -331,13 +338,28 @@ async def _with_controls(plan: TrainPlan, folder: Path, report: TrainReport, lis
         more_epochs=0,
         listener=listener,
     )
+    whole = (0, report.steps)
     curves = {
-        "reinforcement learning": report.success,
-        "shuffled rewards": shuffled,
-        "warm start continued": {0: sft_only[0], report.steps: sft_only[0]},
+        "reinforcement learning": success_curve(report.success, report.intervals),
+        "shuffled rewards": success_curve(shuffled.success, shuffled.intervals),
+        "warm start continued": success_curve(
+            dict.fromkeys(whole, sft_only.success[0]), dict.fromkeys(whole, sft_only.intervals[0])
+        ),
     }
     CurveFile(report.curve, config.name).draw(curves)
-    return replace(report, success_sft_only=sft_only[0], success_shuffled_reward=shuffled[max(shuffled)])
+    return replace(
+        report,
+        success_sft_only=sft_only.success[0],
+        success_shuffled_reward=shuffled.success[max(shuffled.success)],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlResult:
+    """On the held-out tasks, by version."""
+
+    success: Mapping[int, float]
+    intervals: Mapping[int, Interval]
 
 
 async def _control(
@@ -347,13 +369,13 @@ async def _control(
     *,
     more_epochs: int,
     listener: Listener,
-) -> Mapping[int, float]:
-    """The held-out success of a control, by version."""
+) -> ControlResult:
     own = folder / "controls" / name
     if RunStore.exists(own):
         past = RunStore.read(own).measured()
         if (plan.config.steps, HELD_OUT) in past:
-            return {step: metrics["success"] for (step, kind), metrics in past.items() if kind == HELD_OUT}
+            success, intervals = recorded_success(past)
+            return ControlResult(success=success, intervals=intervals)
     own.mkdir(parents=True, exist_ok=True)
     store = (
         RunStore.open(own)
@@ -375,4 +397,4 @@ async def _control(
             await policy.learner.save(checkpoints.path(0))
             await asyncio.to_thread(shutil.rmtree, own / WARM_FOLDER, ignore_errors=True)
         trainer = await _loop(plan, store, policy, checkpoints, listener)
-    return dict(trainer.success)
+    return ControlResult(success=dict(trainer.success), intervals=dict(trainer.intervals))

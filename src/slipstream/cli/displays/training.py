@@ -59,6 +59,8 @@ def report_json(report: TrainReport, folder: Path, evaluation: Sequence[str] | N
             "steps_without_signal": report.num_flat,
             "seconds": round(report.seconds, 1),
             "success": {str(version): success for version, success in sorted(report.success.items())},
+            "intervals": {str(version): list(interval) for version, interval in sorted(report.intervals.items())},
+            "rewards": {str(step): reward for step, reward in sorted(report.rewards.items())},
             "success_by_set": {
                 name: {str(version): success for version, success in by_version.items()}
                 for name, by_version in report.success_by_set.items()
@@ -75,8 +77,8 @@ def print_training(
     console: Console, report: TrainReport, folder: Path, evaluation: Sequence[str] | None = None
 ) -> None:
     rows = [
-        ("before", _success(report.success_before)),
-        ("after", _success(report.success_after)),
+        ("before", _success(report.success_before, report.intervals.get(0))),
+        ("after", _success(report.success_after, report.intervals.get(report.steps))),
         *((f"set {name}", _from_to(by_version)) for name, by_version in report.success_by_set.items()),
         ("warm start continued", _success(report.success_sft_only)),
         ("shuffled rewards", _success(report.success_shuffled_reward)),
@@ -100,5 +102,8 @@ def _without_signal(report: TrainReport) -> str:
     return f", of which {report.num_flat} had nothing to learn from" if report.num_flat else ""
 
 
-def _success(success: float | None) -> str:
-    return "" if success is None else f"{success:.3f} of the held-out tasks solved"
+def _success(success: float | None, interval: tuple[float, float] | None = None) -> str:
+    if success is None:
+        return ""
+    between = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+    return f"{success:.3f}{between} of the held-out tasks solved"

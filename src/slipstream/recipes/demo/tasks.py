@@ -31,14 +31,14 @@ FOLDERS = (
 
 OPERATIONS: Mapping[str, tuple[str, str]] = {
     "sum": ("the total", "awk '{s += $1} END {print s}'"),
-    "min": ("the smallest", "sort -n | head -n 1"),
-    "max": ("the largest", "sort -n | tail -n 1"),
+    "min": ("the smallest", "awk 'NR == 1 || $1 < least {least = $1} END {if (NR) print least}'"),
+    "max": ("the largest", "awk 'NR == 1 || $1 > most {most = $1} END {if (NR) print most}'"),
     "count": ("how many", "awk 'END {print NR}'"),
-    "first": ("the first", "head -n 1"),
-    "last": ("the last", "tail -n 1"),
+    "first": ("the first", "awk 'NR == 1'"),
+    "last": ("the last", "awk '{last = $0} END {if (NR) print last}'"),
     "up": ("rising", "sort -n"),
     "down": ("falling", "sort -rn"),
-    "flip": ("backwards", "tac"),
+    "flip": ("backwards", "awk '{line[NR] = $0} END {for (n = NR; n; n--) print line[n]}'"),
     "uniq": ("each once", "sort -nu"),
     "even": ("the even ones", "awk '$1 % 2 == 0'"),
     "odd": ("the odd ones", "awk '$1 % 2 == 1'"),
@@ -47,14 +47,15 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     "next": ("one more each", "awk '{print $1 + 1}'"),
     "steps": ("running total", "awk '{s += $1; print s}'"),
 }
-"""The program's name -> how a note asks for it, and what the program does to numbers, one a line."""
+"""The program's name -> how a note asks for it, and what the program does to numbers, one a line. Each is a single
+process: starting processes is most of what a rollout costs."""
 
 FORMATS: Mapping[str, str] = {
     "lines": "cat",
     "csv": "paste -sd,",
     "tabs": "paste -s",
     "words": "paste -sd' '",
-    "json": "paste -sd, | sed 's/.*/[&]/'",
+    "json": 'awk \'{text = text (NR > 1 ? "," : "") $0} END {print "[" text "]"}\'',
     "list": "sed 's/^/- /'",
     "quoted": "sed 's/.*/\"&\"/'",
     "numbered": "awk '{print NR \": \" $0}'",
@@ -141,7 +142,6 @@ def _files(trail: Trail) -> dict[str, ss.File]:
     for folder in FOLDERS:
         files[f"{folder}/note"] = ss.File(data=f"{trail.note(folder)}\n".encode())
         files[f"{folder}/data"] = ss.File(data="".join(f"{number}\n" for number in trail.numbers[folder]).encode())
-    programs = {name: f'cat "$@" | {body}' for name, (_, body) in OPERATIONS.items()} | dict(FORMATS)
-    for name, body in programs.items():
-        files[f"bin/{name}"] = ss.File(data=f"#!/bin/sh\n{body}\n".encode(), mode=0o755)
+    for name, command in {**{name: command for name, (_, command) in OPERATIONS.items()}, **FORMATS}.items():
+        files[f"bin/{name}"] = ss.File(data=f'#!/bin/sh\nexec {command} "$@"\n'.encode(), mode=0o755)
     return files

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import slipstream as ss
 
-STEPS, GROUPS = 48, 16
-EPOCHS, MINIBATCHES = 2, 4
+STEPS, GROUPS = 24, 64
+MINIBATCHES = 8
 FAMILY_ARGS: Mapping[str, ss.Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
 
@@ -42,23 +42,22 @@ def recipe() -> ss.TrainConfig:
         warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
             args={"num": 2_000, "quality": 0.45},
-            learning=ss.WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            learning=ss.WarmStartConfig(num_epochs=4, tokens_per_step=650, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
-            loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
-            learning_rate=9e-4,
-            warmup_steps=5,
-            decay_steps=STEPS * EPOCHS * MINIBATCHES,
+            loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2, dual_clip=3.0),
+            learning_rate=1.2e-3,
+            warmup_steps=MINIBATCHES,
+            decay_steps=STEPS * MINIBATCHES,
             betas=(0.9, 0.95),
             adam_eps=1e-6,  # so that words that never occur, with next to no gradient, stay where they are
             max_grad_norm=0.1,
-            num_epochs=EPOCHS,
             num_minibatches=MINIBATCHES,
             num_threads=2,
         ),
         sandbox=ss.SandboxConfig(warm=32),  # started while the learner updates
         steps=STEPS,
         groups=GROUPS,
-        samples=8,
-        eval_every=16,
+        samples=4,
+        eval_every=12,
     )
