@@ -20,7 +20,7 @@ NAME = EvaluationName(part="held_out", arm="full", version=3)
 
 def script() -> Script:
     """Some commands, then the end."""
-    return lambda scene: act("bash", command=f"{scene.seed % 3}") if scene.num_calls < 2 else act("finish")
+    return lambda scene: act("bash", command=f"{(scene.seed or 0) % 3}") if scene.num_calls < 2 else act("finish")
 
 
 CONFIG = EvalConfig(
