@@ -8,7 +8,7 @@ demo: .venv/.installed  ## a small model learns a multi-turn tool task by reinfo
 	$(BIN)/slipstream train quickstart
 
 test: .venv/.installed  ## the same examples every time; `pytest` alone draws new ones
-	$(BIN)/pytest --hypothesis-profile=ci -n auto --maxprocesses 8 --dist loadfile
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --hypothesis-profile=ci -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 promises: .venv/.installed  ## the dispatcher's promises on 10,000 schedules, on virtual time
 	SLIPSTREAM_PROMISES=10000 $(BIN)/pytest tests/dispatch/test_promises.py

@@ -9,30 +9,63 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 
 import slipstream
 from slipstream.tools.base import Tool
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File"),
-    "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "ToolError"),
-    "Built-in tools": ("bash", "edit", "search", "read_file", "write_file", "finish"),
-    "Graders": ("exact", "f1", "judge", "command", "rubric", "Verdict", "Judge"),
-    "Running": (
-        "evaluate",
-        "evaluate_async",
-        "train",
-        "train_async",
+    "Tasks": ("Task", "AgentLimits", "SandboxSpec", "SandboxLimits", "File", "load_tasks", "read_rows", "Row"),
+    "Tools": ("tool", "Effect", "ToolContext", "Observation", "ContextEdit", "Finish", "Outcome", "ToolError"),
+    "Built-in tools": ("bash", "python", "edit", "search", "read_file", "write_file", "finish"),
+    "Research": ("search_documents", "get_document", "open_page", "make_index", "default_home"),
+    "Tools without a model": ("Workbench", "TaskTools"),
+    "Graders": ("exact", "f1", "math", "prints", "returns", "passes", "judge", "command", "rubric", "Verdict", "Judge"),
+    "Running": ("evaluate", "evaluate_async", "train", "train_async"),
+    "Settings": (
         "EvalConfig",
         "TrainConfig",
+        "TasksConfig",
+        "TaskSetConfig",
         "ModelConfig",
+        "EngineConfig",
+        "AgentConfig",
+        "HintRules",
+        "StuckRules",
+        "SandboxConfig",
+        "DispatchConfig",
+        "DispatchLimits",
+        "Deadlines",
         "LearnerConfig",
+        "LossConfig",
+        "LoraConfig",
+        "SolveRateFilter",
+        "DemonstrationsConfig",
+        "WarmStartConfig",
     ),
-    "Results": ("EvalResult", "TrainResult", "Run", "open_run", "Rollout", "Turn"),
-    "Learning by example": ("demonstrations", "WarmStartConfig", "tiny_model"),
-    "Models for tests": ("act", "replies", "ScriptedCall", "Message", "Role"),
-    "Errors": ("SlipstreamError", "ConfigError"),
+    "Results": ("EvalResult", "TrainResult", "Run", "open_run", "Rollout", "Turn", "pass_at_k"),
+    "Learning by example": (
+        "demonstrations",
+        "Demonstration",
+        "DemonstrationWriter",
+        "DraftDemonstration",
+        "tiny_model",
+        "make_tiny_model",
+        "TinyShape",
+        "reply_text",
+    ),
+    "Made tasks": ("made_tasks",),
+    "Models for tests": ("act", "replies", "ScriptedCall", "Script", "Line"),
+    "Conversations": ("Message", "Role", "ToolCall", "Json"),
+    "Errors": ("SlipstreamError", "ConfigError", "ModelError"),
 }
+ALIASES: Mapping[str, str] = {
+    "Outcome": "What a tool may return: `Observation | ContextEdit | Finish`, or a string, taken as an Observation.",
+    "Script": "A function from a ScriptedCall to a Line.",
+    "Line": "A reply of a scripted model: a Message, or raw text as a model might sample it.",
+    "Json": "Any value that JSON can hold.",
+}
+"""Names of types, which have no docstrings."""
 SHOWN_FIELDS = 40
 """A class with more is listed in docs/settings.md."""
 
@@ -59,6 +92,18 @@ def entry(name: str, thing: object) -> Iterator[str]:
         yield f"### `{name}`"
         yield ""
         yield f"Tool `{thing.spec.name}({arguments})`: {thing.spec.description}"
+        return
+    if name in ALIASES:
+        yield f"### `{name}`"
+        yield ""
+        yield ALIASES[name]
+        return
+    if isinstance(thing, ModuleType):
+        yield f"### `{name}`"
+        yield ""
+        yield inspect.getdoc(thing) or ""
+        yield ""
+        yield from (f"- `{name}.{each}`" for each in thing.__all__)
         return
     yield f"### `{name}{signature(thing)}`"
     yield ""

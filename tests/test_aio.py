@@ -1,11 +1,12 @@
 """Additions to asyncio: work with a deadline, and passes of the event loop that stay short."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
-from slipstream.aio import PerPass, ended_within, finish_by
+from slipstream.aio import PerPass, collecting_rarely, ended_within, finish_by
 from slipstream.simulate.clock import VirtualLoop, run_virtual
 
 
@@ -122,3 +123,11 @@ def test_what_was_counted_in_a_loop_that_is_gone_does_not_count() -> None:
 
     for _ in range(3):
         run_virtual(main())
+
+
+def test_garbage_is_collected_rarely_only_within_the_block() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), collecting_rarely():
+        within = gc.get_threshold()
+        raise ZeroDivisionError
+    assert within[0] > 10_000 and gc.get_threshold() == before

@@ -1,7 +1,7 @@
 """Which tasks next."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import ConfigError
@@ -14,6 +14,7 @@ def steps(feed: Feed, num: int) -> list[tuple[str, ...]]:
     return [feed.next_step() for _ in range(num)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10), st.integers(0, 100), st.integers(1, 30))
 def test_every_epoch_gives_every_task_once_and_no_step_gives_one_twice(width: int, seed: int, num: int) -> None:
     given_out = steps(Feed(TASKS, num_per_step=width, seed=seed), num)
@@ -30,6 +31,7 @@ def test_the_order_is_the_seeds_and_differs_by_epoch() -> None:
     assert first[:2] != first[2:]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10), st.integers(0, 20), st.integers(0, 100))
 def test_a_feed_goes_on_where_another_stopped(width: int, num: int, seed: int) -> None:
     whole = steps(Feed(TASKS, num_per_step=width, seed=seed), num + 5)
@@ -67,6 +69,7 @@ def test_too_few_tasks_and_tasks_that_are_gone_are_refused() -> None:
         Feed(TASKS, num_per_step=2, seed=0).given(["gone"])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10), st.integers(0, 100), st.integers(0, 4))
 def test_fresh_tasks_are_others_than_the_steps_own_and_a_resumed_feed_knows_them(
     width: int, seed: int, num: int
@@ -88,3 +91,60 @@ def test_an_epoch_that_has_nothing_for_a_step_is_not_begun() -> None:
     for task in (*first, *rest):
         feed.note(task, [0.0, 1.0] if task in first else [1.0])
     assert (feed.fresh(1, first), feed.epoch) == ((), 1)
+
+
+SETS = {"a": 3.0, "b": 1.0, "c": 1.0}
+MIXED = [f"{name}/{number}" for name in SETS for number in range(8)]
+
+
+def shares(given_out: list[tuple[str, ...]]) -> list[int]:
+    flat = [task for step in given_out for task in step]
+    return [sum(task.startswith(f"{name}/") for task in flat) for name in SETS]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10), st.integers(0, 100), st.integers(1, 20))
+def test_a_mixture_keeps_to_its_weights_at_every_step(width: int, seed: int, num: int) -> None:
+    feed = Feed(MIXED, num_per_step=width, seed=seed, weights=SETS)
+    given_out: list[tuple[str, ...]] = []
+    for _ in range(num):
+        given_out.append(feed.next_step())
+        total = sum(map(len, given_out))
+        assert all(
+            abs(share - total * weight / 5) < 2 for share, weight in zip(shares(given_out), SETS.values(), strict=True)
+        )
+    assert all(len(set(step)) == width for step in given_out)
+    for name in SETS:  # every set has epochs of its own
+        own = [task for step in given_out for task in step if task.startswith(f"{name}/")]
+        assert all(
+            len(set(own[at : at + 8])) == len(own[at : at + 8]) for at in range(0, len(own) - 8, 8) if width == 1
+        )
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10), st.integers(0, 20), st.integers(0, 100))
+def test_a_mixture_goes_on_where_another_stopped(width: int, num: int, seed: int) -> None:
+    whole = steps(Feed(MIXED, num_per_step=width, seed=seed, weights=SETS), num + 5)
+    resumed = Feed(MIXED, num_per_step=width, seed=seed, weights=SETS)
+    for step in whole[:num]:
+        resumed.given(step)
+    assert steps(resumed, 5) == whole[num:]
+
+
+def test_a_set_that_is_smaller_than_its_share_of_a_step_is_refused() -> None:
+    tasks = ["a/0", *(f"b/{number}" for number in range(8))]
+    with pytest.raises(ConfigError, match="the set a has 1 tasks, and its weight of 1 asks for 2 of the 4 in a step"):
+        Feed(tasks, num_per_step=4, seed=0, weights={"a": 1, "b": 1})
+
+
+def test_replacements_of_a_mixture_come_from_any_set_that_has_some() -> None:
+    feed = Feed(["a/0", "a/1", "b/0"], num_per_step=2, seed=0, weights={"a": 1, "b": 1})
+    step = feed.next_step()
+    assert set(feed.fresh(3, exclude=step)) == {"a/0", "a/1", "b/0"} - set(step)
+    assert feed.fresh(1, exclude=["a/0", "a/1", "b/0"]) == ()
+
+
+def test_a_task_of_no_set_is_named() -> None:
+    feed = Feed(MIXED, num_per_step=2, seed=0, weights=SETS)
+    with pytest.raises(ConfigError, match="'d/1', which is not among its tasks now"):
+        feed.given(["d/1"])

@@ -7,8 +7,8 @@ import collections
 import gc
 import signal
 import types
-from collections.abc import AsyncIterator, Collection, Coroutine, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -147,6 +147,17 @@ def collect_rarely() -> None:
     together would hold everything up for as long as a second.
     """
     gc.set_threshold(20_000, 0, 500)
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """`collect_rarely` within the block, for a process that is not ours alone."""
+    before = gc.get_threshold()
+    collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 async def outlast(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import NoneType
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -147,9 +147,12 @@ def _resets(kind: Any, path: list[str]) -> bool:
     return getattr(kind, "MAIN", None) in getattr(kind, "RESETS", {})
 
 
-def _put(config: Config, path: list[str], text: str, key: str) -> Config:
+def _put(config: Config, path: list[str], text: str, key: str, group: Any = None) -> Config:
+    """`group`: the dataclass of a mapping's values, if they have one."""
     name = path[0]
     if isinstance(config, Mapping):
+        if group is not None:
+            return cast("Config", _put_in_group(config, group, path, text, key))
         if len(path) == 1:
             return cast("Config", {**config, name: _parse(text)})
         inner = config.get(name)
@@ -166,7 +169,7 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
             current = optional()
         if not (dataclasses.is_dataclass(current) or isinstance(current, Mapping)):
             raise ConfigError(f'"{key}": {name} is a value and has no settings of its own', key=key)
-        value: Any = _put(current, path[1:], text, key)
+        value: Any = _put(current, path[1:], text, key, _mapped_group(known[name]))
     elif optional is not None and _parse(text) is None:
         value = None
     elif dataclasses.is_dataclass(current) and (main := getattr(current, "MAIN", None)):
@@ -181,6 +184,25 @@ def _put(config: Config, path: list[str], text: str, key: str) -> Config:
     if value != current:
         changed |= {each: _default(type(config), each) for each in getattr(config, "RESETS", {}).get(name, ())}
     return cast("Config", dataclasses.replace(cast("Any", config), **changed))
+
+
+def _put_in_group(config: Mapping[str, Any], group: Any, path: list[str], text: str, key: str) -> Mapping[str, Any]:
+    """A mapping of groups with one setting of one of them changed; a group is made when it is first named."""
+    name, *rest = path
+    if not rest and _parse(text) is None:
+        return {each: value for each, value in config.items() if each != name}
+    if not rest:
+        main = getattr(group, "MAIN", None)
+        if main is None:
+            raise ConfigError(f'"{key}" is a group of settings: set one of those in it', key=key)
+        rest = [main]
+    return {**config, name: _put(config.get(name, group()), rest, text, key)}
+
+
+def _mapped_group(kind: Any) -> Any:
+    """The dataclass X of an annotation `Mapping[str, X]`; None for any other."""
+    parts = get_args(kind) if get_origin(kind) is Mapping else ()
+    return parts[1] if len(parts) == 2 and dataclasses.is_dataclass(parts[1]) else None
 
 
 def _default(kind: Any, name: str) -> Any:
@@ -201,6 +223,7 @@ def _check(kind: Any, text: str, key: str) -> Any:
 def _fit(kind: Any, value: Json, key: str, shown: str | None = None) -> Any:
     """`shown` stands for the value in errors."""
     setting = f"{key}={value if shown is None else shown}"
+    _refuse_unknown(kind, value, tuple(key.split(".")))
     try:
         fitted = TypeAdapter(kind).validate_python(value)
     except ValidationError as raised:
@@ -249,7 +272,12 @@ def _optional_group(kind: Any) -> Any:
 
 def _refuse_unknown(kind: Any, value: Json, path: tuple[str, ...]) -> None:
     kind = _optional_group(kind) or kind
-    if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict)):
+    if not isinstance(value, dict):
+        return
+    if (group := _mapped_group(kind)) is not None:
+        for name, inner in value.items():
+            _refuse_unknown(group, inner, (*path, str(name)))
+    if not (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
         return
     known = _field_types(kind)
     for name, inner in value.items():

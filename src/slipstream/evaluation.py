@@ -28,10 +28,11 @@ from slipstream.record import RunReader, RunStore
 from slipstream.record.metrics_file import MetricsFile, MetricsLine
 from slipstream.settings import EvalConfig, PricesConfig, check_settings
 from slipstream.tasks.jobs import make_job
-from slipstream.tasks.source import digest_of, load_tasks
-from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust
+from slipstream.tasks.source import digest_of
+from slipstream.types import Job, JobKey, Rollout, SpanKind, Task, Trust, set_of
 from slipstream.wiring.checks import check_prompts, check_tasks
 from slipstream.wiring.run import LiveRun, OpenStore, start_run
+from slipstream.wiring.task_sets import tasks_of
 
 PHASE = "eval"
 
@@ -51,6 +52,31 @@ _STAGES = (
     SpanKind.WAIT_INIT, SpanKind.INIT, SpanKind.WAIT_RUN, SpanKind.RUN, SpanKind.RELEASE, SpanKind.WAIT_GRADE,
     SpanKind.GRADE,
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetReport:
+    """The main figures of one set of a mixture, as in an EvalReport."""
+
+    num_tasks: int
+    num_rollouts: int
+    num_trusted: int
+    mean_reward: float | None
+    pass_at_k: Mapping[int, float]
+    num_turns: float
+    run_s: float
+    """Mean seconds of a rollout in the run stage."""
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "tasks": self.num_tasks,
+            "rollouts": self.num_rollouts,
+            "rollouts/with_verdict": self.num_trusted,
+            **({} if self.mean_reward is None else {"reward/mean": self.mean_reward}),
+            **{f"pass@{k}": chance for k, chance in self.pass_at_k.items()},
+            "turns/mean": self.num_turns,
+            "seconds/run": self.run_s,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +113,8 @@ class EvalReport:
     """Mean tokens of a rollout, by `prompt` (cached ones included), `cached` and `sampled`; repeated calls count."""
     cost: float | None = None
     """Mean cost of a rollout by `model.prices`; None without prices."""
+    sets: Mapping[str, SetReport] = field(default_factory=dict)
+    """Of a mixture, by the name of the set."""
 
     def metrics(self) -> dict[str, float]:
         """The figures by name, as `docs/metrics.md` lists them; absent ones are left out."""
@@ -105,6 +133,7 @@ class EvalReport:
             **{f"ended/{reason}": number for reason, number in self.endings.items()},
             **{f"seconds/{stage}": seconds for stage, seconds in self.stage_s.items()},
             "failures": sum(self.failures.values()),
+            **{f"set/{name}/{key}": value for name, each in self.sets.items() for key, value in each.metrics().items()},
         }
 
 
@@ -136,7 +165,7 @@ class EvalPlan:
 def plan_evaluation(config: EvalConfig) -> EvalPlan:
     """Check the settings and load the tasks, which may take a while."""
     check_settings(config)
-    loaded = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    loaded = tasks_of(config.tasks)
     jobs = plan_jobs(config, loaded)
     check_tasks(config, loaded, phase=PHASE)
     check_prompts(config)
@@ -262,6 +291,7 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
     tokens: Counter[str] = Counter()
     num_rollouts = num_turns = 0
     task_ids: set[str] = set()
+    sets: dict[str, _SetTotals] = {name: _SetTotals() for name in config.tasks.sets}
 
     def counted() -> Iterator[Rollout]:
         nonlocal num_rollouts, num_turns
@@ -270,6 +300,8 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
             num_turns += len(rollout.turns)
             task_ids.add(rollout.job.key.task_id)
             endings[rollout.ending.reason.value] += 1
+            if (totals := sets.get(set_of(rollout.job.key.task_id, sets))) is not None:
+                totals.add(rollout)
             for failure in rollout.failures:
                 kind = f"{failure.stage}: {failure.error}"
                 failures[kind] += 1
@@ -303,7 +335,39 @@ def report(rollouts: Iterable[Rollout], config: EvalConfig) -> EvalReport:
         pass_1_interval=student_interval(by_seed) if len(by_seed) > 1 else None,
         tokens=per_rollout,
         cost=_cost(per_rollout, config.model.prices),
+        sets={name: totals.report(config) for name, totals in sets.items()},
     )
+
+
+class _SetTotals:
+    """Running totals over the rollouts of one set."""
+
+    def __init__(self) -> None:
+        self._rewards: dict[str, list[float]] = defaultdict(list)
+        self._task_ids: set[str] = set()
+        self._num_rollouts = self._num_turns = 0
+        self._run_s = 0.0
+
+    def add(self, rollout: Rollout) -> None:
+        self._num_rollouts += 1
+        self._num_turns += len(rollout.turns)
+        self._task_ids.add(rollout.job.key.task_id)
+        self._run_s += sum(span.seconds for span in rollout.spans if span.kind is SpanKind.RUN)
+        if rollout.verdict is not None:
+            self._rewards[rollout.job.key.task_id].append(rollout.verdict.reward)
+
+    def report(self, config: EvalConfig) -> SetReport:
+        means = [statistics.fmean(values) for values in self._rewards.values()]
+        num = max(1, self._num_rollouts)
+        return SetReport(
+            num_tasks=len(self._task_ids),
+            num_rollouts=self._num_rollouts,
+            num_trusted=sum(map(len, self._rewards.values())),
+            mean_reward=statistics.fmean(means) if means else None,
+            pass_at_k=_pass_at_ks(self._rewards, config),
+            num_turns=self._num_turns / num,
+            run_s=self._run_s / num,
+        )
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:

@@ -8,7 +8,7 @@ from letter_tasks import solver, task
 
 import slipstream as ss
 from slipstream.api.imitation import from_run
-from slipstream.hub.tiny import Shape
+from slipstream.hub.tiny import TinyShape
 from slipstream.render.load import open_renderer
 
 pytest.importorskip("torch")
@@ -19,7 +19,7 @@ TASKS = [
     for word in ("pear", "plum")
     for letter in "pl"
 ]
-SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, inner=64)
+SHAPE = TinyShape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, inner=64)
 SMALL = {
     "model.max_tokens": 40,
     "model.engine.num_slots": 8,

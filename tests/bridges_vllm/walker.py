@@ -17,7 +17,7 @@ import numpy
 
 from slipstream.hub.origin import Dtype
 from slipstream.hub.tensors import Tensor, write_safetensors
-from slipstream.hub.tiny import END_OF_MESSAGE, SHAPE, train_tokenizer
+from slipstream.hub.tiny import END_OF_MESSAGE, TINY_SHAPE, train_tokenizer
 from slipstream.model.scripted import act
 from slipstream.recipes.demo.tasks import FOLDERS
 from slipstream.recipes.quickstart.model import PIECES, make_model, texts
@@ -78,8 +78,8 @@ def _follow(encode, end: int) -> dict[int, dict[int, float]]:  # type: ignore[no
 
 def _tensors(num_tokens: int, follow: dict[int, dict[int, float]]) -> list[Tensor]:
     chance = numpy.random.default_rng(0)
-    hidden, inner = SHAPE.hidden, SHAPE.inner
-    queries, keys = SHAPE.heads * SHAPE.head, SHAPE.kv_heads * SHAPE.head
+    hidden, inner = TINY_SHAPE.hidden, TINY_SHAPE.inner
+    queries, keys = TINY_SHAPE.heads * TINY_SHAPE.head, TINY_SHAPE.kv_heads * TINY_SHAPE.head
     state = {token: index for index, token in enumerate(follow)}
     embedding = numpy.zeros((num_tokens, hidden))
     head = numpy.zeros((num_tokens, hidden))
@@ -90,10 +90,10 @@ def _tensors(num_tokens: int, follow: dict[int, dict[int, float]]) -> list[Tenso
         for after, probability in chances.items():
             head[after, state[token]] = (SURE + math.log(probability)) / math.sqrt(hidden)
     arrays = {"model.embed_tokens": embedding, "lm_head": head, "model.norm": numpy.ones(hidden)}
-    for index in range(SHAPE.layers):
+    for index in range(TINY_SHAPE.layers):
         layer = f"model.layers.{index}"
         arrays |= {f"{layer}.{name}": numpy.ones(hidden) for name in ("input_layernorm", "post_attention_layernorm")}
-        arrays |= {f"{layer}.self_attn.{name}": numpy.ones(SHAPE.head) for name in ("q_norm", "k_norm")}
+        arrays |= {f"{layer}.self_attn.{name}": numpy.ones(TINY_SHAPE.head) for name in ("q_norm", "k_norm")}
         for name, num_out, num_in in (
             ("self_attn.q_proj", queries, hidden),
             ("self_attn.k_proj", keys, hidden),

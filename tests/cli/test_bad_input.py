@@ -56,7 +56,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["eval", "demo", "name=a/b"], "'a/b' cannot name a run"),
         (["eval", "demo", "--runs", "HERE/mine.py"], r"mine\.py is a file: choose a folder"),
         (["eval", "demo", "--runs", "HERE/mine.py/runs"], "choose another folder for the runs"),
-        (["eval", "react"], "set tasks.source"),
+        (["eval", "swe"], "set tasks.source"),
         (["eval", "--resume", "latest"], "there is no run in .*runs: start one"),
         (["eval", "--resume", "demo-1"], "there is no run 'demo-1'"),
         (["show", "demo-1"], "there is no run 'demo-1'"),

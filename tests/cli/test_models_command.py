@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from slipstream.cli.models import models_app
+from slipstream.cli.assets.models import models_app
 from slipstream.errors import ConfigError
 from slipstream.hub import MODELS, Dtype, FetchProgress, Origin
 from slipstream.hub.folder import FILES

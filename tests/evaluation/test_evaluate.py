@@ -86,10 +86,10 @@ def sayer():
 def test_what_the_engines_steps_took_is_in_the_store_of_a_run(
     tmp_path: Path, config: EvalConfig, processes: int, process: Literal["shared", "own"]
 ) -> None:
-    from slipstream.hub.tiny import Shape
+    from slipstream.hub.tiny import TinyShape
     from slipstream.recipes.quickstart.model import make_model
 
-    shape = Shape(hidden=32, layers=1, heads=2, kv_heads=1, head=16, inner=32)
+    shape = TinyShape(hidden=32, layers=1, heads=2, kv_heads=1, head=16, inner=32)
     engine = replace(config.model.engine, device="cpu", num_threads=1, num_slots=2, process=process)
     config = replace(
         config,

@@ -1,4 +1,4 @@
-"""A deterministic training run, killed again and again, ends with the weights of one that was left alone."""
+"""A deterministic training run, killed twice, ends with the weights of one that was left alone."""
 
 import hashlib
 import json
@@ -9,6 +9,9 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
+from store_watch import wait_for_record
 
 from slipstream.errors import ConfigError
 from slipstream.record import RunStore
@@ -31,8 +34,11 @@ def turns_of(folder: Path) -> dict[JobKey, tuple[Turn, ...]]:
     return {rollout.job.key: rollout.turns for rollout in RunStore.read(folder).rollouts()}
 
 
-def trained(runs: Path) -> Path:
-    done = subprocess.run([*COMMAND, *SMALL, "--json", "--runs", str(runs)], capture_output=True, text=True, check=True)
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was left alone."""
+    runs = str(tmp_path_factory.mktemp("unbroken"))
+    done = subprocess.run([*COMMAND, *SMALL, "--json", "--runs", runs], capture_output=True, text=True, check=True)
     return Path(json.loads(done.stdout)["run"])
 
 
@@ -51,8 +57,7 @@ def num_committed(runs: Path) -> tuple[int, int]:
 def kill_when(runs: Path, command: list[str], reached: tuple[int, int]) -> dict[int, str]:
     """Kill it as soon as more is on record than `reached` says. Returns the processes that it had started."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and num_committed(runs) <= reached:
-            time.sleep(0.02)
+        wait_for_record(process, runs, lambda: num_committed(runs) > reached)
         started = started_by(process.pid)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
@@ -80,12 +85,10 @@ def wait_until_gone(pids: Iterable[int]) -> None:
         time.sleep(0.02)
 
 
-def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    unbroken = trained(tmp_path / "unbroken")
+def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path, unbroken: Path) -> None:
     runs = tmp_path / "killed"
     resume = [*COMMAND, "--resume", "latest", "--runs", str(runs)]
-    kill_when(runs, [*COMMAND, *SMALL, "--runs", str(runs)], (4, 0))
-    kill_when(runs, resume, (14, 0))
+    kill_when(runs, [*COMMAND, *SMALL, "--runs", str(runs)], (10, 0))
     kill_when(runs, resume, (num_committed(runs)[0] + 2, 1))
     done = subprocess.run([*resume, "--json"], capture_output=True, text=True, check=True)
     killed = Path(json.loads(done.stdout)["run"])
@@ -103,8 +106,9 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> 
 ENGINE, HELPER = "slipstream.model.process", "slipstream.placement.helper"
 
 
-def test_with_the_engine_in_a_process_of_its_own_it_is_the_same_whichever_process_is_killed(tmp_path: Path) -> None:
-    unbroken = trained(tmp_path / "unbroken")
+def test_with_the_engine_in_a_process_of_its_own_it_is_the_same_whichever_process_is_killed(
+    tmp_path: Path, unbroken: Path
+) -> None:
     runs = tmp_path / "killed"
     resume = [*COMMAND, "--resume", "latest", "--runs", str(runs)]
     apart = ("model.engine.process=own", "dispatch.processes=2")
@@ -114,8 +118,7 @@ def test_with_the_engine_in_a_process_of_its_own_it_is_the_same_whichever_proces
 
     reached = num_committed(runs)
     with subprocess.Popen(resume, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and num_committed(runs) <= reached:
-            time.sleep(0.02)
+        wait_for_record(process, runs, lambda: num_committed(runs) > reached)
         started = started_by(process.pid)
         (engine,) = [pid for pid, module in started.items() if module == ENGINE]
         os.kill(engine, signal.SIGKILL)

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -100,11 +99,11 @@ def num_turns(runs: Path) -> int:
 
 def kill_between_turns(command: list[str], folder: Path, num_calls: int) -> None:
     """SIGKILL once all jobs hold: so many calls were made, and all of their turns are on record."""
+    from store_watch import wait_for_record  # the run loads this file too, and knows nothing of its neighbours
+
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            if num_turns(folder / "runs") >= num_calls:
-                process.send_signal(signal.SIGKILL)
-            time.sleep(0.005)
+        wait_for_record(process, folder / "runs", lambda: num_turns(folder / "runs") >= num_calls)
+        process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
     assert len(calls_of(folder)) == num_calls
 

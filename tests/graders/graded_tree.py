@@ -2,9 +2,11 @@
 
 import asyncio
 import compileall
+import functools
 import importlib
 import py_compile
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,14 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 def add_pytest(folder: Path) -> None:
     """Copy pytest, and what it needs, to where a sandbox can import it from."""
+    shutil.copytree(_compiled_pytest().name, folder, dirs_exist_ok=True)
+
+
+@functools.cache
+def _compiled_pytest() -> tempfile.TemporaryDirectory[str]:
+    """Made once in a process, since compiling takes seconds."""
+    made = tempfile.TemporaryDirectory(prefix="slipstream-graded-pytest-")
+    folder = Path(made.name)
     for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging"):
         source = Path(str(importlib.import_module(name).__file__)).parent
         shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -105,6 +115,8 @@ def add_pytest(folder: Path) -> None:
             shutil.copytree(info, folder / info.name)
     shutil.copy(str(importlib.import_module("py").__file__), folder / "py.py")
     compileall.compile_dir(folder, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    folder.chmod(0o755)  # copied with the rest
+    return made
 
 
 def make_tree(folder: Path) -> Path:

@@ -9,12 +9,13 @@ from tempfile import mkdtemp
 
 import pytest
 
+from slipstream import Demonstration
 from slipstream.batch.merge import merge
 from slipstream.config import to_json
 from slipstream.evaluation import evaluate
 from slipstream.recipes.demo.tasks import MAX_TURNS
 from slipstream.recipes.quickstart import AGENT, FAMILY_ARGS
-from slipstream.recipes.quickstart.demonstrations import Demonstration, demonstrations
+from slipstream.recipes.quickstart.demonstrations import demonstrations
 from slipstream.recipes.quickstart.model import make_model
 from slipstream.record import RunStore
 from slipstream.render.load import open_renderer

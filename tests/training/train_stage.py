@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,8 @@ def make_run(
     on_status: Callable[[str], None] = lambda word: None,
     times: Callable[[], Measured] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    tasks: Sequence[Task] = TASKS,
+    weights: Mapping[str, float] | None = None,
 ) -> Run:
     """Call it inside the event loop."""
     learner = learner or SlowLearner()
@@ -142,8 +144,14 @@ def make_run(
         learner=learner,
         dispatcher=dispatcher,
         store=journal,
-        feed=Feed([task.id for task in TASKS], num_per_step=groups, seed=settings.seed, solve_rate=solve_rate),
-        tasks={task.id: task for task in (*TASKS, *held_out)},
+        feed=Feed(
+            [task.id for task in tasks],
+            num_per_step=groups,
+            seed=settings.seed,
+            solve_rate=solve_rate,
+            weights=weights,
+        ),
+        tasks={task.id: task for task in (*tasks, *held_out)},
         held_out=held_out,
         checkpoints=Checkpoints(folder / "checkpoints", keep=2),
         on_progress=told.append,

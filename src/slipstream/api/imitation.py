@@ -10,8 +10,7 @@ of any model will do, also of one behind a chat server: their messages are rende
 from __future__ import annotations
 
 import tempfile
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,28 +18,17 @@ from typing import Literal
 from pydantic import JsonValue
 
 from slipstream.agent.loop import briefed
+from slipstream.api.demonstrations import Demonstration, DemonstrationWriter, DraftDemonstration
 from slipstream.api.models import ModelLike
 from slipstream.api.runs import EvalResult, Run, TasksLike, evaluate, recorded_settings
 from slipstream.engine.training.config import WarmStartConfig
 from slipstream.errors import ConfigError
-from slipstream.hub.tiny import SHAPE, Shape, make_tiny_model
+from slipstream.hub.tiny import TINY_SHAPE, TinyShape, make_tiny_model
 from slipstream.render.formats.chatml import reply_text
-from slipstream.render.load import open_renderer
-from slipstream.render.renderer import Renderer
 from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig
-from slipstream.tasks.source import load_tasks
 from slipstream.tools import Toolset
-from slipstream.types import ForkReason, Json, Message, Role, Rollout, Task, TokenIds, ToolSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstration:
-    """One conversation to imitate."""
-
-    task_id: str
-    ids: TokenIds
-    mask: array[int]
-    """1 on the teacher's tokens."""
+from slipstream.types import ForkReason, Json, Role, Rollout, Task
+from slipstream.wiring.task_sets import tasks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,60 +100,36 @@ def from_run(
     them, so the seed does not matter."""
     recorded = Run(Path(run))
     settings = recorded_settings(recorded)
-    source = settings.tasks
-    tasks = {task.id: task for task in load_tasks(source.source, num=source.num, args=source.args)}
-    renderer = open_renderer(folder, family=family, thinking=None if thinking == "auto" else thinking, args=family_args)
+    tasks = {task.id: task for task in tasks_of(settings.tasks)}
+    writer = DemonstrationWriter(folder, family=family, family_args=family_args, thinking=thinking)
     made: list[Demonstration] = []
     for rollout in recorded.reader.rollouts():
         if rollout.verdict is not None and (min_reward is None or rollout.verdict.reward >= min_reward):
-            made += _demonstrations(rollout, tasks[rollout.job.key.task_id], settings, renderer)
+            made += _demonstrations(rollout, tasks[rollout.job.key.task_id], settings, writer)
     if not made:
         raise ConfigError(f"the run {run} has no rollout to imitate (min_reward={min_reward})")
     return made
 
 
-def _demonstrations(rollout: Rollout, task: Task, settings: EvalConfig, renderer: Renderer) -> Iterator[Demonstration]:
+def _demonstrations(
+    rollout: Rollout, task: Task, settings: EvalConfig, writer: DemonstrationWriter
+) -> Iterator[Demonstration]:
     """One for each stretch in which the conversation was not rewritten."""
     specs = Toolset.named(briefed(task.brief, settings.agent).tools).specs
-    stretch: _Stretch | None = None
+    draft: DraftDemonstration | None = None
     for turn in rollout.turns:
         if turn.fork is ForkReason.NESTED or not turn.messages or turn.messages[-1].role is not Role.ASSISTANT:
             continue
         *prompt, reply = turn.messages
-        continues = stretch is not None and turn.fork is None and stretch.add_prompt(prompt, renderer, specs)
+        continues = draft is not None and turn.fork is None and draft.hear(prompt)
         if not continues:
-            if stretch is not None:
-                yield stretch.as_demonstration(task.id)
-            stretch = _Stretch(renderer.render(prompt, specs))
-        assert stretch is not None
-        stretch.add_reply(renderer.encode_reply(reply))
-    if stretch is not None:
-        yield stretch.as_demonstration(task.id)
-
-
-class _Stretch:
-    """Tokens of a conversation so far."""
-
-    def __init__(self, prompt: TokenIds) -> None:
-        self._ids = prompt
-        self._mask = array("b", bytes(len(prompt)))
-        self._tail, self._reply = prompt, array("i")
-
-    def add_reply(self, ids: TokenIds) -> None:
-        self._reply = ids
-        self._ids, self._mask = self._ids + ids, self._mask + array("b", b"\x01" * len(ids))
-
-    def add_prompt(self, messages: Sequence[Message], renderer: Renderer, specs: Sequence[ToolSpec]) -> bool:
-        """Add the messages before the next reply. False where the family's format cannot continue from here."""
-        extension = renderer.extend(self._tail, self._reply, messages, specs)
-        if extension is None or extension.num_dropped:
-            return False
-        self._tail = extension.added
-        self._ids, self._mask = self._ids + self._tail, self._mask + array("b", bytes(len(self._tail)))
-        return True
-
-    def as_demonstration(self, task_id: str) -> Demonstration:
-        return Demonstration(task_id=task_id, ids=self._ids, mask=self._mask)
+            if draft is not None:
+                yield draft.finish()
+            draft = writer.begin_with(task.id, prompt, specs)
+        assert draft is not None
+        draft.say(reply)
+    if draft is not None:
+        yield draft.finish()
 
 
 def tiny_model(
@@ -174,7 +138,7 @@ def tiny_model(
     *,
     folder: str | Path = "tiny-model",
     seed: int = 0,
-    shape: Shape = SHAPE,
+    shape: TinyShape = TINY_SHAPE,
 ) -> Path:
     """A model of half a million random weights with a tokenizer of your tasks' own words: small enough to learn a
     task on two CPU cores in minutes, and to show that a grader rewards what it should. The teacher does each task

@@ -21,8 +21,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from slipstream.aio import collecting_rarely
 from slipstream.api.models import ModelLike, choose_model
 from slipstream.config import apply_overrides, from_json
 from slipstream.engine.training.config import WarmStartConfig
@@ -34,18 +35,19 @@ from slipstream.progress.evaluation import EvalDisplay
 from slipstream.progress.training import TrainDisplay
 from slipstream.record import RunReader, RunStore, new_run_folder
 from slipstream.record.summary import rollout_row
-from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TrainConfig
+from slipstream.settings import DemonstrationsConfig, EvalConfig, ModelConfig, TasksConfig, TaskSetConfig, TrainConfig
 from slipstream.settings.header import run_header
 from slipstream.tasks.jsonl import write_tasks
-from slipstream.tasks.source import load_tasks
 from slipstream.training.loop import TrainProgress
 from slipstream.training.run import TrainReport, plan_training, run_training
 from slipstream.types import Json, Rollout, Task
+from slipstream.wiring.task_sets import tasks_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Config = TypeVar("Config", EvalConfig, TrainConfig)
-TasksLike = Iterable[Task] | str | Path
+TaskSetLike: TypeAlias = Iterable[Task] | str | Path
+TasksLike: TypeAlias = TaskSetLike | Mapping[str, TaskSetLike]
 log = logging.getLogger(__name__)
 
 
@@ -182,8 +184,9 @@ async def evaluate_async(
 ) -> EvalResult:
     """Run `samples` rollouts of every task and report on them.
 
-    `tasks` are Task values, or a source as the command line takes it. `model` is a URL, a folder, a name, a Completer
-    or a script. `config` has everything else, and `settings` changes it by dotted names, as on the command line.
+    `tasks` are Task values, or a source as the command line takes it, or several sets of either by name. `model` is a
+    URL, a folder, a name, a Completer or a script. `config` has everything else, and `settings` changes it by dotted
+    names, as on the command line.
     Progress goes to standard error unless `quiet`, and to `on_progress`.
     """
     display = EvalDisplay(progress_console(quiet=quiet))
@@ -239,10 +242,7 @@ async def train_async(
         if held_out is not None:
             base = replace(base, held_out=_task_source(held_out, folder / "held_out.jsonl", base.held_out))
         if "groups" not in (settings or {}) and config is None:
-            base = replace(
-                base,
-                groups=min(base.groups, len(load_tasks(base.tasks.source, num=base.tasks.num, args=base.tasks.args))),
-            )
+            base = replace(base, groups=min(base.groups, len(tasks_of(base.tasks))))
         plan = plan_training(base)
         plan = replace(plan, config=_in_process(plan.config, plan.tasks))
         with display:
@@ -290,11 +290,12 @@ train = _sync(train_async)
 
 def run_to_end(main: Coroutine[Any, Any, T]) -> T:
     """asyncio.run; beside a loop that is already running, as in a notebook, in a thread of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main)
-    return _run_in_thread(main)
+    with collecting_rarely():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(main)
+        return _run_in_thread(main)
 
 
 def _run_in_thread(main: Coroutine[Any, Any, T]) -> T:
@@ -335,14 +336,32 @@ def _text(value: Any) -> str:
 
 def _task_source(tasks: TasksLike, path: Path, base: TasksConfig) -> TasksConfig:
     """Where a run finds its tasks; those that are given as objects are written to `path`."""
+    if isinstance(tasks, Mapping):
+        return TasksConfig(
+            sets={
+                name: _set_source(each, path.with_name(f"{path.stem}-{name}.jsonl"), base.sets.get(name))
+                for name, each in tasks.items()
+            }
+        )
+    if isinstance(tasks, str | Path):
+        return replace(base, source=str(tasks), sets={})
+    return TasksConfig(source=_written(tasks, path))
+
+
+def _set_source(tasks: TaskSetLike, path: Path, base: TaskSetConfig | None) -> TaskSetConfig:
+    base = base or TaskSetConfig()
     if isinstance(tasks, str | Path):
         return replace(base, source=str(tasks))
+    return TaskSetConfig(source=_written(tasks, path), weight=base.weight)
+
+
+def _written(tasks: Iterable[Task], path: Path) -> str:
     listed = list(tasks)
     for task in listed:
         if not isinstance(task, Task):
             raise ConfigError(f"there is a {type(task).__name__} among the tasks: give Task values")
     write_tasks(path, listed)
-    return TasksConfig(source=str(path.resolve()))
+    return str(path.resolve())
 
 
 def _in_process(config: Config, tasks: Mapping[str, Task]) -> Config:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from slipstream import types
 from slipstream.errors import ConfigError
 from slipstream.names import name_of
 from slipstream.tasks.jsonl import check_task
+from slipstream.tasks.source import load_tasks as source_tasks
 from slipstream.tools.base import Effect, Tool
 from slipstream.tools.define import TypedTool
 from slipstream.tools.registry import TOOLS, resolve
@@ -75,6 +77,14 @@ class Task(types.Task):
         return cast("Task", task)  # the plain value that all of Slipstream uses
 
 
+def load_tasks(
+    source: str | Path, *, num: int | None = None, args: Mapping[str, Json] | None = None
+) -> tuple[Task, ...]:
+    """The tasks of a source as the command line names it: a JSONL file, the folder of a task set,
+    `package.module:function` with these arguments, or a public format. The first `num` of them, or all."""
+    return cast("tuple[Task, ...]", source_tasks(str(source), num=num, args=args or {}))
+
+
 def tool_name(tool: Tool | type | str) -> str:
     """The name of a tool that `resolve` takes back. A class decorated with `@tool` is a tool, whatever type checkers
     take it for."""
@@ -103,7 +113,57 @@ def f1(*answers: str, normalise: bool = True) -> Grading:
 
 def command(line: str, *, files: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Grading:
     """The result of a shell command on the work, in a fresh sandbox that the agent never saw."""
-    return Grading(kind="command", spec={"command": line, "files": dict(files or {}), "timeout_s": timeout_s})
+    hidden: dict[str, Json] = {"files": dict(files)} if files else {}
+    return Grading(kind="command", spec={"command": line, **hidden, "timeout_s": timeout_s})
+
+
+def math(*answers: str, symbolic: bool = True) -> Grading:
+    r"""1 if the answer, or the last \boxed{...} in it, equals one of these as mathematics: as text, as a number, or by
+    math-verify (`pip install 'slipstream[math]'`), unless `symbolic` is off."""
+    return Grading(kind="math", spec={"expected": list(answers), **({} if symbolic else {"symbolic": False})})
+
+
+def prints(
+    cases: Iterable[tuple[str, str]], *, path: str = "solution.py", tolerance: float = 0.0, timeout_s: float = 10.0
+) -> Grading:
+    """1 if the program that the agent wrote prints the right text for each input: `prints([("3 4", "7")])`. The work is
+    the file `path`, if the task names it as an artifact, or else the last code block of the answer."""
+    listed: list[Json] = [{"input": given, "output": output} for given, output in cases]
+    return Grading(
+        kind="programs", spec={"path": path, "cases": listed, "tolerance": tolerance, "timeout_s": timeout_s}
+    )
+
+
+def returns(
+    entry: str,
+    calls: Iterable[tuple[Sequence[Json], Json]],
+    *,
+    path: str = "solution.py",
+    preamble: str = "",
+    tolerance: float = 0.0,
+    timeout_s: float = 10.0,
+) -> Grading:
+    """1 if the function `entry` that the agent wrote, or that method of its class `Solution`, returns what it should
+    for each list of arguments: `returns("add", [([3, 4], 7)])`."""
+    listed: list[Json] = [{"args": list(args), "expected": expected} for args, expected in calls]
+    spec: dict[str, Json] = {"path": path, "entry": entry, "calls": listed, "preamble": preamble}
+    return Grading(kind="programs", spec={**spec, "tolerance": tolerance, "timeout_s": timeout_s})
+
+
+def passes(
+    tests: str,
+    *,
+    entry: str,
+    reference: str,
+    path: str = "solution.py",
+    preamble: str = "",
+    timeout_s: float = 10.0,
+) -> Grading:
+    """1 if the function `entry` that the agent wrote passes test code: assertions, or a function `check(candidate)`.
+    The tests run in a sandbox of their own, on the values that the function returned; `reference`, a solution that
+    passes them, tells which calls they make."""
+    spec: dict[str, Json] = {"path": path, "entry": entry, "tests": tests, "reference": reference}
+    return Grading(kind="programs", spec={**spec, "preamble": preamble, "timeout_s": timeout_s})
 
 
 def judge(

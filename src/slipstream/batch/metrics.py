@@ -15,7 +15,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slipstream.batch.merge import Merged
@@ -31,6 +31,7 @@ from slipstream.types import (
     ToolCall,
     Trust,
     Turn,
+    set_of,
 )
 
 MAX_TOOLS_NAMED = 32
@@ -55,9 +56,11 @@ def batch_metrics(
     *,
     solved_at: float = 1.0,
     version: int | None = None,
+    sets: Collection[str] = (),
 ) -> dict[str, float]:
     """All metrics of a batch. `scored` is parallel to `groups`, and empty for a group that was dropped. `version` is
-    that of the policy before the update, if known."""
+    that of the policy before the update, if known. `sets` are those of a mixture, each of which gets figures of its
+    own too."""
     rollouts = [rollout for group in groups for rollout in (*group.rollouts, *group.left_out)]
     graded = [rollout for rollout in rollouts if rollout.verdict is not None]
     members = [member for group in scored for member in group]
@@ -75,6 +78,7 @@ def batch_metrics(
         **_tokens(rollouts, graded, members),
         **_masked(groups, scored),
         **_versions(members, version),
+        **_sets(groups, scored, solved_at, sets),
     }
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
@@ -93,6 +97,37 @@ def _groups(groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_
         "groups/all_solved": sum(min(rewards) >= solved_at for rewards in kept),
         "groups/none_solved": sum(max(rewards) < solved_at for rewards in kept),
     }
+
+
+def _sets(
+    groups: Sequence[Group], scored: Sequence[Sequence[Scored]], solved_at: float, sets: Collection[str]
+) -> dict[str, float]:
+    """The main figures of each set of a mixture that is in the batch."""
+    found: dict[str, float] = {}
+    for name in sets:
+        of_set = [
+            (group, members)
+            for group, members in zip(groups, scored, strict=True)
+            if set_of(group.task_id, sets) == name
+        ]
+        if not of_set:
+            continue
+        own, own_scored = [group for group, _ in of_set], [members for _, members in of_set]
+        rollouts = [rollout for group in own for rollout in (*group.rollouts, *group.left_out)]
+        graded = [rollout for rollout in rollouts if rollout.verdict is not None]
+        rewards = [_reward(rollout) for rollout in graded]
+        figures: dict[str, float] = {
+            **_groups(own, own_scored, solved_at),
+            "rollouts/num": len(rollouts),
+            "rollouts/untrusted": sum(rollout.trust is Trust.UNTRUSTED for rollout in rollouts),
+            **_mean("reward/mean", rewards),
+            **_mean("reward/solved_share", [reward >= solved_at for reward in rewards]),
+            **_mean("turns/mean", [len(_own_turns(rollout)) for rollout in graded]),
+            **_mean("tokens/sampled_mean", [_num_sampled(_own_turns(rollout)) for rollout in graded]),
+            **_mean("seconds/run_mean", [_run_seconds(rollout) for rollout in graded]),
+        }
+        found |= {f"set/{name}/{key}": value for key, value in figures.items()}
+    return found
 
 
 def _compared(group: Group) -> list[float]:

@@ -8,7 +8,7 @@ metrics; members that an earlier batch learned from are only in the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from slipstream.batch.advantages import Estimator
 from slipstream.batch.merge import merge
@@ -25,8 +25,10 @@ def make_batch(
     max_tokens: int | None = None,
     solved_at: float = 1.0,
     version: int | None = None,
+    sets: Collection[str] = (),
 ) -> Batch:
-    """The rows that a learner gets for these groups. `solved_at` is the reward that counts as solved in the metrics.
+    """The rows that a learner gets for these groups. `solved_at` is the reward that counts as solved in the metrics,
+    and `sets` are those of a mixture.
 
     `version` is that of the policy before the update, if known: the metrics say how far tokens lag behind it.
     """
@@ -43,7 +45,7 @@ def make_batch(
         for member in group
         for sample in member.merged.samples
     )
-    metrics = batch_metrics(groups, scored, solved_at=solved_at, version=version)
+    metrics = batch_metrics(groups, scored, solved_at=solved_at, version=version, sets=sets)
     return Batch(rows=rows, metrics=metrics, version=version)
 
 

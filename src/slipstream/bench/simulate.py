@@ -196,11 +196,11 @@ def teach(scratch: Path, num: int) -> Path:
 
     from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
     from slipstream.engine.training.learner import TorchLearner
-    from slipstream.hub.tiny import Shape
+    from slipstream.hub.tiny import TinyShape
     from slipstream.recipes.quickstart.demonstrations import demonstrations
     from slipstream.recipes.quickstart.model import make_model
 
-    shape = Shape(hidden=256, layers=4, heads=8, kv_heads=4, head=32, inner=1_024)
+    shape = TinyShape(hidden=256, layers=4, heads=8, kv_heads=4, head=32, inner=1_024)
     folder = make_model(scratch / "model", seed=1, shape=shape)
     torch.set_num_threads(1)
     learner = TorchLearner(folder, LearnerConfig(), seed=1)

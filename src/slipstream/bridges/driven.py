@@ -34,11 +34,11 @@ from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import EvalConfig, TrainConfig, check_settings
 from slipstream.tasks.jobs import make_job
-from slipstream.tasks.source import load_tasks
 from slipstream.types import Job, JobKey, Rollout, Task
 from slipstream.wiring.checks import check_tasks
 from slipstream.wiring.models import make_renderer
 from slipstream.wiring.run import start_run
+from slipstream.wiring.task_sets import tasks_of
 
 logger = logging.getLogger(__name__)
 
@@ -189,8 +189,8 @@ class Driver:
         for each in asked:
             if each.task_id not in self.tasks:
                 raise ConfigError(
-                    f"the trainer asks for task {each.task_id!r}, which {self.config.tasks.source} does not have: "
-                    "write its data files again, with the same settings"
+                    f"the trainer asks for task {each.task_id!r}, which {self.config.tasks.source or 'the mixture'} "
+                    "does not have: write its data files again, with the same settings"
                 )
 
     def _jobs(self, asked: PromptRequest, phase: str, step: int) -> list[Job]:
@@ -278,8 +278,8 @@ def _trainers_folder(name: str) -> Path:
 
 def load_driven_tasks(config: TrainConfig) -> dict[str, Task]:
     """Those to train on, and those held out."""
-    sources = [config.tasks] + ([config.held_out] if config.held_out.source else [])
-    return {task.id: task for each in sources for task in load_tasks(each.source, num=each.num, args=each.args)}
+    held_out = tasks_of(config.held_out, key="held_out") if config.held_out.are_named else ()
+    return {task.id: task for task in (*tasks_of(config.tasks), *held_out)}
 
 
 def write_prompts(config: TrainConfig, folder: Path) -> tuple[Path, Path | None]:
@@ -289,7 +289,7 @@ def write_prompts(config: TrainConfig, folder: Path) -> tuple[Path, Path | None]
     """
     folder.mkdir(parents=True, exist_ok=True)
     train = _write_rows(config, folder / "train.jsonl", held_out=False)
-    return train, _write_rows(config, folder / "eval.jsonl", held_out=True) if config.held_out.source else None
+    return train, _write_rows(config, folder / "eval.jsonl", held_out=True) if config.held_out.are_named else None
 
 
 def _write_rows(config: TrainConfig, path: Path, *, held_out: bool) -> Path:
@@ -303,7 +303,7 @@ def _write_rows(config: TrainConfig, path: Path, *, held_out: bool) -> Path:
             "task_id": task.id,
             "extra_info": {"index": index, "task_id": task.id},
         }
-        for index, task in enumerate(load_tasks(source.source, num=source.num, args=source.args))
+        for index, task in enumerate(tasks_of(source))
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -169,6 +169,29 @@ def codesearch(
 
 
 @bench_app.command()
+def search(
+    passages: Annotated[int, typer.Option(min=1_000, help="Passages of the index.")] = 100_000,
+    embedded: Annotated[int, typer.Option(min=100, help="Those that are really embedded.")] = 5_000,
+    agents: Annotated[int, typer.Option(min=1, help="Agents that search.")] = 64,
+    pause_s: Annotated[float, typer.Option(min=0.001, help="Their pause between searches, on average.")] = 2.0,
+    searches: Annotated[int, typer.Option(min=1, help="Of each agent.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """How long a search in a local index takes, what a further process costs, and how long 32 slow pages take."""
+    from slipstream.bench.search import SearchBenchLoad, run
+
+    load = SearchBenchLoad(
+        passages=passages,
+        embedded=min(embedded, passages),
+        agents=agents,
+        pause_s=pause_s,
+        searches=searches,
+        on_status=lambda line: typer.echo(line, err=True),
+    )
+    _print(run(load), as_json)
+
+
+@bench_app.command()
 def loop(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changed settings, for every policy.")

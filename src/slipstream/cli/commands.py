@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from slipstream import __version__
+from slipstream.cli.assets.index import index_app
+from slipstream.cli.assets.models import models_app
 from slipstream.cli.bench import bench_app
 from slipstream.cli.displays.output import OutputRefused, guarded_output
 from slipstream.cli.doctor import doctor_command
 from slipstream.cli.experiment import experiment_app
 from slipstream.cli.export import export_command
-from slipstream.cli.models import models_app
 from slipstream.cli.reference import recipes_command, settings_command
 from slipstream.cli.sandbox import sandbox_app
 from slipstream.cli.show import runs_command, show_command
@@ -167,6 +168,7 @@ app.command("simulate")(simulate_command)
 app.command("recipes")(recipes_command)
 app.command("settings")(settings_command)
 app.add_typer(models_app, name="models")
+app.add_typer(index_app, name="index")
 app.add_typer(bench_app, name="bench")
 app.add_typer(experiment_app, name="experiment")
 app.add_typer(sandbox_app, name="sandbox")

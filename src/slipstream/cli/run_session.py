@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import typer
 from rich.console import Console
 
-from slipstream.aio import collect_rarely, run_stoppable
+from slipstream.aio import run_stoppable
 from slipstream.cli.displays.output import OutputRefused
 from slipstream.cli.sessions import Config, Session, check_tasks
 from slipstream.errors import ConfigError, InfrastructureError, RunError
@@ -63,7 +63,6 @@ def run_session(
             return store
 
         with display:
-            collect_rarely()
             return run_stoppable(do_it(plan, open_store))
 
 

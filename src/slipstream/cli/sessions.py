@@ -15,7 +15,7 @@ from slipstream.cli.trust import check_trust
 from slipstream.config import apply_overrides, from_json, to_json
 from slipstream.errors import ConfigError
 from slipstream.hub import default_home
-from slipstream.recipes import RECIPES, find_recipe
+from slipstream.recipes import RECIPES, find_recipe, with_sample
 from slipstream.record import RunReader, RunStore, find_run, latest_run, new_run_folder
 from slipstream.record.copy import copy_jobs
 from slipstream.record.lock import is_being_written
@@ -202,7 +202,13 @@ def _settings(kind: type[Config], recipe: str, overrides: list[str]) -> Config:
     if not isinstance(found, kind):
         raise ConfigError(f'the recipe "{recipe}" is for another command: slipstream {COMMANDS[type(found)]} {recipe}')
     _refuse_of_other_command(kind, overrides)
-    return apply_overrides(found, overrides)
+    config = apply_overrides(found, overrides)
+    sources = [config.tasks.source, *(each.source for each in config.tasks.sets.values())]
+    if isinstance(found, EvalConfig) and not any(sources):
+        names_model = any(pair.startswith("model.") for pair in overrides)
+        found = with_sample(recipe, found, keeps_model=names_model)
+        return apply_overrides(found, overrides)
+    return config
 
 
 def _refuse_of_other_command(kind: type[Config], overrides: list[str]) -> None:

@@ -187,3 +187,42 @@ def _show_steps(reader: RunReader, *, as_json: bool) -> None:
         shown = (figure(figures.get(name)) for name in SHOWN)
         cells.append((str(step.step), str(step.version), *shown, figure(success.get(step.version or 0))))
     print_table(Console(), heads, cells)
+    _show_set_steps(reader)
+
+
+def _show_set_steps(reader: RunReader) -> None:
+    """Of a mixture: each set's mean reward by step, and its success on held-out tasks."""
+    from slipstream.cli.displays.tables import print_table
+    from slipstream.progress.training import figure
+    from slipstream.training.held_out import success_by_set
+
+    by_set = success_by_set(reader.measured())
+    rewards = {
+        step.version: {
+            name.split("/")[1]: value for name, value in (step.metrics or {}).items() if _is_set_reward(name)
+        }
+        for step in reader.steps()
+        if step.version is not None
+    }
+    names = list(dict.fromkeys([*(name for each in rewards.values() for name in each), *by_set]))
+    if not names:
+        return
+    heads = ("version", *(f"{name} {what}" for name in names for what in ("reward", "held-out")))
+    versions = sorted({*rewards, *(version for each in by_set.values() for version in each)})
+    cells = [
+        (
+            str(version),
+            *(
+                figure(value)
+                for name in names
+                for value in (rewards.get(version, {}).get(name), by_set.get(name, {}).get(version))
+            ),
+        )
+        for version in versions
+    ]
+    Console().print()
+    print_table(Console(), heads, cells)
+
+
+def _is_set_reward(name: str) -> bool:
+    return name.startswith("set/") and name.endswith("/reward/mean")

@@ -6,7 +6,6 @@ Input: new messages. Output: the model's reply; one Turn per model call is added
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -15,7 +14,7 @@ from typing import Protocol
 
 from slipstream.errors import ContextOverflow, ReplayError
 from slipstream.seams import TurnGate, TurnPass
-from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn
+from slipstream.types import JobKey, Message, SampleParams, Span, SpanKind, StopReason, ToolSpec, Turn, turn_seed
 
 MIN_WAIT_S = 0.001
 """A shorter delay at the gate does not count as waiting."""
@@ -149,9 +148,8 @@ class TurnLog:
     def next_seed(self) -> int:
         """The sampling seed of the next call: it depends only on the job's seed and the call's number, and differs
         between concurrent branches."""
-        digest = hashlib.blake2b(f"{self._seed}:{self._num_seeds}".encode(), digest_size=4).digest()
         self._num_seeds += 1
-        return int.from_bytes(digest, "big") >> 1
+        return turn_seed(self._seed, self._num_seeds - 1)
 
     def take(self, turn: Turn) -> None:
         self.turns.append(turn)

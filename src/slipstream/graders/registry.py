@@ -10,6 +10,8 @@ from slipstream.graders.base import Grader
 from slipstream.graders.command import CommandGrader
 from slipstream.graders.functions import FunctionGrader, Rubric
 from slipstream.graders.judge.grader import JudgeGrader
+from slipstream.graders.math import MathGrader
+from slipstream.graders.programs.grader import ProgramsGrader
 from slipstream.graders.tests import TestsGrader
 from slipstream.graders.text import ExactMatch, TokenF1
 from slipstream.names import did_you_mean, load_object, user_code
@@ -21,6 +23,8 @@ GRADERS: Mapping[str, Grader] = {
     "tests": TestsGrader(),
     "function": FunctionGrader(),
     "judge": JudgeGrader(),
+    "math": MathGrader(),
+    "programs": ProgramsGrader(),
     "rubric": Rubric(lambda kind: find_grader(kind)),
 }
 

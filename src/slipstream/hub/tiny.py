@@ -31,20 +31,20 @@ WORDS = r" ?[A-Za-z]+| ?[0-9]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """The sizes of a model."""
+class TinyShape:
+    """The sizes of a tiny model."""
 
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head: int
+    hidden: int = 128
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 32
     """Of one head."""
-    inner: int
+    inner: int = 512
     """Of the feed-forward layers."""
 
 
-SHAPE = Shape(hidden=128, layers=2, heads=4, kv_heads=2, head=32, inner=512)
+TINY_SHAPE = TinyShape()
 """Two layers are the fewest that can copy a word from where it was read, and learn that soonest."""
 
 
@@ -53,7 +53,7 @@ def make_tiny_model(
     texts: Iterable[str],
     *,
     seed: int,
-    shape: Shape = SHAPE,
+    shape: TinyShape = TINY_SHAPE,
     pieces: str = WORDS,
     family_args: Mapping[str, Json] | None = None,
 ) -> Path:
@@ -105,7 +105,7 @@ def _tokenizer_config() -> dict[str, Json]:
     }
 
 
-def _config(shape: Shape, num_tokens: int, id_of: Any) -> dict[str, Json]:
+def _config(shape: TinyShape, num_tokens: int, id_of: Any) -> dict[str, Json]:
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -130,7 +130,7 @@ def _config(shape: Shape, num_tokens: int, id_of: Any) -> dict[str, Json]:
     }
 
 
-def _tensors(shape: Shape, num_tokens: int, seed: int) -> list[Tensor]:
+def _tensors(shape: TinyShape, num_tokens: int, seed: int) -> list[Tensor]:
     try:
         import numpy
     except ImportError:

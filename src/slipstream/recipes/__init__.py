@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slipstream.config import checked
 from slipstream.errors import ConfigError
@@ -16,13 +17,17 @@ RECIPES: Mapping[str, str] = {
     "react": "slipstream.recipes.react:recipe",
     "quickstart": "slipstream.recipes.quickstart:recipe",
     "smollm2": "slipstream.recipes.smollm2:recipe",
+    "research": "slipstream.recipes.research:recipe",
     "swe": "slipstream.recipes.swe:recipe",
     "swe-135m": "slipstream.recipes.swe:small",
     "swe-1.5b": "slipstream.recipes.swe:coder",
     "swe-levels": "slipstream.recipes.swe:levels",
 }
 
-TRAINED: Mapping[str, str] = {}
+SAMPLES: Mapping[str, str] = {"react": "slipstream.recipes.react:sample"}
+"""What a recipe without tasks of its own runs if none are named: a sample that ships with it, and a scripted model."""
+
+TRAINED: Mapping[str, str] = {"research": "slipstream.recipes.research:lookups"}
 """Recipes of an evaluation under whose names `slipstream train` has one too."""
 
 
@@ -44,6 +49,18 @@ def find_recipe(name: str, *, to_train: bool = False) -> EvalConfig | TrainConfi
         return checked(config)
     except ConfigError as raised:
         raise ConfigError(f'recipe "{name}": {raised}') from raised
+
+
+def with_sample(name: str, config: EvalConfig, *, keeps_model: bool) -> EvalConfig:
+    """The recipe on its sample, with the sample's scripted model unless the recipe `keeps_model`; the recipe itself if
+    it has no sample."""
+    if name not in SAMPLES:
+        return config
+    sample = load_object(SAMPLES[name], "recipe")
+    assert callable(sample)
+    found = sample()
+    assert isinstance(found, EvalConfig)
+    return replace(found, model=config.model) if keeps_model else found
 
 
 def describe(name: str) -> str:

@@ -22,18 +22,43 @@ from slipstream.feed import SolveRateFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSetConfig:
+    """One set of a mixture. Its tasks bring their own tools, grader and limits."""
+
+    MAIN: ClassVar[str] = "source"
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
+    source: str = ""
+    """As `tasks.source`."""
+    num: int | None = None
+    """How many of its tasks to use, from the first; null is all."""
+    args: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Keyword arguments for the function."""
+    weight: float = 1.0
+    """Its share of the tasks that are trained on, relative to the weights of the other sets. An evaluation runs all
+    tasks of every set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
     MAIN: ClassVar[str] = "source"
     """What `tasks=x` sets."""
-    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args")}
+    RESETS: ClassVar[Mapping[str, tuple[str, ...]]] = {"source": ("num", "args", "sets")}
     """Changing the source resets these to their defaults: their values were for the old one."""
     source: str = ""
     """A JSONL file, a folder that holds `tasks.jsonl`, or `package.module:function` (or `file.py:function`) that
-    returns tasks; empty: no tasks. Changing it resets `num` and `args` to their defaults."""
+    returns tasks; empty: no tasks, or those of `sets`. Changing it resets `num`, `args` and `sets` to their
+    defaults."""
     num: int | None = None
     """How many of them to use, from the first; null is all."""
     args: Mapping[str, JsonValue] = field(default_factory=dict)
     """Keyword arguments for the function: `tasks.args.seed=3`, `held_out.args.seed=4`."""
+    sets: Mapping[str, TaskSetConfig] = field(default_factory=dict)
+    """A mixture, in place of `source`: task sets by name, each with `source`, `num`, `args` and `weight`:
+    `tasks.sets.math.source=gsm8k.jsonl`, `tasks.sets.math.weight=2`. Null removes a set."""
+
+    @property
+    def are_named(self) -> bool:
+        return bool(self.source or self.sets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +360,7 @@ def _check_training(config: TrainConfig) -> None:
             "samples", config.samples, "a baseline needs at least two rollouts of a task", "samples=2"
         )
     _check_group_rules(config)
-    if config.controls and not config.held_out.source:
+    if config.controls and not config.held_out.are_named:
         raise ConfigError.setting(
             "controls",
             True,

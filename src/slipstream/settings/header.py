@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slipstream.config import leaves, to_json
 from slipstream.hub import default_home
-from slipstream.settings import EvalConfig, TrainConfig
+from slipstream.settings import EvalConfig, TasksConfig, TrainConfig
 from slipstream.types import Json
 
 COMMANDS: Mapping[type[object], str] = {EvalConfig: "eval", TrainConfig: "train"}
@@ -40,6 +40,9 @@ def run_header(config: EvalConfig | TrainConfig, tasks_digest: str) -> dict[str,
 def code_named(config: EvalConfig | TrainConfig) -> dict[str, str]:
     """The code and the task files that settings name, by setting; what ships with Slipstream is left out."""
     found = {key: value for key, value in leaves(config) if key in _NAMES_CODE and isinstance(value, str) and value}
+    held_out = config.held_out if isinstance(config, TrainConfig) else TasksConfig()
+    for group, tasks in (("tasks", config.tasks), ("held_out", held_out)):
+        found |= {f"{group}.sets.{name}.source": each.source for name, each in tasks.sets.items() if each.source}
     return {
         key: value
         for key, value in found.items()

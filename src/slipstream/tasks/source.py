@@ -17,12 +17,13 @@ from slipstream.types import Activation, Json, Task
 TASK_FILE = "tasks.jsonl"
 """The task file in the folder of a task set."""
 FORMATS: Mapping[str, str] = {
+    "made": "slipstream.tasks.factory.parts:read_part",
     "swebench": "slipstream.tasks.swe.swebench:read_swebench",
     "swegym": "slipstream.tasks.swe.swegym:read_swegym",
     "r2egym": "slipstream.tasks.swe.r2egym:read_r2egym",
     "swesmith": "slipstream.tasks.swe.swesmith:read_swesmith",
 }
-"""The readers of public formats, by the names that stand for them as a source."""
+"""Readers by the names that stand for them as a source: of parts of a made task set, and of public formats."""
 
 
 def load_tasks(source: str, *, num: int | None, args: Mapping[str, Json]) -> tuple[Task, ...]:

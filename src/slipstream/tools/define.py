@@ -181,6 +181,28 @@ def class_tool(
     return replace(defined, make=make, holder=holder)
 
 
+def shared_tool(
+    holder: ToolObject,
+    *,
+    name: str,
+    effect: Effect,
+    description: str = "",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
+) -> TypedTool:
+    """Make a tool of one object that all rollouts share, such as a pool of connections. It keeps nothing of a rollout,
+    and its `aclose` is awaited when the run ends."""
+    made = class_tool(
+        lambda: holder,
+        name=name,
+        effect=effect,
+        description=description,
+        timeout_s=timeout_s,
+        max_output_chars=max_output_chars,
+    )
+    return replace(made, make=None)
+
+
 def _define(
     function: ToolFunction,
     *,

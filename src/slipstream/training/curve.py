@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 _WIDTH, _FRAME_HEIGHT = 720, 300
 _LEFT, _RIGHT, _TITLE_HEIGHT, _LEGEND_ROW, _BOTTOM = 60, 20, 40, 22, 52
-_COLOURS = ("#1f6feb", "#d1242f", "#8250df", "#9a6700")
+_COLOURS = ("#1f6feb", "#d1242f", "#8250df", "#9a6700", "#1a7f37", "#bf3989", "#0598bc", "#6e7781")
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SWATCH, _CHARACTER, _GAP = 18, 7.2, 24
 """Widths in a legend: the coloured square with its margin, one character of text, the space between two names."""

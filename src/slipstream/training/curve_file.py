@@ -28,7 +28,7 @@ class CurveFile:
             nonlocal num_drawn
             if len(progress.held_out) > num_drawn:
                 num_drawn = len(progress.held_out)
-                self.draw({"held-out success": progress.held_out})
+                self.draw({"held-out success": progress.held_out, **progress.held_out_sets})
             on_progress(progress)
 
         return watched

@@ -20,7 +20,8 @@ from slipstream.errors import ConfigError
 from slipstream.record.metrics_file import MetricsFile, MetricsLine
 from slipstream.seams import Measured, StepDone
 from slipstream.training.grouping import TRAIN
-from slipstream.training.loop import HELD_OUT, TrainStore
+from slipstream.training.held_out import HELD_OUT
+from slipstream.training.loop import TrainStore
 
 _LOG = logging.getLogger(__name__)
 FOLDER = "tensorboard"

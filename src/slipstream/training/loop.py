@@ -17,9 +17,8 @@ other samples. The first ones stay on record, in no plan.
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from slipstream.aio import task_group
@@ -35,12 +34,11 @@ from slipstream.tasks.jobs import make_job
 from slipstream.training.arrivals import Arrivals
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.grouping import TRAIN, GroupRules, by_task
+from slipstream.training.held_out import HELD_OUT, held_out_figures, success_by_set
 from slipstream.training.learner import Learner
 from slipstream.training.signal import WARN_AFTER, advice, num_flat_at_end
 from slipstream.training.ungraded import check_graded, keys_to_grade, only_one_task_timed_out, replanned
 from slipstream.types import Group, Job, JobKey, Rollout, Task
-
-HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +63,8 @@ class LoopSettings:
     """Groups of a step that may be replaced because their rewards are all equal."""
     shuffle_rewards: bool = False
     """A control: rewards are shuffled among the rollouts of a batch, so there is nothing to learn."""
+    sets: tuple[str, ...] = ()
+    """Of a mixture: each has figures of its own."""
 
 
 class TrainStore(Journal, Protocol):
@@ -93,6 +93,8 @@ class TrainProgress:
     """Of the last step."""
     held_out: Mapping[int, float]
     """Success on the held-out tasks, by version."""
+    held_out_sets: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """The same for each set of a mixture."""
 
 
 class _Stopped(Exception):
@@ -153,6 +155,7 @@ class Trainer:
             step: metrics["success"] for (step, kind), metrics in store.measured().items() if kind == HELD_OUT
         }
         """On the held-out tasks, by version."""
+        self.set_success = success_by_set(store.measured())
 
     async def run(self) -> None:
         """Train from where the learner and the store are to the last step."""
@@ -357,6 +360,7 @@ class Trainer:
             max_tokens=settings.max_sample_tokens,
             solved_at=settings.solved_at,
             version=self._learner.version,
+            sets=settings.sets,
         )
         result = await self._learner.update(batch)
         self._record_work(LearnerWork.UPDATE, step, start_s)
@@ -418,14 +422,9 @@ class Trainer:
         await self._submit(jobs, version)
         rollouts = await self._arrivals.take(keys)
         check_graded(rollouts, f"the held-out tasks at version {version}")
-        rewards = _rewards(rollouts)
-        solved = [float(reward >= self._settings.solved_at) for reward in rewards]
-        self.success[version] = statistics.fmean(solved)
-        metrics = {
-            "success": self.success[version],
-            "reward": statistics.fmean(rewards),
-            "rollouts": float(len(rewards)),
-        }
+        metrics = held_out_figures(rollouts, solved_at=self._settings.solved_at, sets=self._settings.sets)
+        self.success[version] = metrics["success"]
+        self.set_success = success_by_set({**self._store.measured(), (version, HELD_OUT): metrics})
         await self._record(Measured(step=version, kind=HELD_OUT, metrics=metrics))
         self._tell("evaluated")
 
@@ -443,6 +442,7 @@ class Trainer:
             view=self._dispatcher.view(),
             metrics=self._metrics,
             held_out=dict(self.success),
+            held_out_sets=self.set_success,
         )
         self._on_progress(self._told)
 

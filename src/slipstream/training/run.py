@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slipstream.aio import task_group
@@ -23,13 +23,14 @@ from slipstream.feed import Feed
 from slipstream.record import RunStore
 from slipstream.seams import Measured
 from slipstream.settings import TrainConfig, check_settings
-from slipstream.tasks.source import digest_of, load_tasks
+from slipstream.tasks.source import digest_of
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.curve_file import CurveFile
 from slipstream.training.disk import check_disk
 from slipstream.training.grouping import TRAIN
+from slipstream.training.held_out import HELD_OUT
 from slipstream.training.loggers import check_tensorboard, figures_log
-from slipstream.training.loop import HELD_OUT, LoopSettings, Trainer, TrainProgress
+from slipstream.training.loop import LoopSettings, Trainer, TrainProgress
 from slipstream.training.policy import OnWarm, PolicyModel, export_trained, make_policy_folder, open_policy, warm_up
 from slipstream.training.signal import is_flat
 from slipstream.types import Task
@@ -37,6 +38,7 @@ from slipstream.wiring.attempts import check_sandboxes, make_provider
 from slipstream.wiring.checks import check_prompts, check_tasks
 from slipstream.wiring.models import make_renderer, model_folder
 from slipstream.wiring.run import OpenStore, start_run
+from slipstream.wiring.task_sets import tasks_of, weights_of
 
 WARM_UP, TIMES = "warm_up", "times"
 WARM_FOLDER = "warm_start"
@@ -69,6 +71,8 @@ class TrainReport:
     curve: Path
     num_flat: int = 0
     """Steps that had nothing to learn from: all their advantages were 0."""
+    success_by_set: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """The same for each set of a mixture."""
     success_sft_only: float | None = None
     success_shuffled_reward: float | None = None
 
@@ -86,12 +90,11 @@ def plan_training(config: TrainConfig) -> TrainPlan:
     check_settings(config)
     if config.tensorboard:
         check_tensorboard()
-    tasks = load_tasks(config.tasks.source, num=config.tasks.num, args=config.tasks.args)
+    tasks = tasks_of(config.tasks)
     held_out: tuple[Task, ...] = ()
-    if config.held_out.source:
-        held_out = tuple(load_tasks(config.held_out.source, num=config.held_out.num, args=config.held_out.args))
-    if config.groups > len(tasks):
-        raise ConfigError(f"groups={config.groups}, but there are {len(tasks)} tasks: ask for fewer groups")
+    if config.held_out.are_named:
+        held_out = tasks_of(config.held_out, key="held_out")
+    feed_of(config, [task.id for task in tasks])  # refuses more groups than there are tasks
     check_tasks(config, (*tasks, *held_out), phase=TRAIN)
     if not config.model.make:
         make_renderer(config.model)  # refuses a folder without a model or a tokenizer
@@ -158,11 +161,12 @@ async def _train(plan: TrainPlan, store: RunStore, listener: Listener) -> TrainR
     seconds = clock.seconds
     store.append(clock.times())
     await store.flush()
-    curve.draw({"held-out success": trainer.success})
+    curve.draw({"held-out success": trainer.success, **trainer.set_success})
     return TrainReport(
         steps=config.steps,
         seconds=seconds,
         success=dict(trainer.success),
+        success_by_set=trainer.set_success,
         trained=trained,
         curve=curve.path,
         num_flat=sum(is_flat(record.metrics) for record in store.steps() if record.metrics is not None),
@@ -248,7 +252,7 @@ async def _loop(
                 learner=policy.learner,
                 dispatcher=run.dispatcher,
                 store=store,
-                feed=Feed(plan.train_ids, num_per_step=config.groups, seed=config.seed, solve_rate=config.solve_rate),
+                feed=feed_of(config, plan.train_ids),
                 tasks=plan.tasks,
                 held_out=plan.held_out,
                 checkpoints=checkpoints,
@@ -263,6 +267,16 @@ async def _loop(
                 await trainer.run()
                 telling.cancel()
     return trainer
+
+
+def feed_of(config: TrainConfig, task_ids: Sequence[str]) -> Feed:
+    return Feed(
+        task_ids,
+        num_per_step=config.groups,
+        seed=config.seed,
+        solve_rate=config.solve_rate,
+        weights=weights_of(config.tasks),
+    )
 
 
 async def _tell_often(tell: Callable[[], None]) -> None:
@@ -287,6 +301,7 @@ def loop_settings(config: TrainConfig) -> LoopSettings:
         carry=config.carry,
         replace_flat=config.replace_flat,
         shuffle_rewards=config.shuffle_rewards,
+        sets=tuple(dict.fromkeys((*config.tasks.sets, *config.held_out.sets))),
     )
 
 

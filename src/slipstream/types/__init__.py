@@ -22,9 +22,11 @@ from slipstream.types.rollouts import (
     Turn,
     Verdict,
     job_seed,
+    turn_seed,
 )
 from slipstream.types.sampling import NO_LIMIT, EngineLoad, EngineWork, Sampled, SampleParams, StopReason
 from slipstream.types.tasks import (
+    SET_MARK,
     Activation,
     AgentLimits,
     Artifact,
@@ -35,6 +37,7 @@ from slipstream.types.tasks import (
     SandboxLimits,
     SandboxSpec,
     Task,
+    set_of,
 )
 from slipstream.types.training import Batch, Row, Sample, UpdateResult
 
@@ -42,6 +45,7 @@ __all__ = [
     "MAX_CALL_DEPTH",
     "NO_LIMIT",
     "NO_TOKENS",
+    "SET_MARK",
     "TRUST_OF",
     "Activation",
     "AgentLimits",
@@ -84,5 +88,7 @@ __all__ = [
     "UpdateResult",
     "Verdict",
     "job_seed",
+    "set_of",
     "token_ids",
+    "turn_seed",
 ]

@@ -47,6 +47,12 @@ def job_seed(run_seed: int, key: JobKey) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def turn_seed(seed: int, number: int) -> int:
+    """The sampling seed of a job's model call, by the job's seed and the call's number."""
+    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
 class ForkReason(StrEnum):
     """Why a turn's prompt does not continue its whole parent."""
 

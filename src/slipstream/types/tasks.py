@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from slipstream.types.ids import Json
+
+SET_MARK = "/"
+"""Between the name of a set of a mixture and the id that a task has in it."""
+
+
+def set_of(task_id: str, sets: Collection[str]) -> str:
+    """The set of a mixture that a task is from; empty if it is from none of these."""
+    name, mark, _ = task_id.partition(SET_MARK)
+    return name if mark and name in sets else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

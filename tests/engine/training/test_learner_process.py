@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from learner_stage import learner, model_folder, row, same_bits, weights
@@ -27,7 +28,11 @@ ROWS = tuple(row([1, 2, digit, 5], [0, 1, 1, 1], advantage=digit - 3.5, rollout=
 SAMPLES = [one.sample for one in ROWS]
 
 
-def with_process(body: Callable[[LearnerProcess], Awaitable[None]], config: LearnerConfig = CONFIG) -> None:
+Body: TypeAlias = Callable[[LearnerProcess], Awaitable[None]]
+WithShared: TypeAlias = Callable[[Body], None]
+
+
+def with_process(body: Body, config: LearnerConfig = CONFIG) -> None:
     async def main() -> None:
         apart = await LearnerProcess.open(model_folder(), config, device="cpu", seed=3, num_threads=1)
         try:
@@ -36,6 +41,19 @@ def with_process(body: Callable[[LearnerProcess], Awaitable[None]], config: Lear
             await apart.aclose()
 
     asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def with_shared() -> Iterator[WithShared]:
+    """Like `with_process`, with one process for all tests that may begin with any weights: a start takes seconds."""
+    with asyncio.Runner() as runner:
+        apart = runner.run(LearnerProcess.open(model_folder(), CONFIG, device="cpu", seed=3, num_threads=1))
+
+        async def run(body: Body) -> None:
+            await body(apart)
+
+        yield lambda body: runner.run(run(body))
+        runner.run(apart.aclose())
 
 
 def test_it_learns_saves_and_loads_what_one_in_this_process_does(tmp_path: Path) -> None:
@@ -65,23 +83,25 @@ def test_it_learns_saves_and_loads_what_one_in_this_process_does(tmp_path: Path)
     with_process(body)
 
 
-def test_weights_that_were_handed_out_do_not_change_with_the_next_update() -> None:
+def test_weights_that_were_handed_out_do_not_change_with_the_next_update(with_shared: WithShared) -> None:
     async def body(apart: LearnerProcess) -> None:
         before = dict(await apart.weights())
         kept = {name: tensor.clone() for name, tensor in before.items()}
         await apart.run(TorchLearner.update, Batch(rows=ROWS, metrics={}))
         assert same_bits(before, kept)
 
-    with_process(body)
+    with_shared(body)
 
 
-def test_errors_keep_their_kind_and_the_process_goes_on() -> None:
+def test_errors_keep_their_kind_and_the_process_goes_on(with_shared: WithShared) -> None:
     async def body(apart: LearnerProcess) -> None:
+        before = await apart.run(TorchLearner.update, Batch(rows=ROWS, metrics={}))
         with pytest.raises(ConfigError, match="not among the model's"):
             await apart.run(TorchLearner.update, Batch(rows=(row([1, 10_000], [0, 1]),), metrics={}))
-        assert (await apart.run(TorchLearner.update, Batch(rows=ROWS, metrics={}))).version == 1
+        after = await apart.run(TorchLearner.update, Batch(rows=ROWS, metrics={}))
+        assert after.version == before.version + 1
 
-    with_process(body)
+    with_shared(body)
 
 
 def test_a_folder_without_a_model_is_refused_at_once(tmp_path: Path) -> None:
@@ -92,7 +112,7 @@ def test_a_folder_without_a_model_is_refused_at_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_warm_start_leaves_the_weights_as_they_were() -> None:
+def test_a_cancelled_warm_start_leaves_the_weights_as_they_were(with_shared: WithShared) -> None:
     async def body(apart: LearnerProcess) -> None:
         before = dict(await apart.weights())
         warming = asyncio.ensure_future(apart.warm_start(SAMPLES, WarmStartConfig(num_epochs=100_000)))
@@ -102,7 +122,7 @@ def test_a_cancelled_warm_start_leaves_the_weights_as_they_were() -> None:
             await warming
         assert same_bits(before, dict(await apart.weights()))
 
-    with_process(body)
+    with_shared(body)
 
 
 def test_if_the_process_is_killed_whoever_waits_is_told() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.graders.testing.reported import _parse_report, program
+from slipstream.graders.testing.reported import _parse_report, _Plain, program
 from slipstream.graders.testing.reporter import MAX_TEXT, add_message
 
 KEY = "k"
@@ -74,3 +74,12 @@ def test_the_programs_run_on_the_oldest_python_of_the_public_images(name: str) -
     text = program(name)
     ast.parse(text, feature_version=(3, 6))
     assert "__future__" not in text and "Any" not in text.replace("import Any", "")
+    newer = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.JoinedStr)]
+    assert not newer, "Python 3.12 and newer write them with quotes that older ones cannot read"
+
+
+@pytest.mark.parametrize("text", ["f\"{a['k']!r:>{w}} {{{w:03d}}} {a}\"", "f'{w}%'", "f'{{}}'", "f'{w!s}{w + 1:.1f}'"])
+def test_an_f_string_becomes_a_format_that_writes_the_same(text: str) -> None:
+    found = ast.unparse(ast.fix_missing_locations(_Plain().visit(ast.parse(text, mode="eval"))))
+    names = {"a": {"k": "v"}, "w": 7}
+    assert ".format(" in found and eval(found, names) == eval(text, names)

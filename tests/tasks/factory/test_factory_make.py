@@ -15,7 +15,7 @@ from slipstream.errors import ConfigError
 from slipstream.graders.base import GradeContext
 from slipstream.graders.tests import TestsGrader
 from slipstream.patches.apply import Entry, make_patch
-from slipstream.recipes.swe.oracle import demonstration, program_of, reference_edits_of
+from slipstream.recipes.swe.oracle import demonstration, program_of
 from slipstream.sandbox.local.provider import LocalProvider
 from slipstream.tasks.factory.make import make_tasks
 from slipstream.tasks.factory.package.fetch import Package
@@ -27,6 +27,7 @@ from slipstream.tasks.factory.plant import plant as plant_bugs
 from slipstream.tasks.factory.task_set import FactoryReport
 from slipstream.tasks.gate import check_task, check_tasks
 from slipstream.tasks.jsonl import read_tasks
+from slipstream.tasks.reference_edits import reference_edits
 from slipstream.types import Artifact, Task, Verdict
 
 
@@ -80,7 +81,7 @@ def test_the_oracle_makes_the_source_what_it_was(tasks: tuple[Task, ...]) -> Non
     for task in tasks:
         assert task.sandbox is not None
         text = task.sandbox.files["tinypack/core.py"].data.decode()
-        for edit in reference_edits_of(task):
+        for edit in reference_edits(task):
             text = text.replace(edit.old, edit.new)
         assert text == SOURCE
 

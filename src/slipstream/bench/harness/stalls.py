@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from statistics import median_low
 
@@ -55,6 +56,8 @@ class Input:
     act: Callable[[Sandbox, SandboxProvider], Awaitable[object]]
     script: str = ""
     """Run in the sandbox before measuring."""
+    prepare: Callable[[], object] | None = None
+    """Called before measuring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ async def _run(
 ) -> dict[str, Json]:
     figures: dict[str, StallFigures] = {}
     provider = make()
+    is_ours = gc.get_freeze_count() == 0
     try:
         for one in inputs(scale):
             if not names or one.name in names:
@@ -93,6 +97,8 @@ async def _run(
                     process_cpu_ms=median_low(each.process_cpu_ms for each in seen),
                 )
     finally:
+        if is_ours:
+            gc.unfreeze()
         await provider.aclose()
     return {
         "max_stall_ms": max((row.stall_ms for row in figures.values()), default=0.0),
@@ -109,7 +115,9 @@ async def _measured(one: Input, provider: SandboxProvider) -> StallFigures:
             done = await sandbox.exec(["/bin/sh", "-c", one.script], timeout_s=ACT_TIMEOUT_S)
             if done.exit_code != 0:
                 raise RuntimeError(f"the input {one.name} could not be prepared: {done.stderr.text()[:300]}")
-        gc.collect()
+        if one.prepare is not None:
+            one.prepare()
+        gc.collect()  # of what came after the last input alone: what is frozen is not looked at
         gc.freeze()  # what this process held before is not the input's: collecting it would count as a stall
         async with heartbeat() as seen:
             try:
@@ -118,7 +126,6 @@ async def _measured(one: Input, provider: SandboxProvider) -> StallFigures:
             except SlipstreamError as raised:
                 came = _shortened(raised)
     finally:
-        gc.unfreeze()
         await sandbox.aclose()
     return StallFigures(
         stall_ms=round(seen.stall_ms, 1),
@@ -148,10 +155,10 @@ def inputs(scale: float = 1.0) -> list[Input]:
         Input(name="changes_newlines", script=newlines, act=_changes),
         Input(name="changes_random", script=f"head -c {size(14_000_000)} /dev/urandom > x", act=_changes),
         Input(name="changes_many_files", script=_files(size(100_000)), act=_changes),
-        Input(name="patch_many_lines", act=_applies(_lines_patch(size(7_800_000)))),
-        Input(name="patch_many_files", act=_applies(_files_patch(size(20_000)))),
-        Input(name="patch_settings", act=_applies(_settings_patch(size(4_000_000)))),
-        Input(name="patch_same_hunks", act=_applies(_same_hunks(size(5_000)), {"x": b"\n" * size(100_000)})),
+        _patch_input("patch_many_lines", partial(_lines_patch, size(7_800_000))),
+        _patch_input("patch_many_files", partial(_files_patch, size(20_000))),
+        _patch_input("patch_settings", partial(_settings_patch, size(4_000_000))),
+        _patch_input("patch_same_hunks", partial(_same_hunks, size(5_000)), {"x": b"\n" * size(100_000)}),
         Input(name="test_log", act=_log("pytest_any_order", f"yes 'PASSED x' | head -n {size(2_000_000)}")),
         Input(name="test_log_pattern", act=_log("sympy", f"echo _ a$(yes .py: | head -n {size(3_000)} | tr -d '\\n')")),
         Input(name="test_report", script=_reporting(size(5_000_000)), act=_report),
@@ -225,17 +232,18 @@ def _same_hunks(number: int) -> bytes:
     return b"diff --git a/x b/x\nindex 1234567..2345678 100644\n--- a/x\n+++ b/x\n" + hunk * number
 
 
-def _applies(
-    patch: bytes, there: Mapping[str, bytes] | None = None
-) -> Callable[[Sandbox, SandboxProvider], Awaitable[object]]:
+def _patch_input(name: str, make: Callable[[], bytes], there: Mapping[str, bytes] | None = None) -> Input:
+    """`make` makes the patch, which takes a while: only for an input that is measured."""
+    patch = cache(make)
+
     async def read_entries(paths: Iterable[str]) -> Mapping[str, Entry | None]:
         return {path: Entry(data=data) for path, data in (there or {}).items()}
 
     async def act(sandbox: Sandbox, provider: SandboxProvider) -> object:
-        work = await accept_work(patch, read_entries)
+        work = await accept_work(patch(), read_entries)
         return f"{len(work.files)} files"
 
-    return act
+    return Input(name=name, act=act, prepare=patch)
 
 
 def _log(parser: str, command: str) -> Callable[[Sandbox, SandboxProvider], Awaitable[object]]:

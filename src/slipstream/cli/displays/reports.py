@@ -13,7 +13,7 @@ from rich.console import Console
 
 from slipstream.batch.drift import drift_lines
 from slipstream.cli.displays.tables import print_rows
-from slipstream.evaluation import EvalReport
+from slipstream.evaluation import EvalReport, SetReport
 from slipstream.telemetry.bottleneck import BOTTLENECK_SHARE, Bottleneck, Busy, CpuUse, MachineUse, Phases
 from slipstream.telemetry.utilisation import INSIDE_RUN, STAGES, Resource, ResourceUse, Utilisation
 
@@ -47,6 +47,7 @@ def _rows(report: EvalReport, folder: Path, seconds: float) -> list[tuple[str, s
         ("rollouts", f"{report.num_rollouts}, of which {report.num_trusted} with a verdict"),
         ("mean reward", _reward(report)),
         *((f"pass@{k}", f"{chance:.3f}{_over_seeds(report, k)}") for k, chance in report.pass_at_k.items()),
+        *((f"set {name}", _set(each)) for name, each in report.sets.items()),
         ("endings", _counts(report.endings)),
         ("turns", f"{report.num_turns:.1f} a rollout"),
         *([("tokens", _tokens(report))] if any(report.tokens.values()) else []),
@@ -67,6 +68,15 @@ def _reward(report: EvalReport) -> str:
         return "none: no rollout has a verdict"
     low, high = report.reward_interval
     return f"{report.mean_reward:.3f} (95 % interval {low:.3f} to {high:.3f}, over tasks)"
+
+
+def _set(report: SetReport) -> str:
+    """`0.812 over 120 tasks, 478 of 480 rollouts with a verdict, 3.1 turns`."""
+    reward = "no verdict" if report.mean_reward is None else f"{report.mean_reward:.3f}"
+    return (
+        f"{reward} over {report.num_tasks} tasks, {report.num_trusted} of {report.num_rollouts} rollouts with a "
+        f"verdict, {report.num_turns:.1f} turns"
+    )
 
 
 def _over_seeds(report: EvalReport, k: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def evaluation_of(config: TrainConfig, trained: Path) -> list[str] | None:
         return None
     wanted = EvalConfig(
         name=_RECIPE,
-        tasks=config.held_out if config.held_out.source else config.tasks,
+        tasks=config.held_out if config.held_out.are_named else config.tasks,
         model=replace(config.model, make="", folder=str(trained), family="auto", family_args={}, thinking="auto"),
         agent=replace(config.agent, prompt="auto", hints=HintRules()),
         sandbox=config.sandbox,
@@ -59,6 +59,10 @@ def report_json(report: TrainReport, folder: Path, evaluation: Sequence[str] | N
             "steps_without_signal": report.num_flat,
             "seconds": round(report.seconds, 1),
             "success": {str(version): success for version, success in sorted(report.success.items())},
+            "success_by_set": {
+                name: {str(version): success for version, success in by_version.items()}
+                for name, by_version in report.success_by_set.items()
+            },
             "trained": str(report.trained),
             "curve": str(report.curve),
             "evaluate": _spoken(evaluation) or None,
@@ -73,6 +77,7 @@ def print_training(
     rows = [
         ("before", _success(report.success_before)),
         ("after", _success(report.success_after)),
+        *((f"set {name}", _from_to(by_version)) for name, by_version in report.success_by_set.items()),
         ("warm start continued", _success(report.success_sft_only)),
         ("shuffled rewards", _success(report.success_shuffled_reward)),
         ("steps", str(report.steps) + _without_signal(report)),
@@ -83,6 +88,12 @@ def print_training(
         ("evaluate it", _spoken(evaluation)),
     ]
     print_rows(console, [(name, value) for name, value in rows if value])
+
+
+def _from_to(by_version: Mapping[int, float]) -> str:
+    """`0.250 before, 0.812 after`."""
+    first, last = min(by_version), max(by_version)
+    return f"{by_version[first]:.3f} at version {first}, {by_version[last]:.3f} at {last}"
 
 
 def _without_signal(report: TrainReport) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch.multiprocessing import reductions
 
+from slipstream.aio import collect_rarely
 from slipstream.engine.training.config import LearnerConfig, WarmStartConfig
 from slipstream.engine.training.learner import TorchLearner
 from slipstream.engine.training.thread import LearnerThread, OnWarmStep, Weights, ignore_step
@@ -171,4 +172,5 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     asyncio.run(_serve())

@@ -77,13 +77,14 @@ class ReporterOutput:
 
 @cache
 def program(name: str) -> str:
-    """The text of a program beside this module, for any Python from 3.6 on: without annotations."""
+    """The text of a program beside this module, for any Python from 3.6 on, whatever Python this is: no annotations,
+    and no f-strings, which newer Pythons write in a way that older ones cannot read."""
     tree = ast.parse(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return ast.unparse(ast.fix_missing_locations(_Plain().visit(tree)))
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes annotations out of a program."""
+    """Takes annotations out of a program, and has `str.format` in place of f-strings."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns = None
@@ -98,6 +99,29 @@ class _Plain(ast.NodeTransformer):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
         return None if node.module == "__future__" else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
+        values: list[ast.expr] = []
+        template = ast.Constant(value=_template(node, values))
+        return ast.Call(
+            func=ast.Attribute(value=template, attr="format", ctx=ast.Load()),
+            args=[self.visit(value) for value in values],
+            keywords=[],
+        )
+
+
+def _template(node: ast.JoinedStr, values: list[ast.expr]) -> str:
+    """What `str.format` writes like an f-string; appends the values to be filled in, in order."""
+    parts: list[str] = []
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            values.append(part.value)
+            conversion = "" if part.conversion < 0 else f"!{chr(part.conversion)}"
+            spec = f":{_template(part.format_spec, values)}" if isinstance(part.format_spec, ast.JoinedStr) else ""
+            parts.append(f"{{{conversion}{spec}}}")
+        elif isinstance(part, ast.Constant):
+            parts.append(str(part.value).replace("{", "{{").replace("}", "}}"))
+    return "".join(parts)
 
 
 async def run_reported(sandbox: Sandbox, test_run: TestRun, *, timeout_s: float) -> ReporterOutput:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slipstream.settings import EvalConfig, ModelConfig, TasksConfig
+import slipstream as ss
 
 
-def recipe() -> EvalConfig:
-    return EvalConfig(
+def recipe() -> ss.EvalConfig:
+    return ss.EvalConfig(
         name="demo",
-        tasks=TasksConfig(source=f"{__name__}.tasks:demo_tasks", num=64),
-        model=ModelConfig(kind="scripted", script=f"{__name__}.solver:solver", max_tokens=256),
+        tasks=ss.TasksConfig(source=f"{__name__}.tasks:demo_tasks", num=64),
+        model=ss.ModelConfig(kind="scripted", script=f"{__name__}.solver:solver", max_tokens=256),
     )

@@ -11,10 +11,8 @@ import random
 import re
 from collections.abc import Iterable
 
-from slipstream.errors import ConfigError
-from slipstream.model.scripted import Script, ScriptedCall
+import slipstream as ss
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
-from slipstream.types import Message, Role, ToolCall
 
 _FOLDER = "|".join(FOLDERS)
 _ASKED = {phrase: name for name, (phrase, _) in OPERATIONS.items()}
@@ -26,11 +24,11 @@ _CLUES = re.compile(
 _READ = re.compile(rf"cat ({_FOLDER})/note")
 
 
-def solver(*, quality: float = 1.0) -> Script:
+def solver(*, quality: float = 1.0) -> ss.Script:
     if not 0.0 <= quality <= 1.0:
-        raise ConfigError(f"quality={quality}: give a probability, from 0 to 1")
+        raise ss.ConfigError(f"quality={quality}: give a probability, from 0 to 1")
 
-    def script(scene: ScriptedCall) -> Message:
+    def script(scene: ss.ScriptedCall) -> ss.Message:
         chance = random.Random(scene.seed)
 
         def choose(right: str, known: Iterable[str]) -> str:
@@ -53,5 +51,5 @@ def solver(*, quality: float = 1.0) -> Script:
     return script
 
 
-def _call(name: str, **arguments: str) -> Message:
-    return Message(role=Role.ASSISTANT, calls=(ToolCall(id="call", name=name, arguments=dict(arguments)),))
+def _call(name: str, **arguments: str) -> ss.Message:
+    return ss.Message(role=ss.Role.ASSISTANT, calls=(ss.ToolCall(id="call", name=name, arguments=dict(arguments)),))

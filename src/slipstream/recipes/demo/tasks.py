@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from slipstream.errors import ConfigError
-from slipstream.types import AgentLimits, Brief, File, Grading, SandboxLimits, SandboxSpec, Task
+import slipstream as ss
 
 FOLDERS = (
     "amber", "birch", "cedar", "delta", "ember", "flint", "grove", "haven",
@@ -98,12 +97,12 @@ class Trail:
         return f"look in {self.folders[0]}"
 
 
-def demo_tasks(*, num: int = 64, seed: int = 0, split: str = Split.ALL) -> tuple[Task, ...]:
+def demo_tasks(*, num: int = 64, seed: int = 0, split: str = Split.ALL) -> tuple[ss.Task, ...]:
     """The first `num` tasks of a seed; the same for the same arguments, always."""
     if num < 1:
-        raise ConfigError(f"num={num}: ask for at least one task")
+        raise ss.ConfigError(f"num={num}: ask for at least one task")
     if split not in list(Split):
-        raise ConfigError(f'there is no split "{split}": use one of {", ".join(Split)}')
+        raise ss.ConfigError(f'there is no split "{split}": use one of {", ".join(Split)}')
     trails = (trail for trail in _trails(seed) if split in (Split.ALL, trail.split))
     return tuple(_as_task(index, trail) for index, trail in enumerate(islice(trails, num)))
 
@@ -119,32 +118,30 @@ def _trails(seed: int) -> Iterator[Trail]:
         )
 
 
-def _as_task(index: int, trail: Trail) -> Task:
+def _as_task(index: int, trail: Trail) -> ss.Task:
     data_folder = trail.folders[-1]
     check = f"{trail.operation} {data_folder}/data | {trail.format} | cmp -s - out || exit 1"
-    return Task(
+    return ss.Task(
         id=f"{index:05d}-{'-'.join((*trail.folders, trail.operation, trail.format))}",
-        brief=Brief(
-            instruction=f"Start in {trail.folders[0]}.",
-            tools=(f"{__package__}.tools:bash", f"{__package__}.tools:finish"),
-            limits=AgentLimits(turns=MAX_TURNS, context_tokens=8_192, tool_seconds=60.0),
-        ),
-        sandbox=SandboxSpec(
+        instruction=f"Start in {trail.folders[0]}.",
+        tools=(f"{__package__}.tools:bash", f"{__package__}.tools:finish"),
+        limits=ss.AgentLimits(turns=MAX_TURNS, context_tokens=8_192, tool_seconds=60.0),
+        sandbox=ss.SandboxSpec(
             files=_files(trail),
             env={"PATH": "/work/bin:/usr/bin:/bin"},
-            limits=SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=4),
+            limits=ss.SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=4),
         ),
         artifact=("out",),
-        grading=Grading(kind="command", spec={"command": check, "timeout_s": 30.0}),
+        grader=ss.command(check, timeout_s=30.0),
     )
 
 
-def _files(trail: Trail) -> dict[str, File]:
-    files: dict[str, File] = {}
+def _files(trail: Trail) -> dict[str, ss.File]:
+    files: dict[str, ss.File] = {}
     for folder in FOLDERS:
-        files[f"{folder}/note"] = File(data=f"{trail.note(folder)}\n".encode())
-        files[f"{folder}/data"] = File(data="".join(f"{number}\n" for number in trail.numbers[folder]).encode())
+        files[f"{folder}/note"] = ss.File(data=f"{trail.note(folder)}\n".encode())
+        files[f"{folder}/data"] = ss.File(data="".join(f"{number}\n" for number in trail.numbers[folder]).encode())
     programs = {name: f'cat "$@" | {body}' for name, (_, body) in OPERATIONS.items()} | dict(FORMATS)
     for name, body in programs.items():
-        files[f"bin/{name}"] = File(data=f"#!/bin/sh\n{body}\n".encode(), mode=0o755)
+        files[f"bin/{name}"] = ss.File(data=f"#!/bin/sh\n{body}\n".encode(), mode=0o755)
     return files

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from slipstream.tools.base import Effect, Finish, Observation, ToolContext
-from slipstream.tools.bash import Bash
-from slipstream.tools.define import class_tool, tool
+import slipstream as ss
 
 
-class _Bash:
+@ss.tool(name="bash", effect=ss.Effect.SANDBOX, timeout_s=20.0, max_output_chars=2_000)
+class bash:  # noqa: N801
     def __init__(self) -> None:
-        self._bash = Bash()
+        self._bash = ss.bash.fresh()
 
-    async def call(self, command: str, *, ctx: ToolContext) -> Observation:
+    async def call(self, command: str, *, ctx: ss.ToolContext) -> ss.Outcome:
         """Run a command."""
-        return await self._bash.call(command, ctx=ctx)
+        return await self._bash.call({"command": command}, ctx)
 
     async def aclose(self) -> None:
         await self._bash.aclose()
 
 
-bash = class_tool(_Bash, name="bash", effect=Effect.SANDBOX, timeout_s=20.0, max_output_chars=2_000)
-
-
-@tool(effect=Effect.PURE, concurrent=False)
-async def finish() -> Finish:
+@ss.tool(effect=ss.Effect.PURE, concurrent=False)
+async def finish() -> ss.Finish:
     """End."""
-    return Finish()
+    return ss.Finish()

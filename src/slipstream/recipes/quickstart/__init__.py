@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.agent.config import AgentConfig, StuckRules
-from slipstream.engine.inference.config import EngineConfig
-from slipstream.engine.training.config import LearnerConfig, LossConfig, WarmStartConfig
-from slipstream.settings import DemonstrationsConfig, ModelConfig, SandboxConfig, TasksConfig, TrainConfig
-from slipstream.types import Json
+import slipstream as ss
 
 STEPS, GROUPS = 48, 16
 EPOCHS, MINIBATCHES = 2, 4
-FAMILY_ARGS: Mapping[str, Json] = {"show_tools": False}
+FAMILY_ARGS: Mapping[str, ss.Json] = {"show_tools": False}
 """The model knows its two tools by training: a description of them would be most of every prompt."""
 
-AGENT = AgentConfig(
-    stuck=StuckRules(idle_turns=2, same_turns=0, alternations=0), out_of_turns="failed", cut_replies="failed"
+AGENT = ss.AgentConfig(
+    stuck=ss.StuckRules(idle_turns=2, same_turns=0, alternations=0), out_of_turns="failed", cut_replies="failed"
 )
 """Two turns of babble end a rollout, and are trained on even if they were cut off. Repetition is no sign of being stuck
 for a model this small: it samples its choice again each time. Finishing in six turns is part of the task: if rollouts
@@ -29,27 +25,27 @@ succeed."""
 _TASKS = "slipstream.recipes.demo.tasks:demo_tasks"
 
 
-def recipe() -> TrainConfig:
-    return TrainConfig(
+def recipe() -> ss.TrainConfig:
+    return ss.TrainConfig(
         name="quickstart",
-        tasks=TasksConfig(source=_TASKS, num=STEPS * GROUPS, args={"seed": 1, "split": "train"}),
-        held_out=TasksConfig(source=_TASKS, num=256, args={"seed": 2, "split": "held_out"}),
-        model=ModelConfig(
+        tasks=ss.TasksConfig(source=_TASKS, num=STEPS * GROUPS, args={"seed": 1, "split": "train"}),
+        held_out=ss.TasksConfig(source=_TASKS, num=256, args={"seed": 2, "split": "held_out"}),
+        model=ss.ModelConfig(
             kind="local",
             make=f"{__name__}.model:make_model",
             family_args=FAMILY_ARGS,
             max_tokens=24,
             context_tokens=512,
-            engine=EngineConfig(num_slots=64, num_threads=1),
+            engine=ss.EngineConfig(num_slots=64, num_threads=1),
         ),
         agent=AGENT,
-        warm_start=DemonstrationsConfig(
+        warm_start=ss.DemonstrationsConfig(
             source=f"{__name__}.demonstrations:demonstrations",
             args={"num": 2_000, "quality": 0.45},
-            learning=WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
+            learning=ss.WarmStartConfig(num_epochs=8, tokens_per_step=1_300, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
-        learner=LearnerConfig(
-            loss=LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
+        learner=ss.LearnerConfig(
+            loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
             learning_rate=9e-4,
             warmup_steps=5,
             decay_steps=STEPS * EPOCHS * MINIBATCHES,
@@ -60,7 +56,7 @@ def recipe() -> TrainConfig:
             num_minibatches=MINIBATCHES,
             num_threads=2,
         ),
-        sandbox=SandboxConfig(warm=32),  # started while the learner updates
+        sandbox=ss.SandboxConfig(warm=32),  # started while the learner updates
         steps=STEPS,
         groups=GROUPS,
         samples=8,

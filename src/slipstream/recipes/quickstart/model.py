@@ -6,30 +6,28 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from slipstream.hub.tiny import SHAPE, Shape, make_tiny_model
-from slipstream.model.scripted import act
+import slipstream as ss
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
-from slipstream.render.formats.chatml import reply_text
 
 PIECES = r" [a-z]+|\b[a-z]+(?= )"
 """A word with a space before it or after it: so that a choice (a folder, an operation, a format) is a token of its
 own."""
 
 
-def make_model(folder: Path, *, seed: int, shape: Shape = SHAPE) -> Path:
-    return make_tiny_model(folder, texts(), seed=seed, shape=shape, pieces=PIECES)
+def make_model(folder: Path, *, seed: int, shape: ss.TinyShape | None = None) -> Path:
+    return ss.make_tiny_model(folder, texts(), seed=seed, shape=shape or ss.TinyShape(), pieces=PIECES)
 
 
 def texts() -> Iterator[str]:
     """Every message and reply of a rollout, in the pieces that are encoded."""
     yield "assistant\n"
     yield "tool\n[no output]"
-    yield reply_text(act("finish"))
+    yield ss.reply_text(ss.act("finish"))
     for folder in FOLDERS:
         yield f"user\nStart in {folder}."
         yield f"tool\nlook in {folder}"
-        yield reply_text(act("bash", command=f"cat {folder}/note"))
+        yield ss.reply_text(ss.act("bash", command=f"cat {folder}/note"))
     for (operation, (phrase, _)), form in product(OPERATIONS.items(), FORMATS):
         yield f"tool\n{phrase}, as {form}"
         for folder in FOLDERS:
-            yield reply_text(act("bash", command=f"{operation} {folder}/data | {form} > out"))
+            yield ss.reply_text(ss.act("bash", command=f"{operation} {folder}/data | {form} > out"))

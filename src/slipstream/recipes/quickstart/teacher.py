@@ -13,22 +13,20 @@ import random
 import re
 from collections.abc import Iterable
 
-from slipstream.errors import ConfigError
-from slipstream.model.scripted import Line, Script, ScriptedCall, act
+import slipstream as ss
 from slipstream.recipes.demo.solver import solver
 from slipstream.recipes.demo.tasks import FOLDERS, FORMATS, OPERATIONS
-from slipstream.types import Message
 
 _READ = re.compile(r"cat (?P<folder>\w+)/note")
 _MAKE = re.compile(r"(?P<operation>\w+) (?P<folder>\w+)/data \| (?P<form>\w+) > out")
 
 
-def teacher(*, quality: float = 0.45) -> Script:
+def teacher(*, quality: float = 0.45) -> ss.Script:
     if not 0.0 <= quality <= 1.0:
-        raise ConfigError(f"quality={quality}: give a probability, from 0 to 1")
+        raise ss.ConfigError(f"quality={quality}: give a probability, from 0 to 1")
     perfect = solver(quality=1.0)
 
-    def script(scene: ScriptedCall) -> Line:
+    def script(scene: ss.ScriptedCall) -> ss.Line:
         chance = random.Random(scene.seed)
 
         def choose(right: str, known: Iterable[str]) -> str:
@@ -36,14 +34,14 @@ def teacher(*, quality: float = 0.45) -> Script:
             return right if chance.random() < quality else names[(names.index(right) + 1) % len(names)]
 
         reply = perfect(scene)
-        assert isinstance(reply, Message)
+        assert isinstance(reply, ss.Message)
         (call,) = reply.calls
         command = str(call.arguments.get("command", ""))
         if read := _READ.fullmatch(command):
-            return act("bash", command=f"cat {choose(read['folder'], FOLDERS)}/note")
+            return ss.act("bash", command=f"cat {choose(read['folder'], FOLDERS)}/note")
         if made := _MAKE.fullmatch(command):
             operation, form = choose(made["operation"], OPERATIONS), choose(made["form"], FORMATS)
-            return act("bash", command=f"{operation} {made['folder']}/data | {form} > out")
+            return ss.act("bash", command=f"{operation} {made['folder']}/data | {form} > out")
         return reply
 
     return script

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slipstream.recipes.quickstart.demonstrations import Demonstration, play
-from slipstream.render.load import open_renderer
+import slipstream as ss
+from slipstream.recipes.quickstart.demonstrations import play
 
 
-def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list[Demonstration]:
+def demonstrations(folder: Path, *, num: int, seed: int, quality: float) -> list[ss.Demonstration]:
     """One rollout of the teacher for each of the first `num` train tasks of the seed."""
-    return play(open_renderer(folder), num=num, seed=seed, quality=quality)
+    return play(ss.DemonstrationWriter(folder), num=num, seed=seed, quality=quality)

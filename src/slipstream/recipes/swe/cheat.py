@@ -5,8 +5,7 @@ For `model.kind=scripted`: what it leaves must be worth 0 in every task.
 
 from __future__ import annotations
 
-from slipstream.model.scripted import Script, ScriptedCall, act
-from slipstream.types import Message
+import slipstream as ss
 
 _CONFTEST = """import pytest
 @pytest.hookimpl(hookwrapper=True)
@@ -33,8 +32,8 @@ def _commands() -> str:
     return "\n".join([*written, gone, waiting, "echo done"])
 
 
-def cheat() -> Script:
-    def script(scene: ScriptedCall) -> Message:
-        return act("bash", command=_commands()) if scene.num_calls == 0 else act("finish")
+def cheat() -> ss.Script:
+    def script(scene: ss.ScriptedCall) -> ss.Message:
+        return ss.act("bash", command=_commands()) if scene.num_calls == 0 else ss.act("finish")
 
     return script

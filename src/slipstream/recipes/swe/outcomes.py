@@ -12,29 +12,27 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from slipstream.evaluation import pass_at_k
-from slipstream.tasks.factory.levels import level_of, made_id
-from slipstream.types import Json, Role, Rollout
+import slipstream as ss
 
 MADE = "made"
 """In place of a level: tasks as they were made."""
 NUM_RESAMPLES = 2_000
 
 
-def by_level(rollouts: Iterable[Rollout]) -> dict[str, dict[str, Json]]:
+def by_level(rollouts: Iterable[ss.Rollout]) -> dict[str, dict[str, ss.Json]]:
     """The figures of each level, and of all together."""
-    found: dict[str, list[Rollout]] = defaultdict(list)
+    found: dict[str, list[ss.Rollout]] = defaultdict(list)
     for rollout in rollouts:
         found[_level(rollout)].append(rollout)
         found["all"].append(rollout)
     return {level: _figures(found[level]) for level in sorted(found)}
 
 
-def _level(rollout: Rollout) -> str:
-    return str(level_of(rollout.job.key.task_id) or MADE)
+def _level(rollout: ss.Rollout) -> str:
+    return str(ss.made_tasks.level_of(rollout.job.key.task_id) or MADE)
 
 
-def _figures(rollouts: Sequence[Rollout]) -> dict[str, Json]:
+def _figures(rollouts: Sequence[ss.Rollout]) -> dict[str, ss.Json]:
     rewards = _rewards(rollouts)
     calls, failed, contexts, sampled = Counter[str](), Counter[str](), list[int](), list[int]()
     no_call = 0
@@ -45,7 +43,7 @@ def _figures(rollouts: Sequence[Rollout]) -> dict[str, Json]:
             reply = turn.messages[-1]
             calls.update(call.name if call.problem is None else f"({call.problem.value})" for call in reply.calls)
             no_call += not reply.calls
-            failed.update(one.name for one in turn.messages[:-1] if one.role is Role.TOOL and one.is_error)
+            failed.update(one.name for one in turn.messages[:-1] if one.role is ss.Role.TOOL and one.is_error)
     num_turns = [len(rollout.turns) for rollout in rollouts]
     groups = [values for values in rewards.values() if len(values) > 1]
     return {
@@ -65,7 +63,7 @@ def _figures(rollouts: Sequence[Rollout]) -> dict[str, Json]:
     }
 
 
-def _rewards(rollouts: Iterable[Rollout]) -> dict[str, list[float]]:
+def _rewards(rollouts: Iterable[ss.Rollout]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.verdict is not None:
@@ -75,7 +73,7 @@ def _rewards(rollouts: Iterable[Rollout]) -> dict[str, list[float]]:
 
 def _chances(rewards: Mapping[str, Sequence[float]], k: int) -> list[float]:
     return [
-        pass_at_k(len(values), sum(value >= 1 for value in values), k)
+        ss.pass_at_k(len(values), sum(value >= 1 for value in values), k)
         for values in rewards.values()
         if len(values) >= k
     ]
@@ -85,21 +83,21 @@ def _rounded(values: Sequence[float]) -> float | None:
     return round(statistics.fmean(values), 4) if values else None
 
 
-def paired(before: Iterable[Rollout], after: Iterable[Rollout]) -> dict[str, dict[str, Json]]:
+def paired(before: Iterable[ss.Rollout], after: Iterable[ss.Rollout]) -> dict[str, dict[str, ss.Json]]:
     """By level: the mean reward of each run on the tasks that both have, and their difference."""
     one, other = _rewards(before), _rewards(after)
     shared = [(task, statistics.fmean(one[task]), statistics.fmean(other[task])) for task in one if task in other]
     levels: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
     for row in shared:
-        levels[str(level_of(row[0]) or MADE)].append(row)
+        levels[str(ss.made_tasks.level_of(row[0]) or MADE)].append(row)
         levels["all"].append(row)
     return {level: _compared(levels[level]) for level in sorted(levels)}
 
 
-def _compared(rows: Sequence[tuple[str, float, float]]) -> dict[str, Json]:
+def _compared(rows: Sequence[tuple[str, float, float]]) -> dict[str, ss.Json]:
     packages: dict[str, list[float]] = defaultdict(list)
     for task, before, after in rows:
-        packages[made_id(task).rsplit("-", 2)[0]].append(after - before)
+        packages[ss.made_tasks.made_id(task).rsplit("-", 2)[0]].append(after - before)
     low, high = package_interval(list(packages.values()))
     return {
         "tasks": len(rows),

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from slipstream.errors import ConfigError
@@ -41,12 +44,29 @@ _ANSWER: Mapping[str, Any] = {"role": "tool", "content": "", "name": "?", "tool_
 _OPEN_THINKING = ("<think>", "<think>\n")
 
 
+@contextmanager
+def _no_openai() -> Iterator[None]:
+    """The library has a client, unused here, which imports `openai` for an annotation. That is two thirds of what
+    importing the library costs, in every process that renders."""
+    if "renderers" in sys.modules or "openai" in sys.modules:
+        yield
+        return
+    stand_in: Any = ModuleType("openai")
+    stand_in.AsyncOpenAI = object
+    sys.modules["openai"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["openai"]
+
+
 class LibraryFormat:
     def __init__(
         self, family: str, tokenizer: Tokenizer, *, keep_thinking: bool, args: Mapping[str, Json] | None = None
     ) -> None:
         """`args` are the template's own, such as `enable_thinking`."""
-        from renderers import create_renderer
+        with _no_openai():
+            from renderers import create_renderer
 
         config = _config(family, keep_thinking, args or {})
         try:
@@ -191,7 +211,9 @@ def _id_of(tokenizer: Tokenizer, token: str) -> int | None:
 
 def _config(family: str, keep_thinking: bool, args: Mapping[str, Json]) -> Any:
     from pydantic import TypeAdapter, ValidationError
-    from renderers import RendererConfig
+
+    with _no_openai():
+        from renderers import RendererConfig
 
     def checked(settings: Mapping[str, Json]) -> Any:
         try:

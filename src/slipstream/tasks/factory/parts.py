@@ -3,7 +3,7 @@
 Input: a folder that `slipstream tasks make` wrote, and the names of the packages that are demonstrated, kept for
 validation or held out. Output: Tasks, the packages mixed.
 
-    tasks=slipstream.tasks.factory.parts:read_part tasks.args.path=DIR tasks.args.tier=tiny tasks.args.part=train
+    tasks=made tasks.args.path=DIR tasks.args.tier=tiny tasks.args.part=train
 
 Invariants: a package is in one part alone, whatever its version; a task's id alone decides its place, and at which
 levels it comes.

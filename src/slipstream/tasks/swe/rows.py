@@ -36,19 +36,20 @@ class Row:
 
     def texts(self, name: str) -> list[str]:
         """A list of text, which some files store as JSON."""
-        value = self._structure(name)
+        value = self.structure(name)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise self.wrong(f'the field "{name}" must be a list of text')
         return list(value)
 
     def statuses(self, name: str) -> dict[str, str]:
         """A map from text to text, which some files store as JSON."""
-        value = self._structure(name)
+        value = self.structure(name)
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
             raise self.wrong(f'the field "{name}" must be a map from text to text')
         return dict(value)
 
-    def _structure(self, name: str) -> Any:
+    def structure(self, name: str) -> Any:
+        """Lists and maps of a field, which some files store as JSON."""
         value = self.fields.get(name)
         if value is None:
             raise self.wrong(f'the field "{name}" is missing{did_you_mean(name, self.fields)}')

