@@ -133,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "tools",
         "training",
+        "wiring",
     },
     "training": GROUND
     | {
