@@ -1,13 +1,13 @@
 """Reports of made-up experiments, in the form that a session writes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipstream.experiment.rows import COLUMNS
 
 
 def evaluation(
-    rewards: Mapping[str, list[float | None]], *, version: int, arm: str = "full", part: str = "held_out"
+    rewards: Mapping[str, Sequence[float | None]], *, version: int, arm: str = "full", part: str = "held_out"
 ) -> dict[str, Any]:
     """`rewards` by task, whose name is `PACKAGE-NUMBER@LEVEL`."""
     tasks = sorted(rewards)

@@ -5,8 +5,12 @@ from report_maker import evaluation, report
 
 from slipstream.experiment.comparison import difference, seconds_to, study_of, success, success_interval
 
-BEFORE = {"one-1@easy": [1.0, 0.0], "one-2@hard": [0.0, 0.0], "two-1@easy": [0.0, None, 0.0]}
-AFTER = {"one-1@easy": [1.0, 1.0], "one-2@hard": [0.0, 1.0], "two-1@easy": [0.0, 0.0]}
+BEFORE: dict[str, list[float | None]] = {
+    "one-1@easy": [1.0, 0.0],
+    "one-2@hard": [0.0, 0.0],
+    "two-1@easy": [0.0, None, 0.0],
+}
+AFTER: dict[str, list[float | None]] = {"one-1@easy": [1.0, 1.0], "one-2@hard": [0.0, 1.0], "two-1@easy": [0.0, 0.0]}
 
 
 def test_success_is_over_tasks_and_what_has_no_verdict_is_no_failure() -> None:
@@ -15,7 +19,7 @@ def test_success_is_over_tasks_and_what_has_no_verdict_is_no_failure() -> None:
     assert found is not None
     assert (found.tasks, found.packages, found.rollouts, found.with_verdict, found.k) == (3, 2, 7, 6, 2)
     assert found.pass_1 == pytest.approx(0.5 / 3) and found.pass_k == pytest.approx(1 / 3)
-    assert (found.never_solved, found.mixed) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert [found.never_solved, found.mixed] == pytest.approx([2 / 3, 1 / 3])
     assert (found.turns, found.turns_per_success, found.tokens_per_success) == (3.0, 21.0, 350.0)
     assert found.calls == {"bash": 2.0, "search": 1.0} and found.failed_calls == {"bash": 0.5, "search": 0.0}
     low, high = success_interval(measured)

@@ -124,6 +124,7 @@ def make_run(
     on_figures: Callable[[StepDone | Measured], None] = lambda figures: None,
     on_status: Callable[[str], None] = lambda word: None,
     times: Callable[[], Measured] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
     tasks: Sequence[Task] = TASKS,
     weights: Mapping[str, float] | None = None,
 ) -> Run:
@@ -157,5 +158,6 @@ def make_run(
         on_figures=on_figures,
         on_status=on_status,
         times=times,
+        should_stop=should_stop,
     )
     return Run(trainer=trainer, learner=learner, placement=placement, journal=journal, told=told)

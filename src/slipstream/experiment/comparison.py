@@ -72,7 +72,8 @@ class Study:
 
     def gpu_seconds(self, version: int) -> float:
         """Of the start and of training up to a version; evaluations, loading and packing are not counted."""
-        spent = sum(each["end_s"] - each["start_s"] for each in self.sessions if each["stage"] == "start")
+        spent: float = 0.0
+        spent += sum(each["end_s"] - each["start_s"] for each in self.sessions if each["stage"] == "start")
         spent += sum(step["seconds"] or 0.0 for step in self.steps if step["version"] <= version)
         return self.num_gpus * spent
 

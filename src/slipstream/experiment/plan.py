@@ -14,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.atomic import atomic_file
 from slipstream.config import apply_overrides, from_json, leaves, to_json
 from slipstream.errors import ConfigError
 from slipstream.experiment.design import Arm, Design, find_design
-from slipstream.settings import EvalConfig, TasksConfig, TrainConfig
+from slipstream.settings import EvalConfig, TasksConfig, TaskSetConfig, TrainConfig
 from slipstream.settings.resume_rules import check_changes
 from slipstream.tasks.source import load_tasks
 from slipstream.types import Json, Task
+
+AnyTasks = TypeVar("AnyTasks", TasksConfig, TaskSetConfig)
 
 FORMAT = 1
 RECORD = "experiment.json"
@@ -112,10 +114,16 @@ def _digest(value: Any) -> str:
 
 def with_arm(tasks: TasksConfig, arm: Arm) -> TasksConfig:
     """A source of the same tasks without the tools that the arm takes away."""
-    if not arm.without_tools or not tasks.source:
+    if not arm.without_tools or not tasks.are_named:
         return tasks
+    if tasks.sets:
+        return replace(tasks, sets={name: _without(each, arm) for name, each in tasks.sets.items()})
+    return _without(tasks, arm)
+
+
+def _without(tasks: AnyTasks, arm: Arm) -> AnyTasks:
     args: dict[str, Json] = {"source": tasks.source, "args": dict(tasks.args), "without": list(arm.without_tools)}
-    return TasksConfig(source=f"{__name__}:{read_without.__name__}", num=tasks.num, args=args)
+    return replace(tasks, source=f"{__name__}:{read_without.__name__}", args=args)
 
 
 def read_without(*, source: str, args: Mapping[str, Any], without: Sequence[str], num: int | None = None) -> list[Task]:

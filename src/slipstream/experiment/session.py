@@ -31,12 +31,12 @@ from slipstream.experiment.start import Start
 from slipstream.experiment.steps import TRAINING, update_steps
 from slipstream.record import RunStore
 from slipstream.settings.header import run_header
-from slipstream.tasks.source import load_tasks
 from slipstream.training.checkpoints import Checkpoints
 from slipstream.training.loop import TrainProgress
 from slipstream.training.policy import PolicyModel, WarmProgress, make_policy_folder, open_policy
 from slipstream.training.run import Listener, TrainPlan, plan_training, train_from
 from slipstream.types import Json
+from slipstream.wiring.task_sets import tasks_of
 
 SESSIONS = "sessions.jsonl"
 OPENING = "opening"
@@ -205,8 +205,7 @@ async def run_session(
     for name in (plan.arm, *options.eval_arms):
         arm, part = plan.design.arm(name), plan.design.part(options.part)
         if arm.without_tools:  # refused now, rather than after the hours before its evaluation
-            part = with_arm(part, arm)
-            await asyncio.to_thread(load_tasks, part.source, num=part.num, args=part.args)
+            await asyncio.to_thread(tasks_of, with_arm(part, arm))
     record_plan(out, plan, [training.tasks[task_id] for task_id in training.train_ids])
     session = _Session(
         plan=plan,
