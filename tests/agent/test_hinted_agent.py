@@ -66,7 +66,7 @@ def script() -> Script:
         if "calc.py:1-2 function add" in last:
             return act("bash", command="python3 check.py")
         if "The last frame in your tree is /work/check.py, line 5, in check" in last:
-            return replace_text("    return a - b", "    return a + b")
+            return replace_text("    return  a - b", "    return a + b")
         if "Copy old_str from the lines shown here" in last:
             return replace_text("\treturn a - b", "\treturn (a + b")
         if "take it back with edit's undo" in last:

@@ -109,7 +109,7 @@ def test_an_evaluation_whose_report_cannot_be_written_says_how_to_go_on(tmp_path
 
 def test_a_training_run_whose_report_cannot_be_written_says_how_to_go_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    few = ["steps=0", "tasks.num=16", "held_out.num=1", "warm_start.source="]
+    few = ["steps=0", "tasks.num=16", "groups=16", "held_out.num=1", "warm_start.source="]
     ended = unheard("train", "quickstart", *few, "--json", cwd=tmp_path)
     assert ended.code == 1
     (folder,) = (tmp_path / "runs").iterdir()

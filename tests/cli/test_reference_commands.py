@@ -23,7 +23,7 @@ def test_every_recipe_is_listed_with_its_command_and_a_line(tmp_path: Path) -> N
 def test_a_recipes_settings_are_printed_as_one_would_type_them(tmp_path: Path) -> None:
     head, *lines = slipstream("recipes", "quickstart", cwd=tmp_path).out.splitlines()
     assert head.startswith("slipstream train quickstart, where")
-    assert "* steps=48" in lines and "  samples=8" in lines
+    assert "* steps=24" in lines and "  staleness=0" in lines
     quickstart = find_recipe("quickstart")
     typed = [line[2:] for line in lines if not line.startswith("  solve_rate.")]
     assert settings_of(apply_overrides(quickstart, typed)) == settings_of(quickstart)

@@ -91,12 +91,12 @@ def test_a_change_on_resume_is_on_record_and_holds_from_then_on(tmp_path: Path) 
     assert (resumed.config.steps, resumed.config.dispatch.slots, resumed.changes) == (60, 3, ())
     kept: Any = RunStore.read(folder).config()
     assert [(each["key"], each["was"], each["now"]) for each in kept["changed"]] == [
-        ("steps", 48, 60),
+        ("steps", 24, 60),
         ("dispatch.slots", 32, 3),
     ]
     assert (kept["command"], kept["tasks_digest"]) == ("train", "digest")
     back = find_session(TrainConfig, "quickstart", [], resume="latest", runs=tmp_path)
-    assert [(change.key, change.was, change.now) for change in back.changes][-1] == ("steps", 60, 48)
+    assert [(change.key, change.was, change.now) for change in back.changes][-1] == ("steps", 60, 24)
 
 
 def test_train_does_not_train_inside_an_evaluation(tmp_path: Path) -> None:

@@ -53,7 +53,10 @@ def test_a_tool_of_a_file_is_loaded_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("read_fil", r'there is no tool "read_fil" \(did you mean "read_file"\?\): use one of bash, edit, finish'),
+        (
+            "read_fil",
+            r'there is no tool "read_fil" \(did you mean "read_file"\?\): use one of bash, condense, edit, finish',
+        ),
         (":x", 'tool ":x": write package.module:attribute'),
         ("slipstream.tools.bash:", "write package.module:attribute"),
         ("no_such_package.tools:x", "there is no module no_such_package"),

@@ -95,10 +95,10 @@ def test_a_setting_that_differs_from_the_folder_holds_and_is_said(
 def test_with_more_steps_a_finished_run_goes_on_and_its_model_is_exported_again(tmp_path: Path) -> None:
     weights = []
     for steps in (1, 1, 2):
-        report = train(tmp_path / "run", settings(f"steps={steps}", "tasks.num=4"))
+        report = train(tmp_path / "run", settings(f"steps={steps}", "tasks.num=4", "samples=16"))
         assert json.loads((report.trained / "slipstream.json").read_text())["version"] == steps
         assert report.success.keys() >= {0, steps}
         weights.append((report.trained / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
     (report.trained / "slipstream.json").unlink()  # as a kill leaves it, just before the end
-    assert (train(tmp_path / "run", settings("steps=2", "tasks.num=4")).trained / "slipstream.json").exists()
+    assert (train(tmp_path / "run", settings("steps=2", "tasks.num=4", "samples=16")).trained / "slipstream.json").exists()

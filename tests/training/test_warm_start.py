@@ -17,7 +17,7 @@ from slipstream.training.policy import WarmProgress
 from slipstream.training.run import TrainPlan, plan_training, run_training
 from slipstream.types import SandboxSpec
 
-SMALL = ["steps=0", "tasks.num=16", "held_out.source=", "deterministic=true", "seed=5",
+SMALL = ["steps=0", "tasks.num=16", "groups=16", "held_out.source=", "deterministic=true", "seed=5",
          "warm_start.args.num=64", "warm_start.learning.num_epochs=4", "model.engine.num_slots=2"]  # fmt: skip
 
 

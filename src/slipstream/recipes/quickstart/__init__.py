@@ -45,7 +45,7 @@ def recipe() -> ss.TrainConfig:
             learning=ss.WarmStartConfig(num_epochs=4, tokens_per_step=650, learning_rate=4e-3, betas=(0.9, 0.98)),
         ),
         learner=ss.LearnerConfig(
-            loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2, dual_clip=3.0),
+            loss=ss.LossConfig(kind="ppo_clip", clip_low=0.2, clip_high=0.2),
             learning_rate=1.2e-3,
             warmup_steps=MINIBATCHES,
             decay_steps=STEPS * MINIBATCHES,

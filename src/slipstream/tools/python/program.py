@@ -54,6 +54,8 @@ def call(asked: dict[str, Any]) -> dict[str, Any]:
     except (EOFError, OSError, ValueError):
         reply["ended"] = True
     shown, num_bytes = read_output(output, asked["max_bytes"])
+    if num_bytes > MAX_PRINTED_BYTES and not reply.get("timed_out"):
+        reply["printed_too_much"] = True  # a limit of the sandbox may have stopped it before this program did
     return {**reply, "output": shown, "num_bytes": num_bytes}
 
 
@@ -174,6 +176,8 @@ def run(asked: dict[str, Any], names: dict[str, Any], number: int) -> bool:
     sys.stderr = sys.stdout
     try:
         return run_code(asked["code"], names, f"<call {number}>")
+    except OSError:  # the sandbox has no room for what it prints
+        return True
     finally:
         with contextlib.suppress(Exception, KeyboardInterrupt):
             sys.stdout.flush()
