@@ -101,4 +101,6 @@ def test_with_more_steps_a_finished_run_goes_on_and_its_model_is_exported_again(
         weights.append((report.trained / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
     (report.trained / "slipstream.json").unlink()  # as a kill leaves it, just before the end
-    assert (train(tmp_path / "run", settings("steps=2", "tasks.num=4", "samples=16")).trained / "slipstream.json").exists()
+    assert (
+        train(tmp_path / "run", settings("steps=2", "tasks.num=4", "samples=16")).trained / "slipstream.json"
+    ).exists()

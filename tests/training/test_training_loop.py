@@ -106,8 +106,11 @@ def test_the_held_out_tasks_are_evaluated_at_the_beginning_the_end_and_between(t
     run = ran(tmp_path, plan=lambda job, number: Plan(reward=float(job.key.phase == "train" or job.key.step >= 2)))
     assert run.trainer.success == {0: 0.0, 2: 1.0, 4: 1.0}
     assert run.journal.measured()[4, "held_out"] == {
-        "success": 1.0, "success/low": 1.0, "success/high": 1.0,
-        "reward": 1.0, "rollouts": 2.0,
+        "success": 1.0,
+        "success/low": 1.0,
+        "success/high": 1.0,
+        "reward": 1.0,
+        "rollouts": 2.0,
     }
     assert not [key for step in run.trained_keys() for key in step if key.startswith("held_out")]
 
